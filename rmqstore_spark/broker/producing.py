@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.sends import (
     SendHeader,
     is_transactional,
+    joined_properties,
     limits_text,
     named_topic,
     read_header,
@@ -43,7 +42,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.spans import U1, array_spans, binary_array
+from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
@@ -61,6 +60,7 @@ _FAILED: Final = "the send failed because of an error in the broker; its log say
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What a broker adds to the answer of every send."""
 _LAST: Final = PROPERTY_SEPARATOR.encode()
+_TRANSACTIONAL: Final = PROPERTY_TRAN_MSG.encode()
 
 _CODES: Final = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -259,15 +259,16 @@ class Producing:
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to the topic of a group's retries"
             )
-        batch = split_batch(request.command.body, self._store.config.max_block_rows)
+        body = request.command.body
+        batch = split_batch(body, self._store.config.max_block_rows)
         count = len(batch.flags)
         shared = _LAST.join(
             filter(None, (header.properties.encode("utf-8", "replace").rstrip(_LAST), self._lead))
         )
-        joined = _joined(binary_array(batch.properties), shared)
-        if pc.max(pc.binary_length(joined)).as_py() > MAX_PROPERTIES_LENGTH:
+        properties = joined_properties(batch.properties, shared)
+        if np.diff(properties[0]).max() > MAX_PROPERTIES_LENGTH:
             raise RemotingError(ResponseCode.MESSAGE_ILLEGAL, limits_text(self._max_body))
-        if _has_half(joined):
+        if any(_TRANSACTIONAL in part for part in (body, shared)) and _has_half(properties):
             raise RemotingError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a batch cannot hold transactional messages ({PROPERTY_TRAN_MSG}): send them one "
@@ -284,7 +285,7 @@ class Producing:
             header.sys_flag,
             0,
         )
-        records = encode_alike(alike, batch.flags, binary_array(batch.bodies), joined, self._host)
+        records = encode_alike(alike, batch.flags, batch.bodies.texts(), properties, self._host)
         return _Send(request, header, header.queue_id, data=records.data, rows=count)
 
     def _singles(self, sends: Sequence[_Send]) -> U1:
@@ -353,18 +354,9 @@ def _refuse(request: Request, error: RemotingError) -> None:
     request.reply(request.command.answer(error.code, error.remark, dict(_REGION)))
 
 
-def _has_half(properties: pa.BinaryArray) -> bool:
+def _has_half(properties: tuple[I4, U1]) -> bool:
     """Return whether a message with one of these properties belongs to a transaction."""
-    if not pc.any(pc.match_substring(properties, PROPERTY_TRAN_MSG)).as_py():
-        return False
-    found = find_properties(array_spans(properties), (PROPERTY_TRAN_MSG,))[PROPERTY_TRAN_MSG]
+    offsets, data = properties
+    spans = Spans(data, offsets[:-1].astype(np.int64), np.diff(offsets))
+    found = find_properties(spans, (PROPERTY_TRAN_MSG,))[PROPERTY_TRAN_MSG]
     return any(text.lower() == b"true" for text in binary_array(found).drop_null().to_pylist())
-
-
-def _joined(own: pa.BinaryArray, shared: bytes) -> pa.BinaryArray:
-    """Return properties with those that a whole batch shares behind them."""
-    closed = own
-    if pc.any(pc.ends_with(own, _LAST)).as_py():  # the next step takes long, and few need it
-        closed = pc.replace_substring_regex(own, pattern=rb"\x02+$", replacement=b"")
-    joined = pc.binary_join_element_wise(closed, shared, _LAST)
-    return pc.if_else(pc.equal(pc.binary_length(closed), 0), shared, joined)

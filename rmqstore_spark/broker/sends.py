@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
     BORNHOST_V6_FLAG,
     MAX_PROPERTIES_LENGTH,
@@ -23,13 +23,14 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_WAIT,
     STOREHOST_V6_FLAG,
 )
-from rmqstore_spark.layout.spans import I4, Spans
+from rmqstore_spark.layout.spans import I4, U1, Spans
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 
 __all__ = [
-    *("Batch", "SendHeader", "is_transactional", "limits_text", "named_topic"),
+    *("Batch", "SendHeader", "is_transactional", "joined_properties"),
+    *("limits_text", "named_topic"),
     *("read_header", "split_batch", "stored_properties"),
 ]
 
@@ -38,6 +39,7 @@ _NAMES: Final = (
     "flag", "properties", "reconsumeTimes", "maxReconsumeTimes",
 )  # fmt: skip
 _SHORT: Final = ("b", "c", "d", "e", "f", "g", "h", "i", "j", "l")
+_SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _LONG_NAMED: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
@@ -45,7 +47,6 @@ _HOST_BITS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
 _RECONSUMES_SINCE: Final = 121
 """The version (3.4.9) from which on `maxReconsumeTimes` counts."""
 _NOT_GIVEN: Final = -1
-_ENTRY_HEAD: Final = 20
 _LEAST_ENTRY: Final = 22
 
 
@@ -182,32 +183,42 @@ def split_batch(body: bytes, most: int) -> Batch:
     Raises:
         RemotingError: it is none, or has too many messages.
     """
-    places = []
-    at, end = 0, len(body)
-    while at < end:
-        places.append(at)
-        size = int.from_bytes(body[at : at + 4], "big")
-        if not _LEAST_ENTRY <= size <= end - at or len(places) > most:
-            raise _broken(at)
-        at += size
-    data, starts = np.frombuffer(body, np.uint8), np.array(places, np.int64)
-    if not places:
-        raise _broken(0)
-    sizes = np.diff(np.append(starts, end))
-    lengths = values_at(data, np.dtype(">i4"), starts + 16).astype(np.int64)
-    bad = (lengths < 0) | (lengths > sizes - _LEAST_ENTRY)
-    if bad.any():
-        raise _broken(int(starts[np.argmax(bad)]))
-    after = starts + _ENTRY_HEAD + lengths
-    rest = values_at(data, np.dtype(">i2"), after).astype(np.int64)
-    bad = rest != sizes - _LEAST_ENTRY - lengths
-    if bad.any():
-        raise _broken(int(starts[np.argmax(bad)]))
-    return Batch(
-        Spans(data, starts + _ENTRY_HEAD, lengths.astype(np.int32)),
-        Spans(data, after + 2, rest.astype(np.int32)),
-        values_at(data, np.dtype(">i4"), starts + 12).astype(np.int32),
+    data, room = np.frombuffer(body, np.uint8), min(most, len(body) // _LEAST_ENTRY)
+    starts, lengths = np.empty((2, room), np.int64), np.empty((3, room), np.int32)
+    count, broken = kernel.active.split_batch(data, starts[0], lengths[0], starts[1], *lengths[1:])
+    if broken >= 0 or not count:
+        raise RemotingError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the body is not a batch of messages, or has too many: see its byte {max(broken, 0)}",
+        )
+    bodies, properties = (
+        Spans(data, start[:count], length[:count])
+        for start, length in zip(starts, lengths, strict=False)
     )
+    return Batch(bodies, properties, lengths[2, :count])
+
+
+def joined_properties(own: Spans, shared: bytes) -> tuple[I4, U1]:
+    """Append the properties that a whole batch shares to those of its n messages.
+
+    Args:
+        own: n, closed by separators or not.
+        shared: at least one property, without a separator at the end.
+
+    Returns:
+        n + 1 offsets, and the bytes.
+    """
+    end = len(own.buffer)
+    buffer = np.concatenate([own.buffer, np.frombuffer(_SEPARATOR + shared, np.uint8)])
+    lengths = own.lengths.copy()
+    while (closed := (lengths > 0) & (buffer[own.starts + lengths - 1] == _SEPARATOR[0])).any():
+        lengths -= closed
+    # Of each message two spans: its own, and what follows, which needs a separator after something.
+    starts, sizes = np.empty((len(own), 2), np.int64), np.empty((len(own), 2), np.int32)
+    starts[:, 0], sizes[:, 0] = own.starts, lengths
+    starts[:, 1], sizes[:, 1] = end + (lengths == 0), len(shared) + (lengths > 0)
+    offsets, data = Spans(buffer, starts.reshape(-1), sizes.reshape(-1)).texts()
+    return offsets[::2].copy(), data
 
 
 def limits_text(max_message_size: int) -> str:
@@ -215,11 +226,4 @@ def limits_text(max_message_size: int) -> str:
     return (
         "the message is illegal, maybe msg body or properties length not matched. msg body length "
         f"limit {max_message_size}B, msg properties length limit 32KB."
-    )
-
-
-def _broken(at: int) -> RemotingError:
-    return RemotingError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        f"the body is not a batch of messages, or has too many: see its byte {at}",
     )

@@ -58,6 +58,13 @@ class Spans:
         """Return the spans of some rows, in that order."""
         return Spans(self.buffer, self.starts[rows], self.lengths[rows], self.settled)
 
+    def texts(self) -> tuple[I4, U1]:
+        """Return n + 1 offsets, and the bytes of the spans, one after the other; none is a null."""
+        offsets = np.empty(len(self) + 1, np.int32)
+        data = np.empty(int(self.lengths.sum(dtype=np.int64)), np.uint8)
+        kernel.active.gather(self.buffer, self.starts, self.lengths, offsets, data)
+        return offsets, data
+
     def equal(self, other: Spans) -> npt.NDArray[np.bool_]:
         """Return which spans hold the same bytes as their counterparts."""
         out = np.empty(len(self), np.uint8)

@@ -6,16 +6,19 @@ import asyncio
 import random
 import socket
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.sends import split_batch
+from rmqstore_spark.broker.sends import joined_properties, split_batch
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.layout.spans import binary_array
+from rmqstore_spark.layout.spans import array_spans, binary_array
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -263,6 +266,21 @@ def test_a_batch_is_split_as_it_was_made(messages: list[tuple[bytes, bytes]]) ->
         split_batch(body, len(messages) - 1)
     with pytest.raises(RemotingError):
         split_batch(body[:-1], 9)
+
+
+@given(
+    own=st.lists(st.binary(max_size=6) | st.sampled_from([b"\2", b"a\2\2", b"\2a"]), min_size=1),
+    shared=st.binary(min_size=1, max_size=5),
+)
+def test_what_a_batch_shares_follows_the_properties_of_each(
+    own: list[bytes], shared: bytes
+) -> None:
+    spans = array_spans(pa.array([b"before", *own, b"\2"], pa.binary()))
+    rows = np.arange(1, len(own) + 1)
+    offsets, data = joined_properties(spans.take(rows), shared)
+    found = [bytes(data[first:last]) for first, last in pairwise(offsets.tolist())]
+    closed = [one.rstrip(b"\2") for one in own]
+    assert found == [one + b"\2" + shared if one else shared for one in closed]
 
 
 def test_damaged_batches_are_refused() -> None:

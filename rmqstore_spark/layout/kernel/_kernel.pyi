@@ -18,6 +18,7 @@ from rmqstore_spark.layout.kernel.reference.plain import properties as propertie
 from rmqstore_spark.layout.kernel.reference.plain import queue_entries as queue_entries
 from rmqstore_spark.layout.kernel.reference.plain import repair_utf8 as repair_utf8
 from rmqstore_spark.layout.kernel.reference.plain import spans_equal as spans_equal
+from rmqstore_spark.layout.kernel.reference.plain import split_batch as split_batch
 from rmqstore_spark.layout.kernel.reference.plain import split_entries as split_entries
 from rmqstore_spark.layout.kernel.reference.plain import split_spaces as split_spaces
 from rmqstore_spark.layout.kernel.reference.plain import stamp_records as stamp_records

@@ -147,8 +147,8 @@ def encode_messages(messages: Sequence[MessageFields], store_host: str) -> Encod
 def encode_alike(
     shared: MessageFields,
     flags: I4,
-    bodies: pa.BinaryArray,
-    properties: pa.BinaryArray,
+    bodies: tuple[I4, U1],
+    properties: tuple[I4, U1],
     store_host: str,
 ) -> EncodedRecords:
     """Encode messages that differ in nothing but their flags, bodies and properties.
@@ -157,7 +157,8 @@ def encode_alike(
         shared: what they share; its flag, body and properties are not used. The topic is not too
             long for the format.
         flags: n.
-        bodies, properties: n, without nulls. No properties are too long for the format.
+        bodies, properties: n each: n + 1 offsets, and bytes. No properties are too long for the
+            format.
         store_host: as in `encode_messages`.
 
     Raises:
@@ -170,7 +171,7 @@ def encode_alike(
     ints[_INTS.index("flag")] = flags
     longs = np.zeros((len(_LONGS), count), np.int64)
     longs[_LONGS.index("bornTimestamp")] = shared.born_timestamp
-    texts = [array_texts(bodies), _joined([shared.topic] * count), array_texts(properties)]
+    texts = [bodies, _joined([shared.topic] * count), properties]
     return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
 
 

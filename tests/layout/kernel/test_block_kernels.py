@@ -12,6 +12,7 @@ from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from tests.broker.broker import batch
 from tests.support.messages.blocks import block_outcome
 from tests.support.messages.strategies import INT32, client_records
 from tests.support.stores.golden import RecordReport
@@ -186,3 +187,27 @@ def test_arrays_that_are_too_small_are_refused(each_kernel: str) -> None:
         block.stamp_records(np.zeros(200, np.uint8), one, one, np.zeros(2, np.int64), 0, bytes(8))
     with pytest.raises(ValueError, match="a row is asked for"):
         kernel.active.index_hashes(np.zeros(200, np.uint8), one, four, 2, four, four)
+
+
+@pytest.mark.threat("The compiled kernel stays within its buffers")
+@given(
+    messages=st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=5),
+    damage=st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=3),
+    cut=st.sampled_from([0, 0, 0, 1, 21, 25]),
+    room=st.integers(0, 6),
+)
+def test_batches_of_producers(
+    messages: list[tuple[bytes, bytes]], damage: list[tuple[int, int]], cut: int, room: int
+) -> None:
+    if not kernel.COMPILED:
+        pytest.skip("the compiled kernel was not built on this machine")
+    body = bytearray(b"".join(batch([each], properties).body for each, properties in messages))
+    for at, value in damage if body else []:
+        body[at % len(body)] = value
+    data = np.frombuffer(bytes(body[: max(len(body) - cut, 0)]), np.uint8)
+    seen = []
+    for module in (kernel._choose(), plain):
+        starts, lengths = np.zeros((2, room), np.int64), np.zeros((3, room), np.int32)
+        outcome = module.split_batch(data, starts[0], lengths[0], starts[1], *lengths[1:])
+        seen.append((outcome, starts.tolist(), lengths.tolist()))
+    assert seen[0] == seen[1]

@@ -24,7 +24,7 @@ from rmqstore_spark.layout.record.encode import (
     encode_messages,
     encode_records,
 )
-from rmqstore_spark.layout.spans import join_texts
+from rmqstore_spark.layout.spans import array_texts, join_texts
 from tests.support.messages.strategies import HOSTS, RECORDS
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
@@ -75,8 +75,8 @@ def test_messages_that_share_most_are_encoded_as_columns_are(
     found = encode_alike(
         fields_of(first)._replace(flag=-1, body=b"-", properties=b"-"),
         np.array([each.flag for each in given], np.int32),
-        pa.array([each.body for each in given], pa.binary()),
-        pa.array([each.properties_raw for each in given], pa.binary()),
+        array_texts(pa.array([each.body for each in given], pa.binary())),
+        array_texts(pa.array([each.properties_raw for each in given], pa.binary())),
         store_host,
     )
     assert_same(found, encode_records(record_batch(given)))

@@ -66,6 +66,7 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "dispatch.h"
 #include "index.h"
 #include "encode.h"
+#include "batch.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -82,6 +83,7 @@ static PyMethodDef METHODS[] = {
     {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
     {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
     {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
+    {"split_batch", split_batch, METH_VARARGS, "See plain.split_batch."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
     {"hash_texts", hash_texts, METH_VARARGS, "See plain.hash_texts."},

@@ -6,5 +6,6 @@ spans      copies, compares and splits spans of bytes
 hashing    hashes texts as Java does
 block      checks, numbers and stamps blocks of records to be stored
 encode     writes records from columns
+batch      finds the messages in the body of a batch
 index      links keys into an index's chains
 """

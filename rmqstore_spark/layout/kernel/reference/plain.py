@@ -1,11 +1,11 @@
 """The loops of the record decoder in NumPy and Arrow: the reference of the compiled kernel.
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
-write records in `encode`, those over blocks to be stored in `block`, the index's in `index`, and
-Java's hash in `hashing`. Every function has a compiled counterpart of the same name and arguments
-(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
-between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
-means "no value".
+write records in `encode`, those over blocks to be stored in `block`, those over a producer's batch
+in `batch`, the index's in `index`, and Java's hash in `hashing`. Every function has a compiled
+counterpart of the same name and arguments (`c/kernel.c`). Both write into arrays that the caller
+allocates, and the package `kernel` chooses between them. Positions are byte offsets
+into `buffer` (uint8), lengths are bytes; -1 as a length means "no value".
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import windows
+from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
@@ -83,6 +84,7 @@ __all__ = [
     "record_crc_differs",
     "repair_utf8",
     "spans_equal",
+    "split_batch",
     "split_entries",
     "split_spaces",
     "stamp_records",
