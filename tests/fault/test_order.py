@@ -34,7 +34,8 @@ _PUBLISHING = "iov_len=4}], 1, "
 def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
     """What was acknowledged or published before its flush, and how many were acknowledged."""
     log = folder / "strace.log"
-    traced = "pwrite64,pwritev,pwritev2,write,fdatasync,fsync,openat,rename,renameat2"
+    traced = "pwrite64,pwritev,pwritev2,write,sync_file_range,fdatasync,fsync,openat"
+    traced += ",rename,renameat2"
     prefix = ["strace", "-f", "-y", "-qq", "-s", "64", "-o", str(log), "-e", f"trace={traced}"]
     ending = live(
         folder / "store",
@@ -70,6 +71,26 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
     return early, acknowledged
 
 
+def _written_back(folder: Path) -> tuple[int, int]:
+    """How many batches were published, and how many the disk was told of before their flush."""
+    told: set[str] = set()
+    flushed: set[str] = set()
+    published = early = 0
+    for call in calls(folder / "strace.log"):
+        segment = _SEGMENT.search(call.arguments)
+        if segment is None:
+            continue
+        if call.name == "sync_file_range":
+            told.add(segment[1])
+        elif call.name == "fdatasync":
+            flushed |= told & {segment[1]}
+        elif call.name.startswith("pwrite") and _PUBLISHING in call.arguments:
+            published += 1
+            early += segment[1] in flushed
+            told, flushed = set(), set()
+    return published, early
+
+
 def _renamed_too_early(folder: Path) -> tuple[list[str], int]:
     """Configuration files with a name before they are on disk, or whose name is not; all names."""
     written: set[str] = set()
@@ -97,6 +118,8 @@ def test_nothing_is_acknowledged_or_published_before_the_flush(tmp_path: Path) -
     early, renamed = _renamed_too_early(tmp_path)
     assert renamed >= 2
     assert not early, "a configuration file is replaced as a whole, and its name is on disk"
+    published, written_back = _written_back(tmp_path)
+    assert published == written_back > 0
 
 
 @pytest.mark.parametrize(
