@@ -11,11 +11,11 @@ import psutil
 __all__ = ["Cpu", "measured_cpu"]
 
 _CORES: Final = 2
-_KINDS: Final = ("java", "python", "store")
+_KINDS: Final = ("java", "python")
 
 
 class Cpu(dict[str, float]):
-    """Seconds of CPU by kind of process: `java`, `python`, and `store` for a store process."""
+    """Seconds of CPU by kind of process: `java`, `python`, and that of a server."""
 
     def add(self, other: Cpu) -> None:
         """Add what was taken another time."""
@@ -38,25 +38,27 @@ class Cpu(dict[str, float]):
 
 
 @contextmanager
-def measured_cpu(store: int | None = None) -> Iterator[Cpu]:
+def measured_cpu(server: int | None = None, name: str = "store") -> Iterator[Cpu]:
     """Measure a block of code; the result is complete when the block ends.
 
     Args:
-        store: process number of the store process.
+        server: process number of the store process, or of another server.
+        name: its kind.
     """
-    cpu, before = Cpu(), _spent(store)
+    cpu, before = Cpu(), _spent(server, name)
     yield cpu
-    cpu.update({kind: seconds - before[kind] for kind, seconds in _spent(store).items()})
+    after = _spent(server, name)
+    cpu.update({kind: seconds - before[kind] for kind, seconds in after.items()})
 
 
-def _spent(store: int | None) -> dict[str, float]:
+def _spent(server: int | None, name: str) -> dict[str, float]:
     """Seconds of CPU of all processes, with those that have ended and were waited for."""
-    spent = dict.fromkeys(_KINDS, 0.0)
+    spent = dict.fromkeys((*_KINDS, name), 0.0)
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             times, is_java = process.cpu_times(), "java" in process.name()
-            kind = "store" if process.pid == store else "java" if is_java else "python"
+            kind = name if process.pid == server else "java" if is_java else "python"
             spent[kind] += times.user + times.system
             spent["python" if is_java else kind] += times.children_user + times.children_system
     return spent

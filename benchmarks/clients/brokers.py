@@ -61,6 +61,7 @@ class Bench:
     Attributes:
         ours: the store process.
         theirs: RocketMQ's broker.
+        broker_process: its process number.
         version: RocketMQ's.
         name_server: address of the name server, which is RocketMQ's.
         load: the client.
@@ -68,6 +69,7 @@ class Bench:
 
     ours: Side
     theirs: Side
+    broker_process: int
     version: str
     name_server: str
     load: Load
@@ -117,11 +119,12 @@ def bench(rocketmq: RocketMq, folder: Path) -> Iterator[Bench]:
         named: dict[str, Any] = {**_SIZES, "brokerName": theirs.name}
         own = EmbeddedStore(folder / "ours", settings=settings)
         with (
-            Broker(rocketmq, name_server.address, port, folder / "theirs", **named),
+            Broker(rocketmq, name_server.address, port, folder / "theirs", **named) as broker,
             own,
             Load(rocketmq, name_server.address) as load,
         ):
-            yield Bench(ours, theirs, _version(rocketmq.home), name_server.address, load)
+            version, process = _version(rocketmq.home), broker.process.pid
+            yield Bench(ours, theirs, process, version, name_server.address, load)
 
 
 def _version(home: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.clients.brokers import QUEUES, Bench
 from benchmarks.clients.rounds import count_of, middle
+from benchmarks.cpu import measured_cpu
 from benchmarks.figures import Figure, met
 from benchmarks.sink import rows_to_write
 from benchmarks.spark import session
@@ -55,6 +56,8 @@ def _pulled(bench: Bench, spark: SparkSession, size: int, count: int) -> Iterato
             f"Java pull consumer, {number} thread{'s' if number > 1 else ''}", middle(rates),
             _AIM_PULLED,
         )  # fmt: skip
+    what = f"{size} B, Spark pulls, all columns: CPU of a message"
+    yield _cpu_figure(bench, what, count, middle(ours), lambda: _read(frame))
 
 
 def _read(frame: DataFrame) -> None:
@@ -80,6 +83,8 @@ def _sent(bench: Bench, spark: SparkSession, size: int, count: int) -> Iterator[
             f"Java producer, {_BATCH_THREADS} threads, batches of {batch:,}", middle(rates),
             _AIM_SENT,
         )  # fmt: skip
+    what = f"{size} B, Spark sends, keys and tags: CPU of a message"
+    yield _cpu_figure(bench, what, count, middle(ours), writer.save)
 
 
 def _seconds(work: Callable[[], None]) -> float:
@@ -92,4 +97,17 @@ def _figure(what: str, mine: float, against: str, other: float, aim: float) -> F
     return Figure(
         _SECTION, what, f"{mine:,.0f} msg/s", against, f"{other:,.0f} msg/s",
         f"{mine / other:.2f}", f"{aim:g}", met(mine >= aim * other),
+    )  # fmt: skip
+
+
+def _cpu_figure(
+    bench: Bench, what: str, count: int, rate: float, work: Callable[[], object]
+) -> Figure:
+    """Measure once more, and return what a message took, and how far that bounds the rate."""
+    with measured_cpu(bench.broker_process, "broker") as cpu:
+        work()
+    bound = cpu.bound(count)
+    return Figure(
+        _SECTION, what, cpu.of_each(count), f"what {_CORES} busy cores would reach",
+        f"{bound:,.0f} msg/s", f"{rate / bound:.2f}",
     )  # fmt: skip
