@@ -117,9 +117,12 @@ class _NameServer:
         self.is_due = asyncio.Event()
         self._is_registered = False
         self._has_failed = False
+        self._is_closed = False
         self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
+        self._is_closed = True  # what it waits for may come at this moment, and hide that it ends
+        self.is_due.set()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._is_registered and self._client.is_open:
@@ -131,7 +134,7 @@ class _NameServer:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
+        while not self._is_closed:
             self.is_due.clear()
             await self._register()
             pause = self._registering.period if self._is_registered else _AGAIN_SECONDS

@@ -16,6 +16,7 @@ from rmqstore_spark.broker.registering import Registering
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -25,7 +26,7 @@ from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import ask, broker, message, name_server, pull, route
 from tests.namesrv.registering import registration
 from tests.support.processes.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 
 def perm_in_route(name_server: str, topic: str) -> int:
@@ -226,6 +227,32 @@ def test_a_permission_that_changes_counts_at_once(tmp_path: Path) -> None:
         for permission in (4, 6):
             ask(served.address, permit(permission))
             eventually(lambda wanted=permission: perm_in_route(address, "orders") == wanted)
+
+
+def test_it_ends_whatever_happens_at_that_moment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topics that change end the same wait; Python 3.11 can lose a cancellation then."""
+    config = StoreConfig(listen_port=free_port(), namesrv_addr=f"127.0.0.1:{free_port()}")
+
+    async def logged() -> None:
+        while not caplog.messages:
+            await asyncio.sleep(0.001)
+
+    async def end_after(turns: int, catalog: Catalog) -> bool:
+        caplog.clear()
+        registering = Registering(config, catalog, "127.0.0.1:1", "", ClientIdentity())
+        await asyncio.wait_for(logged(), PATIENCE)  # it finds no name server, and waits
+        registering.topics_changed()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(registering.close())
+        return bool((await asyncio.wait({closing}, timeout=PATIENCE))[0])
+
+    with StoreWriter.open(tmp_path / "store", config) as store:
+        catalog = Catalog(store)
+        for turns in range(8):
+            assert asyncio.run(end_after(turns, catalog)), turns
 
 
 def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:
