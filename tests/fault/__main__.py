@@ -23,7 +23,7 @@ from typing import Final
 
 from tests.fault.power import why_no_loop_mounts
 from tests.fault.rounds.accounts import killed_lives
-from tests.fault.rounds.delays import DelayAccount
+from tests.fault.rounds.delays import ClockBackAccount, DelayAccount
 from tests.fault.rounds.disk import full_disks
 from tests.fault.rounds.expiry import ExpiryAccount
 from tests.fault.rounds.remoting.broker import broker_kills
@@ -68,6 +68,7 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
     for what, account in (
         ("transactions", TransactionAccount),
         ("delayed messages", DelayAccount),
+        ("delayed messages and a clock that goes back", ClockBackAccount),
         ("expiry beside a reader", ExpiryAccount),
     ):
         lives = partial(killed_lives, account=account, first_seed=seed)

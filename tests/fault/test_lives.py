@@ -10,7 +10,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import CLIENT, Claims, Outcome, compare_all
 from tests.fault.messages import block
 from tests.fault.rounds.accounts import START, Account, killed_lives
-from tests.fault.rounds.delays import DelayAccount
+from tests.fault.rounds.delays import ClockBackAccount, DelayAccount
 from tests.fault.rounds.expiry import ExpiryAccount, expiring, put
 from tests.fault.rounds.process import MovingClock
 from tests.fault.rounds.remoting.broker import Application, broker_kills, vanished
@@ -22,7 +22,9 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.fault
 
 
-@pytest.mark.parametrize("account", [TransactionAccount, DelayAccount, ExpiryAccount])
+@pytest.mark.parametrize(
+    "account", [TransactionAccount, DelayAccount, ClockBackAccount, ExpiryAccount]
+)
 def test_killed_at_any_time(tmp_path: Path, account: type[Account]) -> None:
     tally = killed_lives(tmp_path, 2, account, first_seed=2)
     tally.require_none()

@@ -31,6 +31,7 @@ class Account(Protocol):
         module: the process.
         places: failpoints that it gets to.
         longest_s: seconds after some of its work at which it is killed at the latest.
+        options: more of its command line.
         acknowledged: messages.
         number: of the next message.
         now: what the clock says at least.
@@ -39,6 +40,7 @@ class Account(Protocol):
     module: ClassVar[str]
     places: ClassVar[tuple[str, ...]]
     longest_s: ClassVar[float]
+    options: ClassVar[tuple[str, ...]]
     acknowledged: int
     number: int
     now: int
@@ -55,6 +57,8 @@ class Account(Protocol):
 
 class PutAccount:
     """Which messages the processes have put; what an `Account` begins with."""
+
+    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         self.acknowledged = self.number = 0
@@ -106,7 +110,7 @@ def killed_lives(
             for turn in range(begin, min(begin + _ROUNDS_PER_STORE, rounds)):
                 seed = first_seed + turn
                 options = [f"flushDiskType={'SYNC_FLUSH' if is_power_cut else 'ASYNC_FLUSH'}"]
-                options += ["--mutant"] * is_mutant
+                options += [*told.options, *["--mutant"] * is_mutant]
                 _live(store, told, seed, tally, options, failpoint)
                 if disk is not None:
                     disk.cut_power()

@@ -24,10 +24,11 @@ from tests.fault.rounds.process import Given, MovingClock, given, say
 from tests.support.processes.delaying import delayed, delayed_config, rows_of
 from tests.support.stores.storing import until
 
-__all__ = ["DelayAccount"]
+__all__ = ["ClockBackAccount", "DelayAccount"]
 
 _DELAYS_MS: Final = (1_000, 5_000, 3_600_000)
 _JUMPS_MS: Final = (0, 0, 300, 1_000, 5_000, 900_000)
+_JUMPS_BACK_MS: Final = (-300, -5_000, -900_000)
 _QUEUES: Final = 4
 _SAVES: Final = {"flushDelayOffsetInterval": 100}
 _PATIENCE_S: Final = 120.0
@@ -42,6 +43,7 @@ class DelayAccount(PutAccount):
         *("delayOffset.before_write", "delayOffset.after_backup", "recovery.after_queues"),
     )
     longest_s: ClassVar[float] = 1.8  # it begins to deliver after a second
+    _tells_time: ClassVar[bool] = True
 
     def compare(self, store: Path) -> Outcome:
         """Let all be delivered, and compare."""
@@ -61,13 +63,23 @@ class DelayAccount(PutAccount):
             number = int(row["body"])
             found[number] += 1
             late = row["storeTimestamp"] - waited[row["body"]]
-            if late < timedelta(milliseconds=_DELAYS_MS[number % 3]):
+            if self._tells_time and late < timedelta(milliseconds=_DELAYS_MS[number % 3]):
                 others.append(f"{number} was delivered after {late}, before it was due")
             if row["queueId"] != number % _QUEUES:
                 others.append(f"{number} is in queue {row['queueId']}")
         others += [f"{number} was never put" for number in found if number >= self.number]
         lost = self._put - found.keys()
         return Outcome(len(lost), sum(found.values()) - len(found), tuple(others))
+
+
+class ClockBackAccount(DelayAccount):
+    """The same with a clock that goes back, too, also while no process runs.
+
+    storeTimestamps stand still meanwhile, so they do not tell how long a message has waited.
+    """
+
+    options: ClassVar[tuple[str, ...]] = ("--goes-back",)
+    _tells_time: ClassVar[bool] = False
 
 
 def _waiting(store: StoreWriter) -> int:
@@ -97,10 +109,12 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
         assert result.ok, result
         say("done", number, count)
         number += count
-        clock.jump(told.drawn.choice(_JUMPS_MS))
+        clock.jump(
+            told.drawn.choice((*_JUMPS_MS, *_JUMPS_BACK_MS) if told.goes_back else _JUMPS_MS)
+        )
         if told.drawn.random() < 0.3:
             before = _waiting(store)
-            clock.jump(max(_DELAYS_MS))
+            clock.jump(max(_DELAYS_MS) + clock.behind_ms)
             until(partial(_is_less, store, before))
 
 
@@ -112,6 +126,8 @@ def _forget_what_was_delivered() -> None:
 if __name__ == "__main__":
     _told = given(_forget_what_was_delivered)
     _clock = MovingClock(_told.now)
+    if _told.goes_back:
+        _clock.jump(_told.drawn.choice((0, *_JUMPS_BACK_MS)))
     _config = delayed_config(**_SAVES, **_told.settings)
     with StoreWriter.open(_told.store, _config, clock=_clock) as _store:
         say("ready")

@@ -66,6 +66,7 @@ class ExpiryAccount:
         *("expiry.after_queue_file", "expiry.after_index_file", "roll.after_create"),
     )
     longest_s: ClassVar[float] = 0.8
+    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         self.acknowledged = self.number = 0

@@ -1,6 +1,6 @@
 """Shared by the processes that these tests start and kill.
 
-    python -m tests.fault.rounds.NAME STORE NUMBER NOW SEED [--mutant] [key=value ...]
+    python -m tests.fault.rounds.NAME STORE NUMBER NOW SEED [--mutant] [--goes-back] [key=value ...]
 
 NUMBER is the first unused message number, NOW the time of the process's clock in milliseconds.
 """
@@ -27,6 +27,7 @@ class Given:
         now: the time of its clock in milliseconds.
         drawn: what it does next.
         settings: of the store's configuration.
+        goes_back: whether its clock goes back, too.
     """
 
     store: str
@@ -34,6 +35,7 @@ class Given:
     now: int
     drawn: random.Random
     settings: dict[str, str]
+    goes_back: bool
 
 
 def given(mutate: Callable[[], None] = lambda: None) -> Given:
@@ -49,11 +51,13 @@ def given(mutate: Callable[[], None] = lambda: None) -> Given:
     parser.add_argument("seed", type=int)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--mutant", action="store_true")
+    parser.add_argument("--goes-back", action="store_true")
     told = parser.parse_args()
     if told.mutant:
         mutate()
     settings = dict(pair.split("=", 1) for pair in told.settings)
-    return Given(told.store, told.number, told.now, random.Random(told.seed), settings)
+    drawn = random.Random(told.seed)
+    return Given(told.store, told.number, told.now, drawn, settings, told.goes_back)
 
 
 def say(*words: object) -> None:
@@ -62,19 +66,25 @@ def say(*words: object) -> None:
 
 
 class MovingClock:
-    """A clock that moves on by itself, and that jumps ahead. It says so before it does.
+    """A clock that moves on by itself, and that jumps. It says so before it does.
 
     Args:
         now: its time in milliseconds.
     """
 
     def __init__(self, now: int) -> None:
-        self._lead = now - time.monotonic_ns() // 1_000_000
+        self._lead = self._highest = now - time.monotonic_ns() // 1_000_000
+
+    @property
+    def behind_ms(self) -> int:
+        """How far it went back."""
+        return self._highest - self._lead
 
     def __call__(self) -> int:
         return self._lead + time.monotonic_ns() // 1_000_000
 
     def jump(self, ahead_ms: int) -> None:
-        """Advance the clock by some milliseconds."""
+        """Advance the clock by some milliseconds, or set it back if they are negative."""
         say("now", self() + ahead_ms)
         self._lead += ahead_ms
+        self._highest = max(self._highest, self._lead)
