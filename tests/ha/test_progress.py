@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rmqstore_spark.cli.commands.follow import _line
@@ -46,6 +48,7 @@ def test_the_bytes_and_seconds_behind_the_rate_and_the_time_left(times: Times) -
     assert (found.behind_seconds, found.behind_bytes) == (60.0, 30_000_000)
     assert (found.bytes_per_second, found.seconds_left) == (5_000_000.0, 6.0)
     assert (found.received, found.is_complete) == (5_001_000, False)
+    assert replace(found, behind_bytes=0).seconds_left is None, "something is missing"
     assert _line(found) == (
         "log up to 5,001,000, 5.0 MB/s, 60 s and about 30 MB behind, about 6 s to go"
     )
