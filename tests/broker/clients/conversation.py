@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
@@ -34,6 +35,8 @@ _AT_ONCE = 0.5
 _PULL_WAITS = 2  # a bit of sysFlag
 _REFUSED = pull(0, consumerGroup="no group!")
 _REFUSED.opaque = 1 << 30
+_AGAIN = 1 << 29
+"""The number of a pull that no recorded client sent."""
 
 
 class Said(NamedTuple):
@@ -269,7 +272,10 @@ class Conversation:
         asked, theirs = self._requests[frame.connection, frame.header["opaque"]], decoded(frame)
         request = decoded(asked)
         ours = await client.answer(theirs.opaque)
-        self.said.append(Said(request, frame.at - asked.at > _AT_ONCE, theirs, ours))
+        waited = frame.at - asked.at > _AT_ONCE
+        if waited and request.code == RequestCode.PULL_MESSAGE:
+            ours = await _with_the_rest(client, asked, theirs, ours)
+        self.said.append(Said(request, waited, theirs, ours))
         if request.code in SENDS:
             await asyncio.to_thread(served.store.flush)  # it is in its queue now
             ids = [each.ext.get("msgId", "").split(",") for each in (theirs, ours)]
@@ -279,6 +285,19 @@ class Conversation:
             records = [map(read_record, records_in(each.body)) for each in (theirs, ours)]
             for one, two in zip(*records, strict=False):
                 self.places[one.physical_offset] = two.physical_offset
+
+
+async def _with_the_rest(client: _Client, asked: Frame, theirs: Command, ours: Command) -> Command:
+    """All that theirs gave to a pull that waited.
+
+    Delayed messages are stored one by one, and a pull that waits may be woken between two. The
+    recorded client went on after the last; ours is asked for the others too.
+    """
+    while 0 < len(records_in(ours.body)) < len(records_in(theirs.body)):
+        again = rewritten(asked, "queueOffset", int(ours.ext["nextBeginOffset"]))
+        rest = await client.ask(decoded(rewritten(again, "opaque", _AGAIN)))
+        ours = replace(rest, body=ours.body + rest.body)
+    return ours
 
 
 def _end(served: Served, queue: Queue) -> int:
