@@ -104,9 +104,10 @@ def test_what_an_application_says_is_compared(tmp_path: Path) -> None:
         assert store.put(block(0, 2)).ok
     for line in ("begin 0 2", "done 0 2", "got 0 0 0"):
         application.take(line)
-    assert application.missed(set(application.got.values())) == [1]
+    assert application.told() == {0, 1}
+    assert not application.has_got({0, 1})
     application.take("got 1 0 1")
-    assert application.has_got_all()
+    assert application.has_got({0, 1})
     assert not vanished(tmp_path / "store", application)
     for line in ("got 0 0 0", "got 1 2 9", "got 0 0 7"):
         application.take(line)

@@ -135,6 +135,8 @@ public class Client {
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName(fresh());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        // A listener that is still at work has its offset stored too: the client forgets it else.
+        consumer.setAwaitTerminationMillisWhenShutdown(10_000);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
