@@ -98,7 +98,9 @@ class Heartbeat:
 
 
 def tag_codes(expression: str) -> I4 | None:
-    """Return the hash codes of the tags of an expression such as `TagA || TagB`; None for all.
+    """Return the hash codes of the tags of an expression such as `TagA || TagB`, ascending.
+
+    None if all messages are wanted.
 
     Raises:
         FrameError: it is too long.
@@ -108,7 +110,7 @@ def tag_codes(expression: str) -> I4 | None:
         raise FrameError(f"a subscription has more than {_MOST_TAGS} tags")
     if text in ("", "*"):
         return None
-    return np.array([java_hash_code_str(tag) for tag in tags_in(text)], np.int32)
+    return np.unique(np.array([java_hash_code_str(tag) for tag in tags_in(text)], np.int32))
 
 
 def tags_in(expression: str) -> list[str]:

@@ -15,7 +15,9 @@ import numpy.typing as npt
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, live_mask, split_entries
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.buffers import octets
+from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, split_entries, unpack_entry
 from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.record.format import (
     MAX_RECORD_SIZE,
@@ -87,7 +89,14 @@ class QueueReader:
         return queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
 
     def read(
-        self, topic: str, queue_id: int, offset: int, most: int, codes: I4 | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        most: int,
+        codes: I4 | None = None,
+        *,
+        may_wait: bool = True,
     ) -> Reading:
         """Read messages of a queue, as many as a broker gives at once.
 
@@ -95,7 +104,11 @@ class QueueReader:
             topic, queue_id: the queue.
             offset: from which on.
             most: most messages; at least one is given.
-            codes: hash codes of the tags that are wanted; None: all messages.
+            codes: hash codes of the tags that are wanted, ascending; None: all messages.
+            may_wait: wait for the disk, and for other threads, if need be.
+
+        Raises:
+            BlockingIOError: it would have to wait, and may not.
         """
         least, end = self.range(topic, queue_id)
         if not end:
@@ -107,30 +120,33 @@ class QueueReader:
             return Reading(status, end, least, end)
         most = max(1, min(most, _MOST))
         count = min(end - offset, most if codes is None else _LOOKED_AT)
-        entries = self._queues.read(topic, queue_id, offset, count)
-        if not len(entries):
+        entries = self._queues.read_bytes(topic, queue_id, offset, count, may_wait=may_wait)
+        if not entries:
             slots = self._queues.file_size // ENTRY_SIZE
             return Reading("OFFSET_FOUND_NULL", (offset // slots + 1) * slots, least, end)
-        columns, is_live = split_entries(entries.view(np.uint8))
-        places, sizes = columns.offsets, columns.sizes
-        matched = np.ones(len(entries), np.bool_) if is_live else live_mask(entries)
-        if codes is not None:
-            matched &= _has_tag(columns.codes, codes)
-        rows = np.flatnonzero(matched & self._is_there(places, sizes))
-        if not len(rows):
-            status = "MESSAGE_WAS_REMOVING" if matched.any() else "NO_MATCHED_MESSAGE"
-            is_far = self._is_far(places, len(entries))
-            return Reading(status, offset + len(entries), least, end, is_far=is_far)
-        taken = rows[: self._fitting(places[rows], sizes[rows], most)]
+        log, old = self._log, self._log.end - self._resident
+        places, sizes = np.empty(most, np.int64), np.empty(most, np.int32)
+        taken, seen, is_wanted = kernel.active.pick_entries(
+            octets(entries), codes, (log.begin, log.end, log.segment_size, old),
+            (most, _MOST_BYTES, _MOST_OLD, _MOST_OLD_BYTES), places, sizes,
+        )  # fmt: skip
+        last, _, _ = unpack_entry(entries[(seen - 1) * ENTRY_SIZE : seen * ENTRY_SIZE])
+        after, is_far = offset + seen, last < old
+        if not taken:
+            status = "MESSAGE_WAS_REMOVING" if is_wanted else "NO_MATCHED_MESSAGE"
+            return Reading(status, after, least, end, is_far=is_far)
         try:
-            data, _ = self._log.read_spans(places[taken], sizes[taken])
+            data, _ = log.read_spans(places[:taken], sizes[:taken], may_wait=may_wait)
         except SegmentExpiredError:
-            after, is_far = offset + len(entries), self._is_far(places, len(entries))
-            return Reading("MESSAGE_WAS_REMOVING", after, least, end, is_far=is_far)
-        is_cut = len(taken) < len(rows) or len(taken) == most
-        after = int(taken[-1]) + 1 if is_cut else len(entries)
-        is_far = self._is_far(places, after)
-        return Reading("FOUND", offset + after, least, end, data.tobytes(), len(taken), is_far)
+            begins = places[:taken] // log.segment_size
+            kept = int(np.count_nonzero(begins == begins[0]))
+            if kept < taken:  # which of the segments is gone?
+                return self.read(topic, queue_id, offset, kept, codes, may_wait=may_wait)
+            columns, _ = split_entries(entries)
+            is_behind = columns.offsets // log.segment_size > begins[0]
+            passed = int(np.argmax(is_behind)) if is_behind.any() else len(is_behind)
+            return Reading("MESSAGE_WAS_REMOVING", offset + passed, least, end, is_far=is_far)
+        return Reading("FOUND", after, least, end, data.tobytes(), taken, is_far)
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Entries:
         """Return the entries of a queue from an offset on, as many as there are.
@@ -238,10 +254,6 @@ class QueueReader:
         """Close the file that was read last."""
         self._log.close()
 
-    def _is_far(self, places: I8, count: int) -> bool:
-        """Return whether the last of the first entries of some is far behind the log's end."""
-        return self._log.end - int(places[count - 1]) > self._resident
-
     def _is_there(self, places: I8, sizes: I4) -> npt.NDArray[np.bool_]:
         """Return which records the log can hold."""
         log = self._log
@@ -249,24 +261,3 @@ class QueueReader:
         inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
         inside &= places % log.segment_size + sizes <= log.segment_size
         return inside
-
-    def _fitting(self, places: I8, sizes: I4, most: int) -> int:
-        """Return how many records one answer takes: fewer of those that are on disk."""
-        is_new = self._log.end - int(places.min()) <= self._resident
-        if is_new and len(sizes) <= most and int(sizes.sum()) <= _MOST_BYTES:
-            return len(sizes)  # as the rest would find: most answers are such, and small
-        is_old = self._log.end - places > self._resident
-        ends = np.cumsum(sizes)
-        too_much = ends > np.where(is_old, _MOST_OLD_BYTES, _MOST_BYTES)
-        too_much |= np.arange(len(sizes)) >= np.where(is_old, min(most, _MOST_OLD), most)
-        too_much[0] = False
-        return int(np.argmax(too_much)) if too_much.any() else len(sizes)
-
-
-def _has_tag(tags: I8, codes: I4) -> npt.NDArray[np.bool_]:
-    """Return which entries have one of some hash codes.
-
-    Units hold the code of entries that point at them: consumers look at the tag itself then.
-    """
-    found: npt.NDArray[np.bool_] = np.isin(tags.astype(np.int32), codes) | is_ext_address(tags)
-    return found

@@ -12,6 +12,7 @@ import pytest
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import Served, ask, broker, message, number, pull, records_in
+from tests.support.stores.pages import drop_pages
 from tests.support.waiting import eventually
 
 
@@ -103,6 +104,49 @@ def test_messages_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
         (19, "OFFSET_FOUND_NULL", 2, 0),
         (0, "FOUND", 3, 1),
     ]
+
+
+def test_of_segments_that_are_gone_only_their_messages_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with broker(path, mapped_file_size_commit_log=40_000) as served:
+        send(served, 9, 12_000)  # three in a segment
+        first, second, _ = sorted((path / "commitlog").glob("0*"))
+        for gone, at, told in (
+            (first, 0, ("MESSAGE_WAS_REMOVING", 3, 0)),
+            (second, 0, ("FOUND", 3, 3)),
+            (second, 3, ("MESSAGE_WAS_REMOVING", 6, 0)),
+            (second, 6, ("FOUND", 9, 3)),
+        ):
+            aside = gone.rename(path / "aside")
+            answer = one(served, at)
+            aside.rename(gone)
+            found = len(records_in(answer.body))
+            assert (answer.remark, number(answer, "nextBeginOffset"), found) == told
+
+
+def one(served: Served, offset: int) -> Command:
+    """Return the answer to a pull."""
+    return ask(served.address, pull(offset))[0]
+
+
+def test_messages_on_disk_are_read_by_a_thread_that_may_wait(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with broker(path) as served:
+        send(served, 3)
+        hot = ask(served.address, pull(0), pull(1, sysFlag="6", suspendTimeoutMillis="20000"))
+        reader = served.store.queue_reader()
+        try:
+            for folder in ("commitlog", "consumequeue"):
+                for file in path.glob(f"{folder}/**/0*"):
+                    if file.is_file():
+                        drop_pages(file)
+                with pytest.raises(BlockingIOError):
+                    reader.read("orders", 0, 0, 32, may_wait=False)
+                cold = ask(served.address, pull(0), pull(1, sysFlag="6"))
+                assert [each.body for each in cold] == [each.body for each in hot]
+                assert reader.read("orders", 0, 0, 32, may_wait=False).data == hot[0].body
+        finally:
+            reader.close()
 
 
 def test_who_comes_after_the_expiry_begins_with_what_is_left(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqstore_spark.files.disk.cached import cached_bytes, cached_spans
 from rmqstore_spark.files.disk.pacing import LEAST_RATE, PacedReads
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.disk.sparing import CacheWay, SparingReads
@@ -150,3 +151,36 @@ def test_a_rate_is_kept(file: Path, threads: int) -> None:
 def test_a_rate_that_clients_would_not_wait_for_is_refused() -> None:
     with pytest.raises(ValueError, match="too low"):
         PacedReads(PLAIN, LEAST_RATE - 1)
+
+
+def test_what_is_in_memory_is_read_without_waiting(file: Path, data: bytes) -> None:
+    file.read_bytes()
+    out = np.zeros(300, np.uint8)
+    spans = np.array([SIZE - 150, 7, SIZE - 50]), np.array([100, 100, 100], np.int32)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        assert cached_bytes(descriptor, 5000, 1000) == data[1000:6000]
+        assert cached_spans(descriptor, *spans, out) == 2  # the last one ends behind the file
+        assert out[:200].tobytes() == data[SIZE - 150 : SIZE - 50] + data[7:107]
+        with pytest.raises(BlockingIOError):
+            cached_bytes(descriptor, 100, SIZE - 50)
+        drop_pages(file)
+        for begin in (0, HOT):
+            with pytest.raises(BlockingIOError):
+                cached_bytes(descriptor, 5000, begin)
+        os.pread(descriptor, SIZE, 0)
+        assert cached_bytes(descriptor, 5000, HOT) == data[HOT : HOT + 5000]
+    finally:
+        os.close(descriptor)
+
+
+def test_where_the_system_cannot_tell_nothing_is_read_without_waiting(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.files.disk.cached._RWF_NOWAIT", 0)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            cached_bytes(descriptor, 10, 0)
+    finally:
+        os.close(descriptor)

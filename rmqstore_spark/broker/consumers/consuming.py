@@ -1,11 +1,15 @@
 """Gives messages to consumers. Requests for messages that are not there yet wait for them.
 
+Most requests are for messages that were stored lately. They are answered in the thread that reads
+from the sockets, unless that would have to wait for the disk or for other threads.
+
 Upstream: PullRequestHoldService, NotifyMessageArrivingListener.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
@@ -32,13 +36,16 @@ _Job: TypeAlias = Request | RemotingConnection | Queue
 
 
 class Consuming:
-    """Answers requests for messages, in a thread of its own. It watches the queues of the store.
+    """Answers requests for messages: in the thread that has read them, or in one of its own.
+
+    The first is faster, and the second is for what has to wait. It watches the queues of the store.
 
     Args:
         pulls: reads them, and what they ask for.
     """
 
     def __init__(self, pulls: Pulls) -> None:
+        self._at_work = threading.Lock()  # held by the thread that uses the next two
         self._pulls = pulls
         self._waiting = WaitingPulls()
         self._looked = time.monotonic()
@@ -60,7 +67,14 @@ class Consuming:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests for messages that arrived together; see `dispatch.GroupHandler`."""
-        take_requests(self._worker, requests, _MOST_WAITING)
+        left = requests
+        if self._worker.is_idle and self._at_work.acquire(blocking=False):
+            try:
+                left = [each for each in requests if not self._taken_at_once(each)]
+            finally:
+                self._at_work.release()
+        if left:
+            take_requests(self._worker, left, _MOST_WAITING)
 
     def queue_grew(self, topic: str, queue_id: int) -> None:
         """Wake the requests that wait for messages of a queue; see `QueueWatcher`."""
@@ -75,18 +89,20 @@ class Consuming:
     def close(self) -> None:
         """Answer what waits, and end the thread."""
         self._worker.close()
-        self._end(self._waiting.all())
-        self._pulls.close()
+        with self._at_work:
+            self._end(self._waiting.all())
+            self._pulls.close()
 
     def handle(self, jobs: Sequence[_Job]) -> None:
         """Answer or hold requests, and answer those whose messages have come or time is over."""
+        with self._at_work:
+            self._handle(jobs)
+
+    def _handle(self, jobs: Sequence[_Job]) -> None:
         woken: dict[Queue, None] = {}
         for job in jobs:
             if isinstance(job, Request):
-                try:
-                    self._take(job)
-                except Exception:  # noqa: BLE001 - one must not fail those of other clients
-                    _log.exception("A pull failed.")
+                self._take(job)
             elif isinstance(job, tuple):
                 woken[job] = None
             else:
@@ -101,23 +117,34 @@ class Consuming:
             self._looked = now
             self._end(self._waiting.ended(now))
 
-    def _take(self, request: Request) -> None:
+    def _taken_at_once(self, request: Request) -> bool:
+        """Answer or hold a request; return False, and do nothing, if that would have to wait."""
+        if self._pulls.may_create(request):
+            return False
+        try:
+            self._take(request, may_wait=False)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _take(self, request: Request, *, may_wait: bool = True) -> None:
         command = request.command
         try:
             pull = self._pulls.accept(request)
-            reading = self._pulls.read(pull)
-        except RemotingError as error:
-            request.reply(command.answer(error.code, error.remark))
-        except (RmqStoreError, OSError) as error:
-            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, str(error)))
-        except BaseException:
-            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, _FAILED))
-            raise
-        else:
-            if self._pulls.may_wait(pull, reading):
+            reading = self._pulls.read(pull, may_wait=may_wait)
+            if self._pulls.is_held(pull, reading):
                 self._hold(pull, reading)
             else:
                 request.reply(self._pulls.answer(pull, reading))
+        except RemotingError as error:
+            request.reply(command.answer(error.code, error.remark))
+        except (RmqStoreError, OSError) as error:
+            if isinstance(error, BlockingIOError) and not may_wait:
+                raise
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, str(error)))
+        except Exception:  # noqa: BLE001 - one must not fail those of other clients
+            _log.exception("A pull failed.")
+            request.reply(command.answer(ResponseCode.SYSTEM_ERROR, _FAILED))
 
     def _hold(self, pull: Pull, reading: Reading) -> None:
         connection = pull.request.connection
@@ -156,7 +183,7 @@ class Consuming:
             if reading.next >= reading.most:
                 return
             reading, steps = self._read(pull), steps + 1
-        if reading is not None and not self._pulls.may_wait(pull, reading):
+        if reading is not None and not self._pulls.is_held(pull, reading):
             self._finish(pull, reading)
 
     def _end(self, pulls: Iterable[Pull]) -> None:

@@ -73,7 +73,7 @@ class Pull:
 
 
 class Pulls:
-    """Reads requests for messages, and messages for them. Used by one thread.
+    """Reads requests for messages, and messages for them. Used by one thread at a time.
 
     Args:
         store: the store.
@@ -155,9 +155,23 @@ class Pulls:
                 self._store.consumer_offsets.report(group.name, topic.name, queue_id, offset)
         return pull
 
-    def read(self, pull: Pull) -> Reading:
-        """Read messages for a request, from its offset on."""
-        return self._reader.read(pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes)
+    def may_create(self, request: Request) -> bool:
+        """Return whether a request may create its group: that has to be written to a file."""
+        return self._store.groups.get(request.command.ext.get("consumerGroup", "")) is None
+
+    def read(self, pull: Pull, *, may_wait: bool = True) -> Reading:
+        """Read messages for a request, from its offset on.
+
+        Args:
+            pull: the request.
+            may_wait: wait for the disk, and for other threads, if need be.
+
+        Raises:
+            BlockingIOError: it would have to wait, and may not.
+        """
+        return self._reader.read(
+            pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes, may_wait=may_wait
+        )
 
     def answer(self, pull: Pull, reading: Reading) -> Command:
         """Return the answer to a request."""
@@ -201,7 +215,7 @@ class Pulls:
         codes = self._reader.tag_codes(topic, queue_id, begin, end)
         return end, None if codes is None else codes.tolist()
 
-    def may_wait(self, pull: Pull, reading: Reading) -> bool:
+    def is_held(self, pull: Pull, reading: Reading) -> bool:
         """Return whether a request waits for messages after what was read."""
         return pull.hold_seconds > 0 and _code(pull, reading) == ResponseCode.PULL_NOT_FOUND
 

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.disk.cached import cached_bytes
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     add_folder,
@@ -77,21 +78,35 @@ class QueueFiles:
                 if add_folder(path):
                     self._new_folders.add(above)
 
-    def read(self, topic: str, queue_id: int, at: int, count: int) -> bytes:
-        """Read bytes of a queue: fewer if a file is missing or too short."""
+    def read(
+        self, topic: str, queue_id: int, at: int, count: int, *, may_wait: bool = True
+    ) -> bytes:
+        """Read bytes of a queue: fewer if a file is missing or too short.
+
+        Args:
+            may_wait: wait for the disk, and for other threads, if need be.
+
+        Raises:
+            BlockingIOError: it would have to wait, and may not.
+        """
         parts = []
-        with self._lock:
+        read = os.pread if may_wait else cached_bytes
+        if not self._lock.acquire(blocking=may_wait):
+            raise BlockingIOError
+        try:
             while count > 0:
                 start = self.begin(at)
                 try:
                     handle = self._open(self._path(topic, queue_id, start), make=False)
                 except FileNotFoundError:
                     break
-                part = os.pread(handle, min(count, start + self.size - at), at - start)
+                part = read(handle, min(count, start + self.size - at), at - start)
                 if not part:
                     break
                 parts.append(part)
                 at, count = at + len(part), count - len(part)
+        finally:
+            self._lock.release()
         return b"".join(parts)
 
     def write(self, topic: str, queue_id: int, data: U1, at: int) -> None:

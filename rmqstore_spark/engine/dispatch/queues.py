@@ -200,7 +200,7 @@ class ConsumeQueues:
         """
         state = self._states.get((topic, queue_id))
         is_within = state is not None and state.begin >= 0 and first_offset <= state.max_offset
-        data = self._read(topic, queue_id, first_offset, len(entries))
+        data = self.read_bytes(topic, queue_id, first_offset, len(entries))
         if state is not None and is_within and data == entries.tobytes():
             state.max_offset = first_offset + len(entries)
             return 0
@@ -224,11 +224,24 @@ class ConsumeQueues:
 
     def read(self, topic: str, queue_id: int, first_offset: int, count: int) -> Entries:
         """Read entries from some slots, up to the first missing file."""
-        return np.frombuffer(self._read(topic, queue_id, first_offset, count), ENTRY_DTYPE)
+        return np.frombuffer(self.read_bytes(topic, queue_id, first_offset, count), ENTRY_DTYPE)
 
-    def _read(self, topic: str, queue_id: int, first_offset: int, count: int) -> bytes:
+    def read_bytes(
+        self, topic: str, queue_id: int, first_offset: int, count: int, *, may_wait: bool = True
+    ) -> bytes:
+        """Read entries as `read` does, and return their bytes.
+
+        Args:
+            topic, queue_id: the queue.
+            first_offset: of the first entry.
+            count: most entries.
+            may_wait: wait for the disk, and for other threads, if need be.
+
+        Raises:
+            BlockingIOError: it would have to wait, and may not.
+        """
         at, size = first_offset * ENTRY_SIZE, count * ENTRY_SIZE
-        data = self._files.read(topic, queue_id, at, size)
+        data = self._files.read(topic, queue_id, at, size, may_wait=may_wait)
         return data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]
 
     def flush(self) -> None:

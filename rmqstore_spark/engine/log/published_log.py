@@ -14,6 +14,7 @@ import numpy as np
 
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.files.disk.cached import cached_spans
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.spans import I4, I8, U1
 
@@ -114,19 +115,22 @@ class PublishedLog:
             self.read_into(begin, [memoryview(data)])
         return bytes(data)
 
-    def read_spans(self, offsets: I8, lengths: I4) -> tuple[U1, I8]:
+    def read_spans(self, offsets: I8, lengths: I4, *, may_wait: bool = True) -> tuple[U1, I8]:
         """Read records, which may lie in several segments.
 
         Args:
             offsets: n physical offsets of the published log; ascending ones are fastest.
             lengths: n, bytes of each, none beyond the end of its segment.
+            may_wait: wait for the disk if need be.
 
         Returns:
             The bytes, and where each record begins in them.
 
         Raises:
             SegmentExpiredError: a segment is gone.
+            BlockingIOError: it would have to wait for the disk, and may not.
         """
+        read = kernel.active.pread_spans if may_wait else cached_spans
         ends = np.cumsum(lengths, dtype=np.int64)
         data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
         starts = offsets - offsets % self.segment_size
@@ -135,9 +139,8 @@ class PublishedLog:
         for first, last in pairwise([0, *changes, len(offsets)] if len(offsets) else []):
             start = int(starts[first])
             out = data[int(ends[first]) - int(lengths[first]) : int(ends[last - 1])]
-            done = kernel.active.pread_spans(
-                self._descriptor(start), offsets[first:last] - start, lengths[first:last], out
-            )
+            descriptor = self._descriptor(start)
+            done = read(descriptor, offsets[first:last] - start, lengths[first:last], out)
             if done < last - first:
                 raise self.shorter(start)
         return data, ends - lengths

@@ -13,6 +13,7 @@ from rmqstore_spark.layout.kernel.reference.plain import join_texts as join_text
 from rmqstore_spark.layout.kernel.reference.plain import link_keys as link_keys
 from rmqstore_spark.layout.kernel.reference.plain import number_rows as number_rows
 from rmqstore_spark.layout.kernel.reference.plain import parse as parse
+from rmqstore_spark.layout.kernel.reference.plain import pick_entries as pick_entries
 from rmqstore_spark.layout.kernel.reference.plain import pread_spans as pread_spans
 from rmqstore_spark.layout.kernel.reference.plain import properties as properties
 from rmqstore_spark.layout.kernel.reference.plain import queue_entries as queue_entries

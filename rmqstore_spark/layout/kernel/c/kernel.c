@@ -83,6 +83,7 @@ static PyMethodDef METHODS[] = {
     {"find_properties", find_properties, METH_VARARGS, "See plain.find_properties."},
     {"split_spaces", split_spaces, METH_VARARGS, "See plain.split_spaces."},
     {"split_entries", split_entries, METH_VARARGS, "See plain.split_entries."},
+    {"pick_entries", pick_entries, METH_VARARGS, "See plain.pick_entries."},
     {"split_batch", split_batch, METH_VARARGS, "See plain.split_batch."},
     {"is_ascii", is_ascii, METH_VARARGS, "See plain.is_ascii."},
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},

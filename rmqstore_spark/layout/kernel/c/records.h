@@ -13,6 +13,15 @@ static inline ssize_t read_at(int fd, void *out, size_t count, off_t at, int fla
     return pread(fd, out, count, at);
 }
 
+static inline int waits(int flags)
+{
+#if defined(RWF_NOWAIT)
+    return !(flags & RWF_NOWAIT);
+#else
+    return 1;
+#endif
+}
+
 static PyObject *pread_spans(PyObject *self, PyObject *args)
 {
     int fd, flags = 0;
@@ -32,11 +41,16 @@ static PyObject *pread_spans(PyObject *self, PyObject *args)
     REQUIRE(total <= out_n, SMALL)
     Py_ssize_t done = 0;
     int error = 0;
-    Py_BEGIN_ALLOW_THREADS
-    for (; done < offsets_n; done++) {
-        int64_t at = offsets[done], left = lengths[done];
-        while (left > 0) {
-            ssize_t got = read_at(fd, out, (size_t)left, (off_t)at, flags);
+    /* What does not wait is over soon: threads do not take turns for it. */
+    PyThreadState *thread = waits(flags) ? PyEval_SaveThread() : NULL;
+    while (done < offsets_n) {
+        /* Spans that follow one another in the file are one read. */
+        int64_t at = offsets[done], size = lengths[done], left;
+        Py_ssize_t next = done + 1;
+        for (; next < offsets_n && offsets[next] == at + size; next++)
+            size += lengths[next];
+        for (left = size; left > 0;) {
+            ssize_t got = read_at(fd, out, (size_t)left, (off_t)(at + size - left), flags);
             if (got < 0 && errno == EINTR)
                 continue;
             if (got < 0)
@@ -44,13 +58,15 @@ static PyObject *pread_spans(PyObject *self, PyObject *args)
             if (got <= 0)
                 break;
             out += got;
-            at += got;
             left -= got;
         }
+        for (int64_t whole = size - left; done < next && lengths[done] <= whole; done++)
+            whole -= lengths[done];
         if (left > 0)
             break;
     }
-    Py_END_ALLOW_THREADS
+    if (thread != NULL)
+        PyEval_RestoreThread(thread);
     release(&views);
     if (error) {
         errno = error;

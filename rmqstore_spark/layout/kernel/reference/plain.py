@@ -78,6 +78,7 @@ __all__ = [
     "link_keys",
     "number_rows",
     "parse",
+    "pick_entries",
     "pread_spans",
     "properties",
     "queue_entries",
@@ -99,6 +100,8 @@ CHECK_BODY, CHECK_RECORD = 1, 2
 
 _ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _FILLER = 2_147_483_647
+_UNITS = -(2**31) - 1  # tagsCodes up to this one are addresses of extension units
+_MIN_RECORD, _MAX_RECORD = 91, 1 << 24
 
 _TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
 _TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
@@ -183,6 +186,56 @@ def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
     offsets[:], sizes[:], codes[:] = entries["offset"], entries["size"], entries["code"]
     filler = (sizes == _FILLER) & (offsets == 0) & (codes == 0)
     return not bool(((offsets < 0) | (sizes <= 0) | filler).any())
+
+
+def pick_entries(
+    data: U1,
+    codes: I4 | None,
+    log: tuple[int, int, int, int],
+    limits: tuple[int, int, int, int],
+    places: I8,
+    sizes: I4,
+) -> tuple[int, int, bool]:
+    """Pick the entries of a queue that a consumer gets in one answer.
+
+    Upstream: the loop of `DefaultMessageStore.getMessage`, `isTheBatchFull`.
+
+    Args:
+        data: n * 20 bytes, or up to 19 more.
+        codes: hash codes of the tags that are wanted, ascending; None: all messages. An entry that
+            points at an extension unit may have any of them.
+        log: where the log begins and ends, the bytes of a segment, and before which offset records
+            are taken to be on disk.
+        limits: most records, at least 1, and most bytes; the same of records on disk. The first
+            record is picked whatever its size.
+        places, sizes: out, room for the most records: where they are in the log, and their bytes.
+
+    Returns:
+        How many were picked, how many entries were looked at, and whether any message was wanted,
+        even one that the log cannot hold.
+    """
+    begin, end, segment, old = log
+    most, most_bytes, most_old, most_old_bytes = limits
+    n = len(data) // _ENTRY.itemsize
+    columns = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64)
+    split_entries(data, *columns)
+    place, size, code = columns[0], columns[1].astype(np.int64), columns[2]
+    wanted = (place >= 0) & (size > 0) & ~((size == _FILLER) & (place == 0) & (code == 0))
+    if codes is not None:
+        wanted &= np.isin(code.astype(np.int32), codes) | (code <= _UNITS)
+    fits = (place >= begin) & (place <= end - size) & (place % segment <= segment - size)
+    fits &= (size >= _MIN_RECORD) & (size <= _MAX_RECORD)
+    rows = np.flatnonzero(wanted & fits)
+    is_old = place[rows] < old
+    too_much = np.cumsum(size[rows]) > np.where(is_old, most_old_bytes, most_bytes)
+    too_much |= is_old & (np.arange(len(rows)) >= most_old)
+    too_much[:1] = False
+    is_cut = bool(too_much.any())
+    count = min(most, int(np.argmax(too_much)) if is_cut else len(rows))
+    places[:count], sizes[:count] = place[rows[:count]], size[rows[:count]]
+    if count == most:
+        return count, int(rows[count - 1]) + 1, True
+    return count, int(rows[count]) if is_cut else n, bool(wanted.any())
 
 
 def record_crc_differs(
