@@ -52,10 +52,20 @@ public class Application {
         System.setOut(System.err); // where logs go
         Application application = new Application(args[0], args[1]);
         String mode = args.length > 3 ? args[3] : "";
-        Sending sending = mode.equals("--transactional")
-            ? application.transactional()
-            : application.plain(mode.equals("--orderly") ? args[4] : null);
-        application.work(sending);
+        try {
+            Sending sending = mode.equals("--transactional")
+                ? application.transactional()
+                : application.plain(mode.equals("--orderly") ? args[4] : null);
+            application.work(sending);
+        } catch (Exception e) {
+            end(e);
+        }
+    }
+
+    /** A consumer does not start without a name server, but its threads would keep the process. */
+    private static void end(Exception e) {
+        e.printStackTrace();
+        System.exit(1);
     }
 
     /** One thread sends, another reads lines: it may have to release what the first waits for. */
@@ -67,8 +77,7 @@ public class Application {
                     sending.send(bodies.take());
                 }
             } catch (Exception e) {
-                e.printStackTrace();
-                System.exit(1);
+                end(e);
             }
         }).start();
         say("ready");
