@@ -59,6 +59,8 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
         yield f"store process killed under a client, {flush}", served
     replicated = partial(replication_kills, rounds=rounds, first_seed=seed)
     yield "master, follower or both killed under a client", replicated
+    expiring = partial(replicated, expires=True)
+    yield "the same, and the master's segments go to an archive and expire", expiring
     yield "answers to commits and puts lost", partial(lost_answers, rounds=rounds)
     yield "connections cut after any number of bytes", partial(cut_connections, rounds=rounds)
     yield "disk full at any fill level", partial(full_disks, rounds=rounds // 2)

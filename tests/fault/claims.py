@@ -120,9 +120,9 @@ class Claims:
         """
         self.compare(path, lost_tail=lost_tail).require_none()
 
-    def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
-        """As `check`, but gives what is wrong."""
-        problems, queues = _read(path)
+    def compare(self, path: Path, *archives: Path, lost_tail: bool = False) -> Outcome:
+        """As `check`, but gives what is wrong; with the archives that belong to the store."""
+        problems, queues = _read(path, *archives)
         outcome = self.judge(queues, lost_tail=lost_tail)
         return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
 
@@ -175,8 +175,8 @@ def compare_all(path: Path, clients: Sequence[Claims]) -> Outcome:
     return Outcome(lost, doubled, (*problems, *(f"{n} was never written" for n in strays)))
 
 
-def _read(path: Path) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
+def _read(path: Path, *archives: Path) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
     """What is wrong with a store, and the numbers that its queues hold."""
-    with Store.open(path) as store:
+    with Store.open(path, archives=list(map(str, archives))) as store:
         report = verify(store)
         return [str(one) for one in report.problems if one.severity == "error"], read_numbers(store)

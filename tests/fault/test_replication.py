@@ -11,7 +11,10 @@ from tests.fault.rounds.replication import replication_kills
 pytestmark = [pytest.mark.fault, pytest.mark.slow]
 
 
-def test_master_and_follower_killed_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
-    tally = replication_kills(tmp_path, 3)
+@pytest.mark.parametrize("expires", [False, True], ids=["keeping", "expiring"])
+def test_master_and_follower_killed_nothing_acknowledged_is_lost(
+    tmp_path: Path, *, expires: bool
+) -> None:
+    tally = replication_kills(tmp_path, 3, expires=expires)
     tally.require_none()
     assert tally.acknowledged > 0
