@@ -28,7 +28,9 @@ def read_file(path: str | os.PathLike[str], what: str, *, secret: bool) -> bytes
     name = os.fspath(path)
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise OptionError(f"The {what} file {name} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
         raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
     try:
         status = os.fstat(descriptor)
@@ -41,6 +43,6 @@ def read_file(path: str | os.PathLike[str], what: str, *, secret: bool) -> bytes
             )
         return os.read(descriptor, MAX_BYTES)
     except OSError as error:
-        raise OptionError(f"The {what} file {name} cannot be read: {error}.") from None
+        raise OptionError(f"The {what} file {name} cannot be read: {error.strerror}.") from None
     finally:
         os.close(descriptor)

@@ -118,7 +118,7 @@ class Catalog:
         """
         found = self._store.topics.get(name)
         if found is None:
-            raise _no_topic(name)
+            raise _no_topic(name, "Create it with `rmqstore create-topic`.")
         if not found.perm & PERM_READ:
             raise RemotingError(
                 ResponseCode.NO_PERMISSION, f"the topic[{name}] pulling message is forbidden"
@@ -185,7 +185,9 @@ class Catalog:
             return self._own(name, 1)
         default = self._default(default_topic)
         if default is None or not default.perm & _INHERIT or self.is_slave:
-            raise _no_topic(name)
+            raise _no_topic(
+                name, "Create it with `rmqstore create-topic`, or set autoCreateTopicEnable."
+            )
         count = max(1, min(queues, default.write_queue_nums))
         return self._make(name, count, default.perm & _ALL)
 
@@ -265,9 +267,8 @@ def _fault(remark: str) -> RemotingError:
     return RemotingError(ResponseCode.SYSTEM_ERROR, remark)
 
 
-def _no_topic(name: str) -> RemotingError:
+def _no_topic(name: str, remedy: str) -> RemotingError:
     return RemotingError(
         ResponseCode.TOPIC_NOT_EXIST,
-        f"topic[{escaped(name[:_SHOWN])}] not exist, apply first please!\n"
-        "Create it with `rmqstore create-topic`, or set autoCreateTopicEnable.",
+        f"topic[{escaped(name[:_SHOWN])}] not exist, apply first please!\n{remedy}",
     )

@@ -143,9 +143,15 @@ class BrokerRunner:
                     f"{error} This is the VIP port: listenPort - {_VIP}, or vipListenPort; "
                     "set vipListenPort=0 to disable it."
                 ) from error
+        has_accounts = self._protection.accounts is not None
+        if has_accounts and not (config.token_path or config.tls_trust_cert_path):
+            _log.warning(
+                "Accounts (aclEnable) guard RocketMQ's protocol only: anyone who reaches the "
+                "endpoint for Arrow Flight can read and write all topics. Set tokenPath."
+            )
         if ipaddress.ip_address(host).is_loopback:
             return
-        if self._protection.accounts is None:
+        if not has_accounts:
             _log.warning(
                 "The broker listens on %s. It requires no authentication: anyone who reaches this "
                 "address can send and consume messages.", self.address,

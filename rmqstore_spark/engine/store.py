@@ -207,6 +207,7 @@ class StoreWriter:
         read_queue_nums: int | None = None,
         write_queue_nums: int | None = None,
         perm: int = 6,
+        order: bool = False,
     ) -> TopicConfig:
         """Create a topic. An existing topic stays as it is.
 
@@ -217,6 +218,7 @@ class StoreWriter:
                 `defaultTopicQueueNums` queues, or as many as the store already holds if that is
                 more.
             perm: the sum of 4 (read) and 2 (write).
+            order: what `mqadmin updateTopic -o` says of it; the store does nothing with it.
 
         Raises:
             OptionError: no broker accepts the name or a number, or the name belongs to the store.
@@ -226,7 +228,7 @@ class StoreWriter:
         self._admission.require_master()
         require_clients_topic(name)
         write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
-        return self.topics.create(name, read_queue_nums or write, write, perm)
+        return self.topics.create(name, read_queue_nums or write, write, perm, order=order)
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
@@ -243,13 +245,15 @@ class StoreWriter:
         read_queue_nums: int | None = None,
         write_queue_nums: int | None = None,
         perm: int | None = None,
+        order: bool | None = None,
     ) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
         self._admission.require_master()
         require_clients_topic(name)
         return self.topics.update(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm
-        )
+            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
+            order=order,
+        )  # fmt: skip
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic, its queues, and the offsets that consumer groups have in them.

@@ -101,12 +101,15 @@ LMQ_PREFIX: Final = "%LMQ%"
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """Its queues are those of a topic that a broker creates for a producer."""
 
+_BENCHMARK_TOPIC: Final = "BenchmarkTest"
+"""Where RocketMQ's own benchmarks send to."""
+
 _SYSTEM_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         TRANS_HALF_TOPIC,
         TRANS_OP_HALF_TOPIC,
-        "BenchmarkTest",
+        _BENCHMARK_TOPIC,
         "OFFSET_MOVED_EVENT",
         TRACE_TOPIC,
         "SELF_TEST_TOPIC",
@@ -120,6 +123,7 @@ _SYSTEM_PREFIXES: Final = (
     "RMQ_SYS_",
     "rmq_sys_",
 )
+_OPEN_TOPICS: Final = (TRACE_TOPIC, _BENCHMARK_TOPIC)
 _CLIENTS_PREFIXES: Final = (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)
 REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 """Behind the name of a cluster: the topic to which replies of request-reply are sent."""
@@ -181,10 +185,10 @@ def is_writable_topic(name: str) -> bool:
 
     Topics that a broker reserves for itself are refused. `%RETRY%...` and `%DLQ%...` are open to
     clients: a consumer whose broker does not take messages back sends them to its retry topic
-    itself, and dead letters are copied and replayed. So is RMQ_SYS_TRACE_TOPIC. (Upstream:
-    TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
+    itself, and dead letters are copied and replayed. So are RMQ_SYS_TRACE_TOPIC and BenchmarkTest.
+    (Upstream: TopicValidator.isNotAllowedSendTopic, which knows fewer of a broker's own names.)
     """
-    is_open = is_topic_of_group(name) or name == TRACE_TOPIC or not is_system_topic(name)
+    is_open = is_topic_of_group(name) or name in _OPEN_TOPICS or not is_system_topic(name)
     return is_safe_topic_name(name) and is_open
 
 

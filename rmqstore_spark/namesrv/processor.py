@@ -52,6 +52,7 @@ class NameServer:
         self._administration = administration
         self._log = PeerLog(logging.getLogger(__name__), _MOST_LINES)
         self._clock = asyncio.get_running_loop().time
+        self._is_closing = False
         lists = {
             RequestCode.GET_BROKER_CLUSTER_INFO: tables.cluster_info,
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: tables.all_topics,
@@ -83,6 +84,8 @@ class NameServer:
         self._dispatch.handle(requests)
 
     def closed(self, connection: RemotingConnection) -> None:
+        if self._is_closing:
+            return
         for live in self._tables.lost(connection):
             self._say(
                 logging.WARNING, connection, "Broker %s at %s was removed: its connection closed.",
@@ -103,7 +106,8 @@ class NameServer:
                     live.connection.close()
 
     async def drain(self) -> None:
-        """Wait for the requests that are being handled."""
+        """Wait for the requests that are being handled. Then all connections may be closed."""
+        self._is_closing = True
         await self._dispatch.drain()
 
     # ---- brokers
@@ -185,14 +189,22 @@ class NameServer:
 
     # ---- administrators
 
-    def _wipe_write(self, _: RemotingConnection, request: Command) -> Command:
+    def _wipe_write(self, connection: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("brokerName")
         count = self._tables.set_write_permission(name, may_write=False)
+        self._log.info(
+            connection.peer, "%s said that %d topics of the broker %s may not be sent to any more.",
+            escaped(connection.peer), count, escaped(name),
+        )  # fmt: skip
         return request.answer(ext={"wipeTopicCount": str(count)})
 
-    def _add_write(self, _: RemotingConnection, request: Command) -> Command:
+    def _add_write(self, connection: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("brokerName")
         count = self._tables.set_write_permission(name, may_write=True)
+        self._log.info(
+            connection.peer, "%s said that %d topics of the broker %s may be sent to again.",
+            escaped(connection.peer), count, escaped(name),
+        )  # fmt: skip
         return request.answer(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, _: RemotingConnection, request: Command) -> Command:

@@ -235,7 +235,8 @@ class RemotingClient:
             how = "before a TLS session began" if self._tls else "at once"
             raise ServiceError(f"{address} closed the connection {how}.") from None
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
+            number = error.errno or 0  # negative if a name is not known
+            reason = os.strerror(number) if number > 0 else error.strerror or error
             raise ServiceError(f"{address} cannot be reached: {reason}.") from None
         return connection
 

@@ -30,7 +30,7 @@ from tests.broker.broker import (
 )
 from tests.broker.protection.accounts import ADMIN, APP, ask, write_accounts
 from tests.remoting.reading import read_frames
-from tests.support.recordings import exchanges
+from tests.support.recordings import exchanges, frames
 from tests.support.waiting import eventually
 
 
@@ -272,11 +272,32 @@ def test_offsets_are_reset_by_those_who_consume(tmp_path: Path, language: str) -
     told = [each for each in heard.told if each.code == 220]
     assert told
     table = parse_body(told[-1].body, object_keys=True)["offsetTable"]
-    assert told[-1].ext == {"topic": "orders", "group": "consumers", "timestamp": "-1"}
+    # The C++ client aborts if a field is missing.
+    (theirs,) = (
+        frame.header["extFields"]
+        for frame in frames("mqadmin-online", "broker")
+        if frame.header["code"] == 220 and not frame.is_from_client
+    )
+    names = {"topic": "orders", "group": "consumers", "timestamp": "-1"}
+    assert told[-1].ext == {**theirs, **names}
     if language == "CPP":
         assert table == [{"brokerName": "broker-a", "offset": 3, "queueId": 0, "topic": "orders"}]
     else:
         assert list(table.values()) == [3]
+
+
+def test_an_order_topic_is_kept_as_one(tmp_path: Path) -> None:
+    fields = {"topic": "orders", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+    path = tmp_path / "store" / "config" / "topics.json"
+    with broker(tmp_path / "store") as served:
+        found = []
+        for order in ("true", "false", "true"):
+            (answer,) = asked(served, to(17, **fields, order=order))
+            assert answer.code == 0, answer.remark
+            found.append(json.loads(path.read_text())["topicConfigTable"]["orders"]["order"])
+        (many,) = asked(served, to(17, **{**fields, "readQueueNums": 65_537}))
+    assert found == [True, False, True]
+    assert (many.code, "from 1 to 65536" in (many.remark or "")) == (1, True)
 
 
 def test_slaves_get_the_tables_as_a_broker_gives_them(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_all_its_threads_have_the_idle_priority(process: StoreProcess) -> None:
         (["--read-only", "--store", "/a", "--page-cache", "keep"], "must be spare or use"),
         (["--read-only", "--store", "/a", "--max-read-rate", "fast"], "must be a size such as"),
         (["--read-only", "--store", "/a", "--max-read-rate", "10k"], "at least 1m"),
-        (["--read-only", "--store", "/no/such/store"], "/no/such/store"),
+        (["--read-only", "--store", "/no/such/store", "--port", "0"], "/no/such/store"),
     ],
 )
 def test_wrong_options_are_told_in_one_line(

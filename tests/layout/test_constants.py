@@ -66,6 +66,8 @@ def test_topics_of_users_are_not(name: str) -> None:
         ("SCHEDULE_TOPIC_XXXX", False),
         ("RMQ_SYS_TRANS_HALF_TOPIC", False),
         ("rmq_sys_RMQSTORE_COMMIT", False),
+        ("RMQ_SYS_TRACE_TOPIC", True),
+        ("BenchmarkTest", True),
         ("TBW102", False),
         ("OFFSET_MOVED_EVENT", False),
         ("DefaultCluster_REPLY_TOPIC", False),

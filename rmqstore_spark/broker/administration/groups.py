@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import suppress
 from typing import Any, Final
@@ -24,6 +25,8 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["GroupAdministration"]
+
+_log = logging.getLogger(__name__)
 
 _CPP: Final = "CPP"
 _END: Final = -1
@@ -80,7 +83,7 @@ class GroupAdministration:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         return request.answer()
 
-    def _delete(self, _: RemotingConnection, request: Command) -> Command:
+    def _delete(self, connection: RemotingConnection, request: Command) -> Command:
         self._catalog.require_master()
         fields = Fields(request.ext)
         name = fields.text("groupName")
@@ -90,6 +93,7 @@ class GroupAdministration:
                 self._store.consumer_offsets.forget_group(name)
         except StoreWriteError as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        _log.info("%s deleted the group %s.", escaped(connection.peer), escaped(name))
         return request.answer()
 
     # ---- progress
@@ -191,7 +195,7 @@ class GroupAdministration:
 
     # ---- resetting
 
-    def _reset(self, _: RemotingConnection, request: Command) -> Command:
+    def _reset(self, connection: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
         topic, group = fields.text("topic"), fields.text("group")
         timestamp = fields.long("timestamp", -MAX_LONG, MAX_LONG)
@@ -206,7 +210,8 @@ class GroupAdministration:
             if held < 0:
                 raise RemotingError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"THe consumer group <{escaped(group[:MAX_NAME])}> not exist",
+                    f"THe consumer group <{escaped(group[:MAX_NAME])}> not exist: it has no "
+                    f"progress in queue {queue_id} of the topic yet",
                 )
             if timestamp == _END:
                 wanted = self._reader.range(topic, queue_id)[1]
@@ -221,7 +226,8 @@ class GroupAdministration:
                 f"Consumer not online, so can not reset offset, Group: {escaped(group[:MAX_NAME])} "
                 f"Topic: {escaped(topic[:MAX_NAME])} Timestamp: {timestamp}",
             )
-        ext = {"topic": topic, "group": group, "timestamp": str(timestamp)}
+        # As 4.9.8 sends it, whatever it was asked; without isForce, the C++ client aborts.
+        ext = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "false"}
         table = {self._queue(topic, queue_id): offset for queue_id, offset in offsets.items()}
         answer = dump_body({"offsetTable": table})
         name = self._store.config.broker_name
@@ -235,6 +241,10 @@ class GroupAdministration:
             for connection, member in list(online.members.items())
         ]
         self._loop.call_soon_threadsafe(_tell, told, ext)
+        _log.info(
+            "%s had the offsets of the group %s in the topic %s reset by its consumers.",
+            escaped(connection.peer), escaped(group), escaped(topic),
+        )  # fmt: skip
         return request.answer(body=answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shutil
 import time
@@ -28,6 +29,8 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["BrokerState"]
+
+_log = logging.getLogger(__name__)
 
 _CHANGEABLE: Final = frozenset(
     {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}
@@ -158,7 +161,7 @@ class BrokerState:
         body = replace(config, archive_to=archive).to_properties().encode()
         return request.answer(ext={"version": version}, body=body)
 
-    def _update_config(self, _: RemotingConnection, request: Command) -> Command:
+    def _update_config(self, connection: RemotingConnection, request: Command) -> Command:
         if len(request.body) > _MAX_CHANGE:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
@@ -166,7 +169,9 @@ class BrokerState:
             )
         try:
             values = parse_properties(str(request.body, "utf-8"))
-            changed = self._store.config.with_overrides(values, source="The request: ")
+            changed = self._store.config.with_overrides(
+                values, source=f"{escaped(connection.peer)} asked for a change: "
+            )
         except OptionError as error:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         except ValueError as error:
@@ -180,6 +185,8 @@ class BrokerState:
                 f"{', '.join(fixed)} can only be changed in the configuration, before a start; "
                 f"while the broker runs: {', '.join(sorted(_CHANGEABLE))}",
             )
+        told = ", ".join(f"{name}={values[name]}" for name in sorted(values))
+        _log.info("%s changed the configuration: %s.", escaped(connection.peer), escaped(told))
         is_permission = changed.broker_permission != self._store.config.broker_permission
         self._store.reconfigure(changed)
         if is_permission:

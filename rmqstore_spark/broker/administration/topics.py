@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from rmqstore_spark.broker.clients import Clients, Member
 from rmqstore_spark.broker.heartbeat import TAG, Subscription, tags_in
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -28,6 +30,8 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["TopicAdministration"]
+
+_log = logging.getLogger(__name__)
 
 _MOST_ENTRIES: Final = 10_000
 """Most entries of a queue in an answer."""
@@ -69,7 +73,7 @@ class TopicAdministration:
 
     # ---- topics
 
-    def _update_topic(self, _: RemotingConnection, request: Command) -> Command:
+    def _update_topic(self, connection: RemotingConnection, request: Command) -> Command:
         self._catalog.require_master()
         fields = Fields(request.ext)
         name = fields.name("topic")
@@ -79,25 +83,32 @@ class TopicAdministration:
                 f"The topic[{escaped(name)}] is conflict with system topic.",
             )
         settings = {
-            "read_queue_nums": fields.long("readQueueNums", 1, MAX_INT),
-            "write_queue_nums": fields.long("writeQueueNums", 1, MAX_INT),
+            "read_queue_nums": fields.long("readQueueNums", 1, MOST_QUEUES),
+            "write_queue_nums": fields.long("writeQueueNums", 1, MOST_QUEUES),
             "perm": fields.long("perm", 0, MAX_INT),
         }
+        order = fields.flag("order")
         try:
             if name in self._store.topics:
-                self._store.update_topic(name, **settings)
+                self._store.update_topic(name, order=order, **settings)
             else:
-                self._store.create_topic(name, **settings)
+                self._store.create_topic(name, order=order, **settings)
         except OptionError as error:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         except (RefusedError, StoreWriteError) as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
+        _log.info(
+            "%s set the topic %s: readQueueNums=%d, writeQueueNums=%d, perm=%d, order=%s.",
+            escaped(connection.peer), name, *settings.values(), str(order).lower(),
+        )  # fmt: skip
         return request.answer()
 
-    def _delete_topic(self, _: RemotingConnection, request: Command) -> Command:
+    def _delete_topic(self, connection: RemotingConnection, request: Command) -> Command:
         self._catalog.require_master()
+        name = Fields(request.ext).name("topic")
         try:
-            self._store.delete_topic(Fields(request.ext).name("topic"))
+            self._store.delete_topic(name)
+            _log.info("%s deleted the topic %s.", escaped(connection.peer), name)
         except TopicNotFoundError:
             pass  # as for RocketMQ
         except OptionError as error:

@@ -38,9 +38,10 @@ PERM_WRITE: Final = 2
 _PERM_INHERIT: Final = 1
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | _PERM_INHERIT
 
+_ORDER: Final = "order"
 # The other fields that a broker writes for every topic, unless configured otherwise.
 _USUAL: Final[dict[str, Any]] = {
-    "order": False,
+    _ORDER: False,
     "topicFilterType": "SINGLE_TAG",
     "topicSysFlag": 0,
 }
@@ -171,7 +172,13 @@ class TopicTable:
         self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     def create(
-        self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
+        self,
+        name: str,
+        read_queue_nums: int,
+        write_queue_nums: int,
+        perm: int = 6,
+        *,
+        order: bool = False,
     ) -> TopicConfig:
         """Create a topic. An existing topic stays as it is.
 
@@ -180,7 +187,10 @@ class TopicTable:
             StoreWriteError: the file could not be written.
         """
         _require_name(name)
-        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
+        rest = {**_USUAL, _ORDER: order}
+        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm, rest)])[
+            0
+        ]
 
     def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
         """Create topics, all of them or none. Existing topics stay as they are.
@@ -228,6 +238,7 @@ class TopicTable:
         read_queue_nums: int | None = None,
         write_queue_nums: int | None = None,
         perm: int | None = None,
+        order: bool | None = None,
     ) -> TopicConfig:
         """Change a topic; settings that are None stay as they are.
 
@@ -245,6 +256,7 @@ class TopicTable:
                     old.write_queue_nums if write_queue_nums is None else write_queue_nums
                 ),
                 perm=old.perm if perm is None else perm,
+                rest=old.rest if order is None else {**old.rest, _ORDER: order},
             )
             if changed != old:
                 self._replace({**self._topics, name: changed})

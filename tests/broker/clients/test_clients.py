@@ -13,7 +13,9 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.sql import functions as F  # noqa: N812 - Spark's habit
 
-from tests.broker.broker import broker, name_server, route
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import ask, broker, name_server, route
 from tests.broker.clients.real_client import RealClient, cpp_command, node_command
 from tests.broker.protection.accounts import write_accounts
 from tests.datasource.sink.serving import Served
@@ -103,6 +105,35 @@ def test_it_sends_and_consumes(
         ),
     ):
         assert_df_equality(read, expected, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_the_cpp_client_begins_again_when_it_is_told_to(
+    shared: tuple[Served, str], tmp_path: Path
+) -> None:
+    command, (served, address) = _cpp(), shared
+    topic, group = "reset", "cpp-consumers"
+    sent = {f"body-{number}" for number in range(5)}
+    with served.client() as asked:
+        asked.create_topic(topic, read_queue_nums=1)
+        found = eventually(lambda: route(address, topic))
+        (broker_data,) = found["brokerDatas"]
+        reset = Command(
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            {"topic": topic, "group": group, "timestamp": "0", "isForce": "true"},
+        )
+        client = RealClient(tmp_path, *command, address, topic, len(sent))
+        try:
+            eventually(lambda: client.got() >= sent, _PATIENCE)
+            # It may be reset as soon as it has reported its progress.
+            eventually(lambda: ask(broker_data["brokerAddrs"]["0"], reset)[0].code == 0, _PATIENCE)
+            eventually(lambda: all(_times(client, body) >= 2 for body in sent), _PATIENCE)
+            assert client.end() == 0
+        finally:
+            client.kill()
+
+
+def _times(client: RealClient, body: str) -> int:
+    return [words[0] for words in client.words("got")].count(body)
 
 
 def _write_files(folder: Path) -> list[str]:

@@ -276,6 +276,21 @@ def test_accounts_are_read_again_when_their_file_changes(
     assert "other-secret" not in caplog.text
 
 
+@pytest.mark.parametrize("has_token", [False, True])
+def test_a_second_port_without_a_token_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_token: bool
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-long-and-secret-token-of-the-store\n")
+    token.chmod(0o600)
+    settings = {"acl_path": write_accounts(tmp_path / "plain_acl.yml"), "acl_enable": True}
+    if has_token:
+        settings["token_path"] = str(token)
+    with broker(tmp_path / "store", **settings):
+        pass
+    assert ("Set tokenPath" in caplog.text) is not has_token
+
+
 def test_more_accounts_are_in_a_folder(tmp_path: Path) -> None:
     more = """{accounts: [{accessKey: another, secretKey: "87654321", defaultTopicPerm: PUB}]}"""
     (tmp_path / "conf" / "acl" / "team").mkdir(parents=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,7 @@ def test_producers_over_flight_and_remoting_share_a_group(served: Served) -> Non
         def check(self, told: Mapping[str, Any]) -> bool | None:
             return known.get(told["body"])
 
-    config = served.store.config
+    config = replace(served.store.config, flight_port=0)
     server = StoreServer([WrittenStore(served.store)], config, lambda: None)
     try:
         with StoreClient(server.endpoints[0]) as client:
