@@ -371,6 +371,7 @@ class _Copied:
     def __init__(self, part: LogBlock, feed: QueueFeed) -> None:
         self._part = part
         self._feed = feed
+        self.rows = len(part.block)
         self.size = int(part.block.sizes.sum())
         self.store_timestamp = _last_time(part)
         self.end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])

@@ -1,7 +1,10 @@
-"""Dispatches appended blocks to queues and index, in a thread at most one batch behind the log.
+"""Dispatches appended blocks to queues and index, at most one batch behind the log.
 
 `submit` hands over a block, and waits until the block before it is done. So the log never runs
-ahead of its queues, and memory stays bounded. On a full disk the thread holds its block, and one
+ahead of its queues, and memory stays bounded. A thread dispatches; but a few small messages that
+came together are dispatched by the caller, for whom a change of threads, and the wait for the one
+after the next block, would take longer. The answer to a single message is not held up so: its
+client has nothing else to wait for. On a full disk the thread holds its block, and one
 more: a put may already be in the log when the problem is noticed. It continues once there is room.
 Any other failure is permanent, and all later calls fail.
 """
@@ -34,12 +37,19 @@ _log = logging.getLogger(__name__)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 _RETRY_S: Final = 0.2
 _LOOK_S: Final = 0.2
+_SMALL: Final = 1 << 16
+"""Bytes of the largest block that the caller dispatches."""
 _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
 
 
 class DispatchJob(Protocol):
     """Records that are in the log, and belong into queues and index."""
+
+    @property
+    def rows(self) -> int:
+        """How many records."""
+        ...
 
     @property
     def size(self) -> int:
@@ -84,6 +94,11 @@ class Appended:
     hashes: tuple[I4, I4] | None = None
 
     @property
+    def rows(self) -> int:
+        """How many records."""
+        return len(self.physical_offset)
+
+    @property
     def size(self) -> int:
         """Bytes of its records."""
         return int(self.block.sizes.sum())
@@ -120,6 +135,27 @@ class Appended:
         return int(self.physical_offset[-1]) + int(self.block.sizes[-1])
 
 
+@dataclass(frozen=True)
+class _Work:
+    """A block that is being dispatched.
+
+    Attributes:
+        job: the block.
+        steps: what is left to do. After a failure, the first one is repeated.
+    """
+
+    job: DispatchJob
+    steps: deque[Callable[[], None]]
+
+    def do(self, step: Callable[[Callable[[], None]], bool]) -> bool:
+        """Do what is left; return False as soon as a step is not done."""
+        while self.steps:
+            if not step(self.steps[0]):
+                return False
+            self.steps.popleft()
+        return True
+
+
 class Dispatcher:
     """Dispatches records in the order of the log.
 
@@ -142,7 +178,8 @@ class Dispatcher:
         self._checkpoint = checkpoint
         self._health = health
         self._changed = threading.Condition()
-        self._jobs: deque[DispatchJob] = deque()
+        self._works: deque[_Work] = deque()
+        self._is_here = False
         self._closing = False
         self._done_timestamp = 0
         self._done_until = 0
@@ -165,7 +202,7 @@ class Dispatcher:
     def behind_bytes(self) -> int:
         """Bytes of the log whose records are not in queues and index yet."""
         with self._changed:
-            return sum(job.size for job in self._jobs)
+            return sum(work.job.size for work in self._works)
 
     @property
     def done_until(self) -> int:
@@ -184,15 +221,25 @@ class Dispatcher:
             return ready
 
     def submit(self, job: DispatchJob) -> None:
-        """Hand over a block; waits until the block before it is done.
+        """Hand over a block, or dispatch it; waits until the block before it is done.
 
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
+        work = self._work(job)
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise_failure()
-            self._jobs.append(job)
+            self._works.append(work)
+            self._is_here = len(self._works) == 1 and job.rows > 1 and job.size <= _SMALL
+            if not self._is_here:
+                self._changed.notify_all()
+                return
+        is_done = work.do(_done_at_once)
+        with self._changed:
+            self._is_here = False
+            if is_done:
+                self._finish(work)
             self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -234,10 +281,10 @@ class Dispatcher:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _is_idle(self) -> bool:
-        return not self._jobs or self._failure is not None
+        return not self._works or self._failure is not None
 
     def _has_room(self) -> bool:
-        return self._is_idle() or (self._stalled is not None and len(self._jobs) < _MOST_STALLED)
+        return self._is_idle() or (self._stalled is not None and len(self._works) < _MOST_STALLED)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -247,37 +294,45 @@ class Dispatcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._closing)
-                if not self._jobs or (self._closing and self._stalled is not None):
+                self._changed.wait_for(self._has_work)
+                if not self._works or (self._closing and self._stalled is not None):
                     return
-                job = self._jobs[0]
+                work = self._works[0]
+            is_done = False
             try:
-                done = self._dispatch(job)
+                is_done = work.do(self._persist)
             except Exception as error:  # noqa: BLE001 - the next caller gets it
-                done = True
                 self._failure = error
                 self._health.fail(_failed(error))
             with self._changed:
-                if done:
-                    if self._failure is None:
-                        self._done_timestamp = job.store_timestamp
-                        self._done_until = max(self._done_until, job.end)
-                    self._jobs.popleft()
+                if self._failure is not None:
+                    self._works.popleft()
+                elif is_done:
+                    self._finish(work)
                 self._changed.notify_all()
-                if self._failure is not None or (not done and self._closing):
+                if self._failure is not None or (not is_done and self._closing):
                     return
 
-    def _dispatch(self, job: DispatchJob) -> bool:
-        """Dispatch a block; wait for room if needed. Return False if `close` comes first."""
-        return self._persist(lambda: job.to_queues(self._queues)) and self._to_index(job)
+    def _has_work(self) -> bool:
+        return bool(self._works or self._closing) and not self._is_here
 
-    def _to_index(self, job: DispatchJob) -> bool:
+    def _finish(self, work: _Work) -> None:
+        self._done_timestamp = work.job.store_timestamp
+        self._done_until = max(self._done_until, work.job.end)
+        self._works.popleft()
+
+    def _work(self, job: DispatchJob) -> _Work:
+        work = _Work(job, deque([lambda: job.to_queues(self._queues)]))
         indexes = self._indexes
-        if indexes is None:
-            return True
-        hashes, offsets, times = job.keys()
-        indexes.hold(hashes, offsets, times)
-        return self._persist(indexes.settle if len(hashes) else indexes.make_room)
+        if indexes is not None:
+
+            def hold() -> None:
+                keys = job.keys()
+                indexes.hold(*keys)
+                work.steps.append(indexes.settle if len(keys[0]) else indexes.make_room)
+
+            work.steps.append(hold)
+        return work
 
     def _persist(self, step: Callable[[], None]) -> bool:
         """Run a step; retry it while there is no room. Return False if `close` comes first."""
@@ -304,6 +359,15 @@ class Dispatcher:
             with self._changed:
                 if self._changed.wait_for(lambda: self._closing, _RETRY_S):
                     return False
+
+
+def _done_at_once(step: Callable[[], None]) -> bool:
+    """Do a step; return False if it fails: the thread repeats it, and tells why if it has to."""
+    try:
+        step()
+    except Exception:  # noqa: BLE001 - see above
+        return False
+    return True
 
 
 def _failed(error: Exception) -> StoreWriteError:

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +110,79 @@ def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
     queues.go.release()
     assert dispatcher.drain()
     assert dispatcher.behind_bytes == 0
+    dispatcher.close()
+
+
+def together(jobs: Sequence[Appended]) -> Appended:
+    """Messages that are one block."""
+    return Appended(
+        read_block(np.concatenate([job.block.data for job in jobs])),
+        np.concatenate([job.physical_offset for job in jobs]),
+        np.concatenate([job.queue_offset for job in jobs]),
+        jobs[-1].store_timestamp,
+    )
+
+
+def test_a_few_small_messages_are_dispatched_when_they_are_handed_over(
+    golden: Golden, tmp_path: Path
+) -> None:
+    queues, indexes, keeper, dispatcher = parts(tmp_path / "s", golden("tiny"))
+    job = together(list(appended(golden("tiny"))))
+    assert (job.rows > 1, job.size < 1 << 16) == (True, True)
+    dispatcher.submit(job)
+    assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, job.end)
+    dispatcher.flush(sync_index=True)
+    dispatcher.close()
+    assert keeper.value.logics_msg_timestamp == job.store_timestamp
+    slots = load_meta(golden("tiny")).index_slots
+    assert indexed_keys(tmp_path / "s", slots) == expected_keys(load_records(golden("tiny")))
+    queues.close()
+    indexes.close()
+
+
+@pytest.mark.parametrize("failing", ["queues", "indexes"])
+def test_the_thread_continues_what_has_no_room_when_it_is_handed_over(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """Nothing is written twice."""
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", golden("tiny"))
+    part, name = {"queues": (queues, "append"), "indexes": (indexes, "settle")}[failing]
+    real, threads = getattr(part, name), []
+
+    def full(*args: object) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) < 3:
+            error = StoreWriteError("no room")
+            error.errno = errno.ENOSPC
+            raise error
+        real(*args)
+
+    monkeypatch.setattr(part, name, full)
+    jobs = list(appended(golden("tiny")))
+    dispatcher.submit(together(jobs))
+    assert dispatcher.drain(30)
+    assert threads[:2] == [threading.current_thread().name, "rmqstore-dispatch"]
+    dispatcher.flush(sync_index=True)
+    dispatcher.close()
+    held = sum(end - least for ids in queues.ranges().values() for least, end in ids.values())
+    assert held == sum(int(job.block.queued.sum()) for job in jobs)
+    slots = load_meta(golden("tiny")).index_slots
+    assert indexed_keys(tmp_path / "s", slots) == expected_keys(load_records(golden("tiny")))
+    queues.close()
+    indexes.close()
+
+
+def test_the_caller_is_told_of_a_failure_with_its_next_block(
+    golden: Golden, tmp_path: Path
+) -> None:
+    jobs = list(appended(golden("tiny")))
+    (tmp_path / "consumequeue").write_text("in the way")
+    keeper = CheckpointKeeper(str(tmp_path))
+    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper, Health(str(tmp_path)))
+    dispatcher.submit(together(jobs[:2]))
+    with pytest.raises(StoreWriteError, match="Restart the store process"):
+        dispatcher.submit(together(jobs[2:4]))
+    assert keeper.value.logics_msg_timestamp == 0
     dispatcher.close()
 
 
