@@ -29,6 +29,11 @@ def wait_until_close(endpoint: str) -> None:
         while True:
             stats = client.stats()
             print(f"{stats['commitLogMaxOffset']:,} bytes of the log are here")
+            state = stats["replicationState"]
+            if state == "STOPPED":
+                raise SystemExit(f"The broker cannot be followed: {stats['replicationError']}")
+            if state == "CONNECTING" and stats["replicationError"]:
+                print(f"waiting for the broker: {stats['replicationError']}")
             has_begun = stats["commitLogMaxOffset"] > stats["commitLogMinOffset"]
             is_close = has_begun and stats["replicationLagSeconds"] < LAG
             if (is_close or stats["replicationComplete"]) and client.topics():
@@ -61,6 +66,8 @@ def main(
 ) -> None:
     """Follow a broker, and stream a topic from the copy."""
     host, _, port = broker.rpartition(":")
+    if not (host and port.isdecimal()):
+        raise typer.BadParameter(f"{broker} is not HOST:PORT, such as broker-1:10911")
     role = {
         "brokerRole": "SLAVE",
         "haMasterAddress": ha or f"{host}:{int(port) + 1}",

@@ -7,6 +7,7 @@ docs/semantics.md, and RocketMQ's own order of writes in docs/format.md, "Start,
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Callable
 
@@ -68,7 +69,9 @@ class _Explained:
         if not isinstance(error, OSError) or isinstance(error, StoreWriteError):
             return
         reason = error.strerror or error
-        text = f"{self._path} could not be {self._doing}: {reason}. Check the disk."
+        is_disk = error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+        hint = " Check the disk." if is_disk else ""
+        text = f"{self._path} could not be {self._doing}: {reason}.{hint}"
         failure = StoreWriteError(text)
         failure.errno = error.errno
         raise failure from error

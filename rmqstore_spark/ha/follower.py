@@ -100,7 +100,10 @@ class LogFollower:
             if self._store.replica.end > held:
                 pause = _FIRST_PAUSE_S
             if text != told:
-                _log.warning("No connection to the master: %s. Trying again.", text)
+                _log.warning(
+                    "The master %s cannot be followed for now: %s. Trying again.",
+                    self._master, text.rstrip("."),
+                )  # fmt: skip
                 told = text
             self._progress.connecting(text)
             self._closing.wait(pause)

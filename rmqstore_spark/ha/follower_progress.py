@@ -68,6 +68,7 @@ class Standing:
             "replicationLagSeconds": self.behind_seconds,
             "replicationReceivedBytes": self.received,
             "replicationConnects": self.connects,
+            "replicationError": self.error,
         }
 
 

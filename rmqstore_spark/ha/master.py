@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
+import os
 import socket
 import ssl
 import threading
@@ -52,9 +54,12 @@ class Master:
         try:
             self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
+            number = error.errno or 0
+            in_use = number == errno.EADDRINUSE
+            why = "another process listens there already" if in_use else os.strerror(number)
             raise ServiceError(
-                f"The store process cannot serve slaves on {host}:{port}: "
-                f"{error.strerror or error}. Set haListenPort to a free port, or to 0 for any."
+                f"The store process cannot serve slaves on {host}:{port}: {why}. Set haListenPort "
+                "to a free port, or to 0 for any."
             ) from error
         self._thread = threading.Thread(target=self._run, name="rmqstore-ha-accept", daemon=True)
         self._thread.start()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.metadata import Metadata
 
 __all__ = ["Replication"]
+
+_log = logging.getLogger(__name__)
 
 
 class Replication:
@@ -36,7 +40,16 @@ class Replication:
                 if config.ha_master_remoting_address:
                     self.metadata = Metadata(store)
                 self.follower = LogFollower(store)
-        elif config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:
+            else:
+                _log.info("The slave has no haMasterAddress: it follows nobody.")
+            return
+        if config.ha_master_address:
+            _log.warning(
+                "haMasterAddress=%s has no effect: this store is a master (brokerRole=%s), and "
+                "what is put here is not in the other log. To follow it, set brokerRole=SLAVE.",
+                config.ha_master_address, config.broker_role,
+            )  # fmt: skip
+        if config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0:
             self.master = Master(store)
 
     def stats(self) -> dict[str, object]:

@@ -142,7 +142,8 @@ class Session:
                 raise BrokenStreamError(
                     "the master closed the connection"
                     if has_come
-                    else "the master closed the connection before it sent anything: see its log"
+                    else "the master closed the connection before it sent anything: see its log. "
+                    "Slaves connect to listenPort + 1 of a broker"
                 )
             heard, has_come = time.monotonic(), True
             for piece in self._decoder.feed(buffer[:count]):

@@ -220,7 +220,8 @@ class _Run:
         names = ", ".join(store.path for store in stores)
         if len(stores) > 1:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
-        more = f"; broker on {service.broker}" if service.broker else ""
+        more = f"; slaves on {service.slaves}" if service.slaves else ""
+        more += f"; broker on {service.broker}" if service.broker else ""
         more += f"; metrics on http://{metrics}/metrics" if metrics else ""
         self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
         while not end.wait(service.look_seconds) and service.continues():

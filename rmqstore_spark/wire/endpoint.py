@@ -111,7 +111,7 @@ def _address(address: str, text: str) -> Endpoint:
         if not 0 < port < 1 << 16:
             raise _wrong(text, "a port is 1 to 65535")
         return Endpoint(TCP if scheme == TCP else TLS, match[1] or match[2], port)
-    raise _wrong(text, "its scheme is unknown")
+    raise _wrong(text, "its scheme is unknown" if separator else "it is a path")
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:

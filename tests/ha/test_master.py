@@ -269,7 +269,7 @@ def test_a_slave_that_is_too_far_behind_is_not_waited_for(tmp_path: Path) -> Non
 
 
 def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
-    settings = {**SYNC, "ha_slave_fallbehind_max": 1000}
+    settings = {**SYNC, "ha_listen_port": 0, "ha_slave_fallbehind_max": 1000}
     with (
         served(tmp_path / "master", **settings) as here,
         StoreClient(here.endpoint, retries=17) as client,

@@ -55,7 +55,7 @@ def test_the_bytes_and_seconds_behind_the_rate_and_the_time_left(times: Times) -
     assert found.stats() == {
         "replicationState": "FOLLOWING", "replicationComplete": 0,
         "replicationLagBytes": 30_000_000, "replicationLagSeconds": 60.0,
-        "replicationReceivedBytes": 5_001_000, "replicationConnects": 1,
+        "replicationReceivedBytes": 5_001_000, "replicationConnects": 1, "replicationError": "",
     }  # fmt: skip
 
     progress.waits()

@@ -156,6 +156,9 @@ def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> N
         folder.mkdir()
         with StoreProcess(folder / "store", folder, *SMALL_FILES, *settings) as process:
             exposed += metrics(process.ready()["metrics"])
+    sidecar = ("--read-only", "--set=metricsPromExporterPort=0")
+    with StoreProcess(tmp_path / "master" / "store", tmp_path, *sidecar) as process:
+        exposed += metrics(process.ready()["metrics"])
     board = json.loads((MONITORING / "dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     wanted = metrics_of(" ".join([*asked, *recommended().values()]))

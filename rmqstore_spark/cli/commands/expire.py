@@ -48,7 +48,8 @@ def expire(
 
     Files of queues and index that hold nothing else go with them. The last segment stays. A segment
     is as old as the first message of the segment after it. With archiveTo, each segment is copied
-    before it is removed. Waits until all are removed.
+    before it is removed. Waits until all are removed, or those that are left must stay: with
+    delayed messages or half messages of transactions that wait.
     """
     time_ms = parse_time("--before", before)
     if time_ms is None or time_ms < 1:
@@ -59,11 +60,19 @@ def expire(
             typer.echo("No segment is old enough.")
             return
         print_table(_COLUMNS, _rows(found))
-        total = f"{found.count} segments, {found.total_bytes} bytes"
+        total = f"{found.count} segment{'s' * (found.count > 1)}, {found.total_bytes} bytes"
         if not yes:
             typer.echo(f"{total}. Nothing was removed: add --yes to remove them.")
+            if found.remark:
+                typer.echo(f"Some would be kept for now. {escaped(found.remark)}")
             return
-        _remove(client, time_ms)
+        try:
+            _remove(client, time_ms)
+        except KeyboardInterrupt:
+            raise ServiceError(
+                "This does not wait any longer. The store process still removes the segments: "
+                "`rmqstore stats` has the line `expiry` if it cannot."
+            ) from None
         typer.echo(f"{total} were removed.")
 
 

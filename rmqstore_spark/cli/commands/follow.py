@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
+from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config, require_folder
 from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
 from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
@@ -86,6 +86,9 @@ def follow(
     from rmqstore_spark.server.process import serve as serve_store
 
     configure_logging("text")
+    require_folder(store_path)
+    if "://" in master:
+        raise OptionError(f"MASTER must be host:port, such as broker-1:10912, not {master}.")
     path = os.path.abspath(store_path)
     flags: dict[str, tuple[str, object]] = {
         "MASTER": ("haMasterAddress", master),
@@ -102,6 +105,12 @@ def follow(
     # A master's configuration names its port for clients; a slave with brokerId can be a broker.
     clients_port = config.listen_port if config.broker_id else 0
     config = replace(config, broker_role="SLAVE", flight_port=port, listen_port=clients_port)
+    segment = config.mapped_file_size_commit_log
+    if restart_from is not None and restart_from.isdecimal() and int(restart_from) % segment:
+        raise OptionError(
+            f"--restart-from {restart_from} is not where a segment of the log begins: that is a "
+            f"multiple of mappedFileSizeCommitLog ({segment})."
+        )
     if restart_from is not None:
         aside = set_aside(path, time.time_ns() // 1_000_000)
         if aside is not None:

@@ -70,6 +70,11 @@ def reset_offset(
 
     def target(queue: Queue) -> int:
         if offset is not None:
+            if offset > queue.max_offset:
+                raise OptionError(
+                    f"--offset {offset} is past the end of queue {queue.queue_id} of the topic "
+                    f"{topic}: it ends at {queue.max_offset}."
+                )
             return offset
         if time is not None:
             found = queue.offset_at(time)

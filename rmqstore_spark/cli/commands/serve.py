@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
+from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config, require_folder
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.sizes import parse_bytes
 
@@ -139,11 +139,7 @@ def serve(
         raise OptionError(
             "No store given: give --store PATH, or set storePathRootDir in the file of --config."
         )
-    if "://" in config.store_path_root_dir:
-        raise OptionError(
-            f"{config.store_path_root_dir} is a URL, but a store can only be served from a folder "
-            "of this machine. Give the path of a folder."
-        )
+    require_folder(config.store_path_root_dir)
     config = replace(config, store_path_root_dir=os.path.abspath(config.store_path_root_dir))
     serve_store(
         config,

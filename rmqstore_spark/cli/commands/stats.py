@@ -10,7 +10,7 @@ import typer
 from rmqstore_spark.cli.shared.connection import EndpointOf, connect
 from rmqstore_spark.cli.shared.parameters import AsJson
 from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, print_facts, print_table
-from rmqstore_spark.cli.shared.text import json_text
+from rmqstore_spark.cli.shared.text import escaped, json_text
 
 __all__ = ["stats"]
 
@@ -87,7 +87,9 @@ def _replication(figures: Mapping[str, Any]) -> str:
     if figures["replicationComplete"]:
         return f"{figures['replicationState']}, nothing missing"
     behind = f"{figures['replicationLagSeconds']:.1f} s and {figures['replicationLagBytes']} bytes"
-    return f"{figures['replicationState']}, about {behind} behind its master"
+    error = escaped(figures["replicationError"])
+    why = f": {error}" if error and figures["replicationState"] != "FOLLOWING" else ""
+    return f"{figures['replicationState']}, about {behind} behind its master{why}"
 
 
 def _failures(counts: Mapping[str, int]) -> str:

@@ -12,7 +12,7 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["ConfigFile", "Settings", "read_config", "split_settings"]
+__all__ = ["ConfigFile", "Settings", "read_config", "require_folder", "split_settings"]
 
 ConfigFile = Annotated[
     str | None,
@@ -32,6 +32,19 @@ Settings = Annotated[
         show_default=False,
     ),
 ]
+
+
+def require_folder(path: str) -> None:
+    """Refuse a URL as the place of a store that is written.
+
+    Raises:
+        OptionError: it is one.
+    """
+    if "://" in path:
+        raise OptionError(
+            f"{path} is a URL, but a store can only be written in a folder of this machine. Give "
+            "the path of a folder."
+        )
 
 
 def read_config(

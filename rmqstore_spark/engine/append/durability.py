@@ -106,8 +106,9 @@ class Durability:
         if not self._slaves.is_available(due):
             return Shortfall(
                 PutStatus.SLAVE_NOT_AVAILABLE,
-                "The messages are in the log, but no slave is connected, or all are more than "
-                f"haSlaveFallbehindMax ({self._config.ha_slave_fallbehind_max} bytes) behind.",
+                "The messages are in the log, but no slave is connected that acknowledges what it "
+                "has, or all are more than haSlaveFallbehindMax "
+                f"({self._config.ha_slave_fallbehind_max} bytes) behind.",
             )
         left = began + timeout / 1000 - time.monotonic()
         if self._slaves.wait(end, max(left, 0)):

@@ -60,12 +60,22 @@ class Archive:
                 raise OptionError(
                     f"archiveTo={url}: the archive must be outside the store {store.path}."
                 )
+            if not os.path.isabs(local):
+                raise OptionError(f"archiveTo={url} is a relative path. Give the whole path.")
             url = os.path.abspath(local)
         try:
             self._fs, root = url_to_fs(url)
         except (ImportError, ValueError) as error:
             raise OptionError(f"archiveTo={url}: {error}") from error
         self._root = root.rstrip("/")
+
+    def check(self) -> None:
+        """Look whether segments can be copied there. Nothing is written.
+
+        Raises:
+            StoreWriteError: the folder holds something else, or cannot be reached.
+        """
+        self._require_own(writes=False)
 
     def keep(self, segments: Sequence[Aged], closing: threading.Event) -> None:
         """Copy segments, and what the queues hold of them.
@@ -129,35 +139,39 @@ class Archive:
         for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
             upload.copy(os.path.join(path, name), f"{folder}/{name}", replace=True)
 
-    def _require_own(self) -> None:
-        """Refuse a folder with something else in it; mark a new one.
+    def _require_own(self, *, writes: bool = True) -> None:
+        """Refuse a folder with something else in it; mark a new one, if that may be written.
 
         Raises:
             StoreWriteError: the folder holds other files, or cannot be reached.
         """
         if self._is_own:
             return
-        own = store_id(self._store.path)
         marker = f"{self._root}/{ARCHIVE_NAME}"
         try:
             if self._fs.exists(marker):
                 found = json.loads(self._fs.cat_file(marker)).get("storeId")
             else:
-                found = self._mark(marker, own)
+                self._require_empty()
+                if not writes:
+                    return
+                found = self._mark(marker)
         except StoreWriteError:
             raise
+        except OSError as error:
+            text = error.strerror or str(error)
+            raise StoreWriteError(f"The archive {self._url} cannot be used: {text}.") from error
         except Exception as error:  # every file system library raises its own exceptions
             text = f"The archive {self._url} cannot be used: {type(error).__name__}: {error}."
             raise StoreWriteError(text) from error
-        if found != own:
+        if found != store_id(self._store.path):
             raise StoreWriteError(
                 f"{self._url} is the archive of another store ({found}). Set archiveTo to another "
                 "folder."
             )
         self._is_own = True
 
-    def _mark(self, marker: str, own: str) -> str:
-        """Make the folder this store's archive, if it is empty."""
+    def _require_empty(self) -> None:
         there = self._fs.ls(self._root, detail=False) if self._fs.exists(self._root) else []
         if there:
             names = ", ".join(sorted(path.rsplit("/", 1)[-1] for path in there)[:_SHOWN])
@@ -165,6 +179,10 @@ class Archive:
                 f"{self._url} is not empty, and not an archive ({names}). Set archiveTo to an "
                 "empty folder."
             )
+
+    def _mark(self, marker: str) -> str:
+        """Make the folder this store's archive."""
+        own = store_id(self._store.path)
         self._fs.makedirs(self._root, exist_ok=True)
         name = self._store.config.broker_name
         text = json.dumps({"version": 1, "brokerName": name, "storeId": own})

@@ -56,7 +56,8 @@ class Expirable:
     Attributes:
         segments: the segments, the oldest first.
         is_working: whether an order is being carried out.
-        remark: why the last round left segments that were due; empty if it did not.
+        remark: why the last round left segments that were due, or, if there is no order, why an
+            order would leave some; empty if there is no such reason.
     """
 
     segments: tuple[Aged, ...]
@@ -127,7 +128,10 @@ class Expiry:
         """
         with self._changed:
             is_working, remark = self._before > 0, self._remark
-        return Expirable(tuple(stored_before(self._list(), before)), is_working, remark)
+        segments = stored_before(self._list(), before)
+        if segments and not (is_working or remark):
+            remark = self._needed.awaited(segments, has_room=not self._is_crowded())
+        return Expirable(tuple(segments), is_working, remark)
 
     def order(self, before: int) -> None:
         """Begin to remove what `expirable` returns, at once and at any hour; returns at once.
@@ -163,6 +167,7 @@ class Expiry:
 
     def _run(self) -> None:
         wait = _FIRST_ROUND * self._config.clean_resource_interval
+        self._check_archive()
         while True:
             with self._changed:
                 self._changed.wait_for(self._is_wanted, wait / 1000)
@@ -181,6 +186,15 @@ class Expiry:
             if before and not is_done:
                 self._closing.wait(_AGAIN_S)
 
+    def _check_archive(self) -> None:
+        """Tell early if it cannot be used: the first segment may expire at night."""
+        if self._archive is None:
+            return
+        try:
+            self._archive.check()
+        except Exception as error:  # noqa: BLE001 - it may be reached when a segment expires
+            self._fail(error)
+
     def _is_wanted(self) -> bool:
         return self._closing.is_set() or self._before > 0
 
@@ -193,12 +207,13 @@ class Expiry:
     def _round(self, before: int) -> bool:
         """Do a round. Return whether an order, if there is one, is carried out."""
         due = self._due(before)
+        is_kept = False
         if due:
-            self._remove(due)
+            is_kept = self._remove(due)
         else:
             self._remark = ""
         self._clean()
-        return not due
+        return not due or is_kept
 
     def _list(self) -> list[Aged]:
         with self._listing:
@@ -215,14 +230,15 @@ class Expiry:
             _log.warning("The disk is %.0f%% full, and no segment may expire.", 100 * disk)
         return max(due, by_hand[: self._rule.at_once], key=len)
 
-    def _remove(self, due: Sequence[Aged]) -> None:
+    def _remove(self, due: Sequence[Aged]) -> bool:
+        """Remove segments. Return whether nothing can go, because of messages that wait."""
         forced_from = self._forced_from(due)
         found = self._needed.unneeded(due, has_room=not self._is_crowded())
         due, self._remark = found.segments, found.remark
         if self._archive is not None and due:
             self._archive.keep(due, self._closing)
         if self._closing.is_set() or not due:
-            return
+            return found.waits
         self._flusher.flush(sync_index=True)
         self._batches.save_before_expiry()
         reach("expiry.before_remove")
@@ -243,7 +259,8 @@ class Expiry:
             _log.info("The segment %020d has expired.", segment.start)
             reach("expiry.after_segment")
             if self._closing.wait(self._config.delete_commit_log_files_interval / 1000):
-                return
+                break
+        return False
 
     def _forced_from(self, due: Sequence[Aged]) -> int:
         """Return the start of the first segment that expires only because the disk is full."""

@@ -25,6 +25,7 @@ class Unneeded(NamedTuple):
     Attributes:
         segments: those before the first one that must stay.
         remark: why that one stays; empty if none does.
+        waits: whether it stays for messages that wait, which can take hours.
         undelivered: physical offset of the oldest delayed message that waits; None if none does. A
             segment behind it may go only as long as the disk has no room for it.
     """
@@ -32,6 +33,7 @@ class Unneeded(NamedTuple):
     segments: Sequence[Aged]
     remark: str
     undelivered: int | None
+    waits: bool = False
 
 
 class NeededSegments:
@@ -48,6 +50,7 @@ class NeededSegments:
     def __init__(self, store: OpenStore, transactions: Transactions) -> None:
         self._store = store
         self._config = store.config
+        self._is_master = store.config.broker_role != "SLAVE"
         self._transactions = transactions
         self.uses = SegmentUses(store.config.redelete_hanged_file_interval)
 
@@ -61,10 +64,25 @@ class NeededSegments:
         Raises:
             RmqStoreError: it is not known what waits.
         """
-        is_master = self._config.broker_role != "SLAVE"
-        found = Unneeded(due, "", self._undelivered() if is_master else None)
-        found = self._without_used(found)
-        if is_master:
+        return self._without_waiting(self._without_used(self._all(due)), has_room=has_room)
+
+    def awaited(self, segments: Sequence[Aged], *, has_room: bool) -> str:
+        """Return why one of some segments would stay for messages that wait; empty if none would.
+
+        Args:
+            segments: the oldest first.
+            has_room: as above.
+
+        Raises:
+            RmqStoreError: it is not known what waits.
+        """
+        return self._without_waiting(self._all(segments), has_room=has_room).remark
+
+    def _all(self, due: Sequence[Aged]) -> Unneeded:
+        return Unneeded(due, "", self._undelivered() if self._is_master else None)
+
+    def _without_waiting(self, found: Unneeded, *, has_room: bool) -> Unneeded:
+        if self._is_master:
             found = self._without_halves(found)
         return self._without_delayed(found) if has_room else found
 
@@ -72,8 +90,8 @@ class NeededSegments:
         for number, segment in enumerate(found.segments):
             if self.uses.delays(segment.start):
                 remark = (
-                    f"A client is reading the segment {segment.start:020}: it is kept for at most "
-                    f"redeleteHangedFileInterval "
+                    f"A client or slave reads the segment {segment.start:020}: it is kept for at "
+                    "most redeleteHangedFileInterval "
                     f"({self._config.redelete_hanged_file_interval} ms)."
                 )
                 return found._replace(segments=found.segments[:number], remark=remark)
@@ -113,5 +131,5 @@ def _before(found: Unneeded, oldest: int | None, reason: str) -> Unneeded:
     for number, segment in enumerate(found.segments):
         if oldest is not None and segment.end > oldest:
             remark = f"The segment {segment.start:020}, or one before it, has {reason}"
-            return found._replace(segments=found.segments[:number], remark=remark)
+            return found._replace(segments=found.segments[:number], remark=remark, waits=True)
     return found

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.layout.constants import MAGIC_BLANK
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
@@ -25,6 +28,7 @@ __all__ = ["check_log", "check_tail"]
 
 _MOST_FLAWS: Final = 1_000
 _CHUNK = 4 << 20
+_BLANK: Final = struct.Struct(">ii")
 
 
 def check_log(
@@ -137,6 +141,19 @@ class _LogPass:
             )  # fmt: skip
 
 
+def _is_blank(segments: Segments, unit: TailUnit, last: int) -> bool:
+    """Whether only the mark follows that the rest of the last segment is unused.
+
+    The segment after it is missing: an archive ends so.
+    """
+    mark = np.zeros(_BLANK.size, np.uint8)
+    filled = segments.read_into(unit.start, mark)
+    if filled < _BLANK.size or last >= unit.start + _BLANK.size:
+        return False
+    size, magic = _BLANK.unpack(mark.tobytes())
+    return bool(magic == MAGIC_BLANK and unit.start + size == unit.end)
+
+
 def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
     """Look for bytes after the end of the log, which a crash left there."""
     segments = log.dledger if log.dledger is not None else log.plain
@@ -158,6 +175,8 @@ def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
     if last < 0:
         return
     segment = segments.locate(unit.start)
+    if _is_blank(segments, unit, last):
+        return
     findings.torn_tail = TornTail(
         unit.start,
         segment.path,

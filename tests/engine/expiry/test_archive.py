@@ -15,8 +15,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.verify import verify
 from tests.engine.expiry.test_expiry import HOUR, START, expire, fill, names
 from tests.support.stores.storing import Clock, config, in_queues, until
+from tests.support.waiting import eventually
 
 
 class Unreliable(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -84,6 +86,8 @@ def test_store_and_archive_are_read_as_one(tmp_path: Path, clock: Clock) -> None
         assert store.stats()["archivedSegments"] == store.stats()["expiredSegments"]
     assert whole(path, str(archive)) == before
     alone = in_queues(archive)
+    with Store.open(archive) as reader:
+        assert verify(reader).torn_tail is None, "it ends where a segment does"
     for route, bodies in before.items():
         kept = len(in_queues(path)[route])
         assert alone[route] == bodies[:-kept], "and the archive is a store of its own"
@@ -185,6 +189,22 @@ def test_an_archive_within_the_store_is_refused(inside: str, tmp_path: Path) -> 
         StoreWriter.open(tmp_path, config(archiveTo=str(tmp_path / inside)))
     with pytest.raises(OptionError, match="archiveTo=nothing://x"):
         StoreWriter.open(tmp_path, config(archiveTo="nothing://x"))
+
+
+def test_a_relative_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="is a relative path"):
+        StoreWriter.open(tmp_path, config(archiveTo="archive"))
+
+
+def test_what_cannot_be_an_archive_is_told_at_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "commitlog").mkdir(parents=True)
+    with StoreWriter.open(tmp_path / "store", config(archiveTo=str(folder))) as store:
+        eventually(lambda: "is not empty, and not an archive" in store.stats()["expiryRemark"])
+    empty = tmp_path / "empty"
+    with StoreWriter.open(tmp_path / "store", config(archiveTo=str(empty))) as store:
+        assert store.stats()["expiryRemark"] == ""
+    assert not empty.exists()
 
 
 def test_what_lies_between_archive_and_store_is_reported(

@@ -250,7 +250,7 @@ def test_a_segment_that_a_client_reads_is_kept_for_a_while(tmp_path: Path, clock
         third = "commitlog/" + names(path / "commitlog")[2]
         with store.reading(third):
             store.expire(clock.now)
-            until(lambda: "A client is reading" in store.stats()["expiryRemark"])
+            until(lambda: "reads the segment" in store.stats()["expiryRemark"])
             until(lambda: store.stats()["commitLogMinOffset"] == 8192)
             assert (path / third).exists()
             assert store.expirable(clock.now).is_working

@@ -364,11 +364,15 @@ def test_a_segment_is_kept_while_half_messages_in_it_wait(tmp_path: Path) -> Non
             clock.now += 1000
             assert store.put_batch(messages([b"x" * 3000])).ok
         store.flush()
+        found = store.expirable(clock.now)
+        assert ("half messages" in found.remark, found.is_working) == (True, False)
         with store.reading(f"commitlog/{4096:020}"):
             store.expire(clock.now)
-            until(lambda: "half messages" in store.expirable(clock.now).remark)
+            until(lambda: not store.expirable(clock.now).is_working)
+            assert "half messages" in store.expirable(clock.now).remark
             assert store.flush()["minOffset"] == 0
         assert ends(store, [half], is_commit=True) == ["COMMITTED"]
+        store.expire(clock.now)
         until(lambda: store.flush()["minOffset"] > 0)
         assert ends(store, [half], is_commit=True) == ["ENDED_BEFORE"]
     assert in_queues(path)["T", 0][-1] == b"a"
