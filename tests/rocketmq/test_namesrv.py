@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.tls import client_context
+from tests.broker.broker import ask, broker, message, route
 from tests.namesrv.registering import registration
 from tests.namesrv.serving import NamesrvProcess
-from tests.rocketmq.processes import Admin, Broker, Client, RocketMq
+from tests.rocketmq.processes import Admin, Broker, Client, NameServer, RocketMq
 from tests.support.certificates import make_certificates
 from tests.support.waiting import eventually
 
@@ -64,6 +66,50 @@ def test_rocketmqs_broker_client_and_mqadmin_use_our_name_server(
 
         broker.stop()
         assert address not in admin("clusterList")
+
+
+def test_brokers_of_both_kinds_register_with_name_servers_of_both_kinds(
+    rocketmq: RocketMq, port: int, tmp_path: Path
+) -> None:
+    """Clients find both brokers through either name server, also when the other one has ended."""
+    with ExitStack() as cleanup:
+        ours = cleanup.enter_context(NamesrvProcess(tmp_path))
+        theirs = cleanup.enter_context(NameServer(rocketmq))
+        both = f"{ours.address};{theirs.address}"
+        address = f"127.0.0.1:{port}"
+        cleanup.enter_context(
+            Broker(rocketmq, both, port, tmp_path / "theirs", brokerName="theirs")
+        )
+        served = cleanup.enter_context(
+            broker(tmp_path / "ours", namesrv_addr=both, broker_name="ours")
+        )
+        served.store.create_topic("orders", read_queue_nums=2)
+        admin = Admin(rocketmq, both)
+        cleanup.callback(admin.close)
+        admin.shows(f"updateTopic -t orders -b {address} -r 2 -w 2", "success")
+        for name_server in (ours.address, theirs.address):
+            eventually(lambda at=name_server: _brokers(at) == {"ours", "theirs"}, _PATIENCE)
+        for at in (served.address, address):
+            sent = ask(at, message(f"to {at}".encode(), "orders"))
+            assert [answer.code for answer in sent] == [0]
+        served.store.flush()
+        wanted = {f"to {at}" for at in (served.address, address)}
+        for name_servers in (both, ours.address, theirs.address):
+            with Client(rocketmq, name_servers, address) as client:
+                eventually(lambda one=client: _bodies(one) == wanted, _PATIENCE)
+        theirs.kill()
+        with Client(rocketmq, both, address) as client:
+            eventually(lambda: _bodies(client) == wanted, _PATIENCE)
+
+
+def _brokers(name_server: str) -> set[str]:
+    """The brokers of the topic."""
+    found = route(name_server, "orders")
+    return set() if found is None else {each["brokerName"] for each in found["brokerDatas"]}
+
+
+def _bodies(client: Client) -> set[str]:
+    return {base64.b64decode(found["body"]).decode() for found in client.pull("orders")}
 
 
 def _sent(client: Client) -> bool:
