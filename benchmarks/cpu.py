@@ -23,6 +23,11 @@ class Cpu(dict[str, float]):
             self[kind] = self.get(kind, 0.0) + spent
 
     @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing: a process that nobody waited for takes its seconds along."""
+        return all(spent >= 0 for spent in self.values())
+
+    @property
     def seconds(self) -> float:
         """Of all processes."""
         return sum(self.values())
