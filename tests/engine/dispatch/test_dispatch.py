@@ -172,6 +172,31 @@ def test_the_thread_continues_what_has_no_room_when_it_is_handed_over(
     indexes.close()
 
 
+def test_the_thread_continues_what_ctrl_c_interrupts(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", golden("tiny"))
+    real, threads = queues.append, list[str]()
+
+    def interrupted(*args: object) -> None:
+        threads.append(threading.current_thread().name)
+        if len(threads) == 1:
+            raise KeyboardInterrupt
+        real(*args)  # type: ignore[arg-type]  # as given
+
+    monkeypatch.setattr(queues, "append", interrupted)
+    jobs = list(appended(golden("tiny")))
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.submit(together(jobs))
+    assert dispatcher.drain(30)
+    assert threads[1] == "rmqstore-dispatch"
+    dispatcher.close()
+    held = sum(end - least for ids in queues.ranges().values() for least, end in ids.values())
+    assert held == sum(int(job.block.queued.sum()) for job in jobs)
+    queues.close()
+    indexes.close()
+
+
 def test_the_caller_is_told_of_a_failure_with_its_next_block(
     golden: Golden, tmp_path: Path
 ) -> None:
