@@ -235,12 +235,15 @@ class Dispatcher:
             if not self._is_here:
                 self._changed.notify_all()
                 return
-        is_done = work.do(_done_at_once)
-        with self._changed:
-            self._is_here = False
-            if is_done:
-                self._finish(work)
-            self._changed.notify_all()
+        is_done = False
+        try:
+            is_done = work.do(_done_at_once)
+        finally:  # the thread does the rest, also after Ctrl-C
+            with self._changed:
+                self._is_here = False
+                if is_done:
+                    self._finish(work)
+                self._changed.notify_all()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all submitted blocks are in queues and index; otherwise as `wait_ready`."""
