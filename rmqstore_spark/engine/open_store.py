@@ -17,11 +17,13 @@ from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
+from rmqstore_spark.engine.recovery.configuration import check_configuration
 from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
+from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder, remove_file
@@ -32,6 +34,7 @@ from rmqstore_spark.files.own_names import OWN_FOLDER
 __all__ = ["OpenStore", "open_store"]
 
 _ENTRY_SIZE: Final = 20
+_MOST_GROUPS: Final = 10_000
 
 # Names that a folder may hold before its store is created or first written to.
 _HARMLESS: Final = frozenset(
@@ -57,6 +60,7 @@ class OpenStore:
         checkpoint: the checkpoint.
         topics: the topics.
         consumer_offsets: the offsets of consumer groups.
+        groups: the consumer groups that RocketMQ's clients use.
         deleted: the topics that were deleted, and whose messages are still in the log.
         recovery: what recovery found and did.
         absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
@@ -73,6 +77,7 @@ class OpenStore:
     checkpoint: CheckpointKeeper
     topics: TopicTable
     consumer_offsets: ConsumerOffsets
+    groups: ConsumerGroups
     deleted: DeletedTopics
     recovery: Recovery
     absent: frozenset[tuple[str, int]]
@@ -125,7 +130,8 @@ def open_store(
             configuration does not fit the store.
         StoreLockedError: another process has the store open for writing.
         UnsupportedStoreError: the store is of a kind that can only be read.
-        CorruptStoreError: the store has damage that no crash explains.
+        CorruptStoreError: the store has damage that no crash explains, or a file of `config/` and
+            its backup are damaged.
         StoreWriteError: a file could not be written.
     """
     log_folder = os.path.join(path, "commitlog")
@@ -137,6 +143,7 @@ def open_store(
         lock.take()
         files.callback(lock.release)
         _require_own_folders(path)
+        check_configuration(path)
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         settings = RecoverySettings(
             queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
@@ -157,7 +164,6 @@ def open_store(
             )
         if not found.checkpoint.existed:
             found.checkpoint.write()  # by which readers know a store that is still empty
-        topics = TopicTable(path, clock, config.max_topics)
         last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
         segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)
         return OpenStore(
@@ -169,8 +175,10 @@ def open_store(
             queues=found.queues,
             indexes=found.indexes,
             checkpoint=found.checkpoint,
-            topics=topics,
+            topics=TopicTable(path, clock, config.max_topics),
             consumer_offsets=ConsumerOffsets(path, found.queues.ranges),
+            # Each group has a topic for what it consumes again: leave most topics to others.
+            groups=ConsumerGroups(path, clock, min(_MOST_GROUPS, max(1, config.max_topics // 4))),
             deleted=DeletedTopics(path),
             recovery=found.summary,
             absent=found.absent,

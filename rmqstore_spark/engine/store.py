@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -32,7 +32,6 @@ from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
-from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
@@ -43,8 +42,6 @@ from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.types import CommitRequest, CommitResult
 
 __all__ = ["StoreWriter"]
-
-_MOST_GROUPS: Final = 10_000
 
 
 def _wall_clock() -> int:
@@ -66,9 +63,7 @@ class StoreWriter:
     def __init__(self, store: OpenStore) -> None:
         self.config = store.config
         self.topics = store.topics
-        # Each group has a topic for what it consumes again: leave most topics to others.
-        most = min(_MOST_GROUPS, max(1, store.config.max_topics // 4))
-        self.groups = ConsumerGroups(store.path, store.clock, most)
+        self.groups = store.groups
         self._store = store
         self._opened = time.monotonic()
         self._closing = threading.Lock()

@@ -1,68 +1,129 @@
 """Read the broker's configuration files: JSON in fastjson's dialect, each possibly with a `.bak`.
 
 A broker replaces such a file by renaming, and keeps the old one as `.bak`. In between, and after a
-crash, only the `.bak` may be whole (`docs/format.md`, "A store directory"; RocketMQ's
-`ConfigManager.load`).
+crash, only the `.bak` may be whole (`docs/format.md`, "Configuration files"; RocketMQ's
+`ConfigManager.load`). A file is whole if it is JSON of the shape that its name tells
+(`configshapes`): a broker takes an empty file, or `{}`, for an empty table, and starts with it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+import os
+import threading
+from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.configshapes import SHAPES, ConfigShape, shape_fault
 from rmqstore_spark.layout.fastjson import parse_fastjson
 
-__all__ = ["read_config"]
+__all__ = ["parse_config", "read_config"]
 
 _log = logging.getLogger(__name__)
 
 # The offsets of 10,000 groups on 64 queues take about 30 MB. A larger file is not a configuration.
-_MAX_BYTES = 64 << 20
+_MAX_BYTES: Final = 64 << 20
+_BACKUP: Final = ".bak"
+_REMEDY: Final = (
+    "Restore it from a copy. If its content is not needed, remove it and its copy that ends in "
+    ".bak."
+)
 
 
-def read_config(files: Files, path: str) -> Any | None:
-    """Return a configuration file's content, or its `.bak`'s if it is missing or does not parse.
+class _Told:
+    """What was last said of each file, so that a file that is read often is not told of often."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: dict[str, str] = {}
+
+    def is_new(self, path: str, text: str) -> bool:
+        """Return whether something else, or nothing, was said of a file before; note the text."""
+        with self._lock:
+            is_new = self._texts.get(path) != text
+            self._texts[path] = text
+            return is_new
+
+    def forget(self, path: str) -> None:
+        """Note that a file is sound."""
+        with self._lock:
+            self._texts.pop(path, None)
+
+
+_told = _Told()
+
+
+def read_config(files: Files, path: str, shape: ConfigShape | None = None) -> dict[str, Any] | None:
+    """Return a configuration file's content, or its `.bak`'s if it is missing or damaged.
+
+    The use of a `.bak` is logged as a warning, once as long as the cause is the same.
+
+    Args:
+        files: the file system.
+        path: the file.
+        shape: its shape; by default the one that its name tells.
 
     Returns:
-        The parsed JSON; None if neither file exists, or the existing one is empty.
+        The JSON object; None if neither file exists.
 
     Raises:
-        CorruptStoreError: at least one file exists, but none parses.
+        CorruptStoreError: at least one file exists, but none is JSON of the right shape.
         StoreAccessError: a file may not be read.
     """
+    shape = shape or SHAPES.get(os.path.basename(path))
     damage: CorruptStoreError | None = None
-    for candidate in (path, path + ".bak"):
-        try:
-            value = _parse(files, candidate)
-        except FileNotFoundError:
-            continue
-        except CorruptStoreError as error:
-            damage = damage or error
-            continue
-        if value is not None:
-            if damage is not None:
-                _log.warning("%s Using its older copy %s.", damage, candidate)
-            return value
-    if damage is not None:
-        raise damage
-    return None
+    try:
+        found = _read(files, path, shape)
+        _told.forget(path)
+        return found
+    except FileNotFoundError:
+        cause = f"{path} is missing."
+    except CorruptStoreError as error:
+        damage, cause = error, str(error)
+    backup = path + _BACKUP
+    try:
+        found = _read(files, backup, shape)
+    except FileNotFoundError:
+        if damage is None:
+            return None
+        raise damage from None
+    except CorruptStoreError as error:
+        raise damage or error from None
+    loss = f", so {shape.holds} may be older. {shape.loss}" if shape else "."
+    text = f"{cause.partition(_REMEDY)[0].rstrip()} Its older copy {backup} is used{loss}"
+    if _told.is_new(path, text):
+        _log.warning("%s", text)
+    return found
 
 
-def _parse(files: Files, path: str) -> Any | None:
+def _read(files: Files, path: str, shape: ConfigShape | None) -> dict[str, Any]:
     size = files.size(path)
     if size > _MAX_BYTES:
         raise CorruptStoreError(
             f"a configuration file has {size} bytes, more than {_MAX_BYTES}", file=path
         )
-    data = files.read(path, 0, _MAX_BYTES)
+    return parse_config(files.read(path, 0, _MAX_BYTES), path, shape)
+
+
+def parse_config(data: bytes, path: str, shape: ConfigShape | None) -> dict[str, Any]:
+    """Parse the content of a configuration file or its `.bak`.
+
+    Raises:
+        CorruptStoreError: it is not JSON of the given shape.
+    """
+    fault, offset = "is empty", None
     try:
         text = data.decode("utf-8")
-        return parse_fastjson(text) if text.strip() else None
+        if text.strip():
+            value: Any = parse_fastjson(text, file=path)
+            wrong = shape_fault(value, shape)
+            if not wrong:
+                found: dict[str, Any] = value
+                return found
+            fault = f"has another shape than it must have: {wrong}"
+    except CorruptStoreError as error:
+        fault, offset = f"is not valid JSON: {error.cause}", error.offset
     except ValueError as error:
-        raise CorruptStoreError(
-            f"the configuration is not valid JSON: {error}",
-            file=path,
-            remedy="Restore it from a copy, or remove it if its settings are not needed.",
-        ) from error
+        fault = f"is not valid JSON: {error}"
+    raise CorruptStoreError(f"the configuration {fault}", file=path, offset=offset, remedy=_REMEDY)

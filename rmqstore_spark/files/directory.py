@@ -233,7 +233,7 @@ class StoreDirectory:
         """Whether there is no `abort`: no broker is running on the store or was killed on it."""
         return not self.files.exists(join(self.path, "abort"))
 
-    def config(self, name: str) -> Any | None:
+    def config(self, name: str) -> dict[str, Any] | None:
         """Return the content of a file of `config/`, such as `topics.json`; see `read_config`."""
         return read_config(self.files, join(self.path, "config", name))
 

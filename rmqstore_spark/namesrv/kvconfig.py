@@ -10,11 +10,13 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from rmqstore_spark.errors import CorruptStoreError, RemotingError, StoreAccessError
+from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.files.configfiles import read_config
+from rmqstore_spark.files.configshapes import SHAPES
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 __all__ = ["ORDER_TOPICS", "KvConfig", "Saver"]
@@ -24,7 +26,6 @@ ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 
 _MAX_BYTES: Final = 4 << 20
 """Most bytes of all namespaces, keys and values as JSON: they must fit an answer."""
-_MAX_FILE: Final = 16 << 20
 
 
 class KvConfig:
@@ -34,7 +35,8 @@ class KvConfig:
         path: the file. It may be missing.
 
     Raises:
-        CorruptStoreError: the file is not what RocketMQ or this class writes.
+        CorruptStoreError: the file is not what RocketMQ or this class writes, and it has no copy
+            `.bak` that is.
         StoreAccessError: the file cannot be read.
     """
 
@@ -131,24 +133,6 @@ def _size(text: str) -> int:
 
 
 def _read(path: str) -> dict[str, dict[str, str]]:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_FILE + 1)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise StoreAccessError(f"{path} could not be read: {error.strerror or error}.") from error
-    if len(data) > _MAX_FILE:
-        raise CorruptStoreError(f"it has more than {_MAX_FILE} bytes", file=path)
-    told: Any = parse_fastjson(str(data, "utf-8", "replace"), file=path)
-    table = told.get("configTable", {}) if isinstance(told, dict) else None
-    if not isinstance(table, dict) or not all(map(_is_texts, table.values())):
-        raise CorruptStoreError(
-            "it is not a key-value configuration", file=path,
-            remedy="Repair or remove the file.",
-        )  # fmt: skip
+    found = read_config(LocalFiles(), path, SHAPES["kvConfig.json"]) or {}
+    table: dict[str, dict[str, str]] = found.get("configTable", {})
     return table
-
-
-def _is_texts(values: object) -> bool:
-    return isinstance(values, dict) and all(isinstance(value, str) for value in values.values())

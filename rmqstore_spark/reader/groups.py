@@ -2,18 +2,20 @@
 
 The files are `config/consumerOffset.json`, `config/subscriptionGroup.json` and
 `config/delayOffset.json` (docs/format.md, "A store directory" and "Delayed messages"; upstream:
-ConsumerOffsetManager, SubscriptionGroupManager, ScheduleMessageService). Invalid values in them are
-skipped and logged.
+ConsumerOffsetManager, SubscriptionGroupManager, ScheduleMessageService). A file of another shape is
+damage (`files.configshapes`). What else cannot be is skipped and logged: names that no broker
+accepts, and offsets of delay levels.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.files.base import join
+from rmqstore_spark.files.configshapes import DELAY_OFFSETS, impossible_delay
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 
 if TYPE_CHECKING:
@@ -30,13 +32,10 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
-_MAX_OFFSET: Final = 2**63 - 1
-_MAX_QUEUE_ID: Final = 2**31 - 1
 _MAX_SHOWN: Final = 300  # characters of a skipped entry in the log line
 _TOPIC_GROUP_SEPARATOR: Final = "@"
 _CONSUMER_OFFSETS: Final = "consumerOffset.json"
 _SUBSCRIPTION_GROUPS: Final = "subscriptionGroup.json"
-_DELAY_OFFSETS: Final = "delayOffset.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -92,22 +91,20 @@ def group_offsets(store: Store) -> list[GroupOffset]:
         Offsets by group, topic and queue. Groups without offsets are left out: see `group_names`.
 
     Raises:
-        CorruptStoreError: neither the file nor its `.bak` is JSON.
+        CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
     skipped = _Skipped(store, _CONSUMER_OFFSETS)
     latest = _latest(store)
     found = []
-    for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped).items():
+    for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable").items():
         # The broker does not accept a name with more than one "@" either.
         topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
         if _TOPIC_GROUP_SEPARATOR in group or not all(map(is_safe_folder_name, (topic, group))):
             skipped.add(f"{name!r} is not TOPIC@GROUP")
-        elif not isinstance(offsets, dict):
-            skipped.add(f"{name!r} has no offsets")
         else:
             found += [
-                GroupOffset(group, topic, queue_id, offset, latest(topic, queue_id))
-                for queue_id, offset in _numbers(offsets, 0, _MAX_QUEUE_ID, skipped).items()
+                GroupOffset(group, topic, int(queue_id), offset, latest(topic, int(queue_id)))
+                for queue_id, offset in offsets.items()
             ]
     skipped.report()
     return sorted(found)
@@ -117,25 +114,20 @@ def group_offset(store: Store, group: str, topic: str, queue_id: int) -> int | N
     """Return the offset of a consumer group in one queue; None if it has none.
 
     Raises:
-        CorruptStoreError: neither the file nor its `.bak` is JSON.
+        CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
-    skipped = _Skipped(store, _CONSUMER_OFFSETS)
-    table = _table(store, _CONSUMER_OFFSETS, "offsetTable", skipped)
-    offsets = table.get(f"{topic}{_TOPIC_GROUP_SEPARATOR}{group}")
-    found = _numbers(offsets, 0, _MAX_QUEUE_ID, skipped) if isinstance(offsets, dict) else {}
-    skipped.report()
-    return found.get(queue_id)
+    table = _table(store, _CONSUMER_OFFSETS, "offsetTable")
+    offsets = table.get(f"{topic}{_TOPIC_GROUP_SEPARATOR}{group}", {})
+    return {int(number): offset for number, offset in offsets.items()}.get(queue_id)
 
 
 def group_names(store: Store) -> list[str]:
     """List all consumer groups that a store knows, including those without offsets.
 
     Raises:
-        CorruptStoreError: neither a configuration file nor its `.bak` is JSON.
+        CorruptStoreError: neither a configuration file nor its `.bak` is JSON of the right shape.
     """
-    skipped = _Skipped(store, _SUBSCRIPTION_GROUPS)
-    table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable", skipped)
-    skipped.report()
+    table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable")
     return sorted({*table, *(found.group for found in group_offsets(store))})
 
 
@@ -147,12 +139,17 @@ def delay_progress(store: Store) -> list[DelayProgress]:
             always included. Those without a recorded offset start at 0.
 
     Raises:
-        CorruptStoreError: neither the file nor its `.bak` is JSON.
+        CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
-    skipped = _Skipped(store, _DELAY_OFFSETS)
+    skipped = _Skipped(store, DELAY_OFFSETS)
     latest = _latest(store)
-    table = _table(store, _DELAY_OFFSETS, "offsetTable", skipped)
-    offsets = _numbers(table, 1, _MAX_QUEUE_ID + 1, skipped)
+    offsets = dict[int, int]()
+    for level, offset in _table(store, DELAY_OFFSETS, "offsetTable").items():
+        fault = impossible_delay(level, offset)
+        if fault:
+            skipped.add(fault)
+        else:
+            offsets[int(level)] = offset
     for queue_id in store.directory.topology.queues.get(SCHEDULE_TOPIC, ()):
         offsets.setdefault(queue_id + 1, 0)  # where a broker starts
     skipped.report()
@@ -181,32 +178,10 @@ class _Skipped:
             )
 
 
-def _table(store: Store, file: str, name: str, skipped: _Skipped) -> dict[str, Any]:
-    """Return a table of a configuration file; empty if there is none."""
-    config = store.directory.config(file)
-    if config is None:
-        return {}
-    table = config.get(name) if isinstance(config, dict) else None
-    if not isinstance(table, dict):
-        skipped.add(f"there is no {name}")
-        return {}
+def _table(store: Store, file: str, name: str) -> dict[str, Any]:
+    """Return a table of a configuration file; empty without a file."""
+    table: dict[str, Any] = (store.directory.config(file) or {}).get(name, {})
     return table
-
-
-def _numbers(
-    table: Mapping[str, Any], least: int, greatest: int, skipped: _Skipped
-) -> dict[int, int]:
-    """Return the valid offsets of a table, by the number of the queue or level."""
-    found = {}
-    for key, offset in table.items():
-        is_number = key.isascii() and key.isdigit() and len(key) <= len(str(greatest))
-        if not is_number or not least <= int(key) <= greatest:
-            skipped.add(f"{key!r} is not a number from {least} to {greatest}")
-        elif type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
-            skipped.add(f"{offset!r} is not an offset")
-        else:
-            found[int(key)] = offset
-    return found
 
 
 def _latest(store: Store) -> Callable[[str, int], int]:

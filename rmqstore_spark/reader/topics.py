@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rmqstore_spark.files.base import Skipped
 from rmqstore_spark.files.directory import StoreDirectory
@@ -16,8 +16,6 @@ __all__ = ["Skips", "Topic", "read_topics", "topics_with_queues"]
 _log = logging.getLogger(__name__)
 
 _TOLD: Final = 20
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -47,9 +45,9 @@ def read_topics(directory: StoreDirectory) -> list[Topic]:
     """List the topics that have queues or are configured, sorted by name.
 
     Raises:
-        CorruptStoreError: neither `topics.json` nor its `.bak` can be parsed.
+        CorruptStoreError: neither `topics.json` nor its `.bak` is JSON of the right shape.
     """
-    return _topics(directory, _settings(directory.config("topics.json")))
+    return _topics(directory, (directory.config("topics.json") or {}).get("topicConfigTable", {}))
 
 
 def topics_with_queues(directory: StoreDirectory) -> list[Topic]:
@@ -63,25 +61,14 @@ def _topics(directory: StoreDirectory, settings: dict[str, dict[str, Any]]) -> l
         Topic(
             name,
             queues.get(name, ()),
-            _of_type(int, settings.get(name, {}).get("readQueueNums")),
-            _of_type(int, settings.get(name, {}).get("writeQueueNums")),
-            _of_type(int, settings.get(name, {}).get("perm")),
-            _of_type(bool, settings.get(name, {}).get("order")),
+            settings.get(name, {}).get("readQueueNums"),
+            settings.get(name, {}).get("writeQueueNums"),
+            settings.get(name, {}).get("perm"),
+            settings.get(name, {}).get("order"),
             is_system_topic(name),
         )
         for name in sorted({*queues, *settings})
     ]
-
-
-def _settings(config: Any) -> dict[str, dict[str, Any]]:
-    table = config.get("topicConfigTable") if isinstance(config, dict) else None
-    pairs = table.items() if isinstance(table, dict) else ()
-    return {str(name): values for name, values in pairs if isinstance(values, dict)}
-
-
-def _of_type(kind: type[_T], value: object) -> _T | None:
-    """Return a value of a configuration file, or None if it has the wrong type."""
-    return value if type(value) is kind else None
 
 
 class Skips:

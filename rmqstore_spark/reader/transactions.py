@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -340,16 +340,9 @@ def _decoded(store: Store, offsets: I8, sizes: I4) -> Records:
 
 def _own(store: Store) -> tuple[dict[int, int], int | None]:
     """Return the checks by half message, and the log offset, that a store process has saved."""
-    value: Any = store.directory.config(f"{CHECKS_FILE}.json")
-    if not isinstance(value, Mapping):
-        return {}, None
-    checks, log_offset = value.get("checks"), value.get("logOffset")
-    table = {
-        int(offset): count
-        for offset, count in (checks.items() if isinstance(checks, Mapping) else ())
-        if _number(str(offset)) is not None and type(count) is int and count >= 0
-    }
-    return table, log_offset if type(log_offset) is int and log_offset >= 0 else None
+    value = store.directory.config(f"{CHECKS_FILE}.json") or {}
+    checks = {int(offset): count for offset, count in value.get("checks", {}).items()}
+    return checks, value.get("logOffset")
 
 
 def _milliseconds(text: str | None) -> int:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.files.configfiles import parse_config
+from rmqstore_spark.files.configshapes import DELAY_OFFSETS, SHAPES, impossible_delay
 from rmqstore_spark.files.log.log_folders import Segment
 from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import LMQ_PREFIX, is_system_topic
-from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
@@ -85,13 +87,14 @@ def _usual_size(segments: Segments) -> tuple[int, list[Segment]]:
 
 
 def check_configuration(store: Store, findings: Findings) -> None:
-    """Check that each file of `config/` can be read."""
+    """Check that each file of `config/` is JSON of the shape that its name tells."""
     files = store.directory.files
     folder = join(store.path, "config")
     try:
         listing = files.list(folder)
     except FileNotFoundError:
         return
+    names = {info.name for info in listing}
     for info in listing:
         spare = info.name.endswith(".bak")
         if info.is_dir or not info.name.removesuffix(".bak").endswith(".json"):
@@ -104,21 +107,25 @@ def check_configuration(store: Store, findings: Findings) -> None:
             continue  # a broker replaced it after it was listed
         if fault:
             say = findings.note if spare else findings.error
-            say("config", (path, None), f"the configuration is not valid JSON: {fault}")
+            say("config", (path, None), fault)
+        elif spare and info.name.removesuffix(".bak") not in names:
+            findings.note("config", (path, None), "the file of which this is an older copy is gone")
 
 
 def _fault(files: Files, path: str) -> str:
-    """Return why a configuration file cannot be read; empty if it can. An empty file is valid."""
+    """Return what is wrong with a configuration file; empty if nothing is."""
+    name = os.path.basename(path).removesuffix(".bak")
     size = files.size(path)
     if size > _MAX_CONFIG:
-        return f"too large ({size} bytes)"
+        return f"the file is too large ({size} bytes)"
     try:
-        text = files.read(path, 0, size).decode("utf-8")
-        if text.strip():
-            parse_fastjson(text)
-    except ValueError as error:
-        return str(error)
-    return ""
+        found = parse_config(files.read(path, 0, size), path, SHAPES.get(name))
+    except CorruptStoreError as error:
+        return error.cause
+    if name != DELAY_OFFSETS:
+        return ""
+    faults = (impossible_delay(*entry) for entry in found["offsetTable"].items())
+    return next(filter(None, faults), "")
 
 
 def configured_topics(store: Store) -> dict[str, int] | None:
@@ -127,15 +134,13 @@ def configured_topics(store: Store) -> dict[str, int] | None:
         config = store.directory.config("topics.json")
     except CorruptStoreError:
         return None
-    table = config.get("topicConfigTable") if isinstance(config, dict) else None
-    if not isinstance(table, dict):
+    if config is None:
         return None
-    found = {}
-    for name, settings in table.items():
-        numbers = [settings.get(key) for key in ("readQueueNums", "writeQueueNums")
-                   ] if isinstance(settings, dict) else []  # fmt: skip
-        found[str(name)] = max((n for n in numbers if type(n) is int), default=0)
-    return found
+    keys = ("readQueueNums", "writeQueueNums")
+    return {
+        name: max(settings.get(key) or 0 for key in keys)
+        for name, settings in config["topicConfigTable"].items()
+    }
 
 
 def check_topics(

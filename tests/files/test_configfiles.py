@@ -9,6 +9,7 @@ import pytest
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import join
 from rmqstore_spark.files.configfiles import read_config
+from rmqstore_spark.files.configshapes import SHAPES
 from rmqstore_spark.files.local import LocalFiles
 from tests.files.conftest import Publish
 
@@ -43,32 +44,126 @@ def test_neither_file_is_no_configuration(config: Path, publish: Publish) -> Non
     assert read_config(files, join(path, "topics.json")) is None
 
 
-@pytest.mark.parametrize("damage", [None, "", "  \n", "{", '{"a":', "\x00\x00", "{]}"])
-def test_the_backup_stands_in(
+WHOLE = '{"topicConfigTable":{}}'
+
+
+def told_of(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
+    """The warnings that name a file."""
+    return [r.getMessage() for r in caplog.records if name in r.getMessage()]
+
+
+@pytest.mark.parametrize(
+    "damage", [None, "", "  \n", "{", '{"a":', "\x00\x00", "{]}", "[]", "null", "0", '"x"', "{}",
+               '{"topicConfigTable":null}', '{"topicConfigTable":[]}'],
+)  # fmt: skip
+def test_the_backup_stands_in_and_this_is_told(
     config: Path, publish: Publish, damage: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     if damage is not None:
         (config / "topics.json").write_text(damage)
-    (config / "topics.json.bak").write_text('{"a":1}')
+    (config / "topics.json.bak").write_text('{"topicConfigTable":{"T":{}}}')
     files, path = publish(config)
     with caplog.at_level(logging.WARNING):
-        assert read_config(files, join(path, "topics.json")) == {"a": 1}
-    assert bool(caplog.records) == bool(damage and damage.strip())
-    assert all("topics.json.bak" in record.getMessage() for record in caplog.records)
+        for _ in range(3):  # a file that is read often is not told of often
+            found = read_config(files, join(path, "topics.json"))
+            assert found == {"topicConfigTable": {"T": {}}}
+    (told,) = told_of(caplog, "topics.json")
+    assert "topics.json.bak is used, so the settings of topics may be older" in told
 
 
-def test_a_good_file_hides_a_bad_backup(config: Path, local: LocalFiles) -> None:
-    (config / "topics.json").write_text('{"a":1}')
+def test_a_file_that_is_sound_again_and_then_damaged_is_told_of_again(
+    config: Path, local: LocalFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = config / "topics.json"
+    (config / "topics.json.bak").write_text(WHOLE)
+    for text in ("[]", WHOLE, "[]"):
+        file.write_text(text)
+        read_config(local, str(file))
+    assert len(told_of(caplog, "topics.json.bak is used")) == 2
+
+
+def test_a_good_file_hides_a_bad_backup(
+    config: Path, local: LocalFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    (config / "topics.json").write_text(WHOLE)
     (config / "topics.json.bak").write_text("{")
-    assert read_config(local, str(config / "topics.json")) == {"a": 1}
+    assert read_config(local, str(config / "topics.json")) == {"topicConfigTable": {}}
+    assert not caplog.records
 
 
-def test_an_empty_file_alone_says_nothing(config: Path, local: LocalFiles) -> None:
-    (config / "topics.json").write_text("")
-    assert read_config(local, str(config / "topics.json")) is None
+OFFSETS = '{"offsetTable":%s}'
+WRONG = {
+    "topics.json": [
+        *(f'{{"topicConfigTable":{each}}}' for each in (
+            "[]", "1", '{"T":[]}', '{"T":1}', '{"T":null}', '{"T":{"readQueueNums":"4"}}',
+            '{"T":{"writeQueueNums":1.5}}', '{"T":{"perm":true}}', '{"T":{"order":1}}',
+        )),
+        '{"topicConfigTable":{},"dataVersion":1}',
+        '{"topicConfigTable":{},"dataVersion":{"counter":"1"}}',
+    ],
+    "consumerOffset.json": [
+        OFFSETS % each for each in (
+            "[]", '{"T":{0:1}}', '{"T@g":[]}', '{"T@g":7}', '{"T@g":null}', '{"T@g":{0:-1}}',
+            '{"T@g":{0:1.5}}', '{"T@g":{0:"x"}}', '{"T@g":{0:true}}', '{"T@g":{0:null}}',
+            '{"T@g":{0:9223372036854775808}}', '{"T@g":{-1:5}}', '{"T@g":{x:5}}', '{"T@g":{"":5}}',
+            '{"T@g":{2147483648:5}}', '{"good@g":{0:5},"T@g":{1:{}}}',
+        )
+    ],
+    "lmqConsumerOffset.json": [
+        '{"offsetTable":{}}', '{"lmqOffsetTable":[],"offsetTable":{}}',
+        '{"lmqOffsetTable":{"%LMQ%a@g":-1},"offsetTable":{}}',
+        '{"lmqOffsetTable":{"%LMQ%a":1},"offsetTable":{}}',
+        '{"lmqOffsetTable":{},"offsetTable":{"T@g":{0:"x"}}}',
+    ],
+    "subscriptionGroup.json": [
+        *(f'{{"subscriptionGroupTable":{each}}}' for each in (
+            "[]", '{"g":7}', '{"g":{"retryQueueNums":"x"}}', '{"g":{"consumeEnable":1}}',
+            '{"g":{"brokerId":1.5}}',
+        )),
+        '{"subscriptionGroupTable":{},"dataVersion":[]}',
+    ],
+    "delayOffset.json": [OFFSETS % "[]", OFFSETS % "null", OFFSETS % '"x"'],
+    "consumerFilter.json": ['{"filterDataByTopic":[]}', '{"filterDataByTopic":{"T":1}}'],
+    "transactionChecks.json": [
+        '{"checks":[]}', '{"checks":{"x":1}}', '{"checks":{"1":-1}}', '{"checks":{"1":"2"}}',
+        '{"checks":{},"logOffset":-1}', '{"checks":{},"logOffset":"x"}',
+    ],
+    "kvConfig.json": [
+        '{"configTable":[]}', '{"configTable":{"n":[]}}', '{"configTable":{"n":{"k":1}}}',
+    ],
+}  # fmt: skip
+ANY_WRONG = ["", " \n", "{", "[]", "null", "0", '"x"', "true", "{}", '{"other":{}}', "[{}]"]
 
 
-@pytest.mark.parametrize("backup", [None, "", "{"])
+def test_all_files_have_their_wrong_shapes_here() -> None:
+    assert WRONG.keys() == SHAPES.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [(name, text) for name in WRONG for text in ANY_WRONG + WRONG[name]]
+)
+def test_another_shape_is_damage(config: Path, local: LocalFiles, name: str, text: str) -> None:
+    file = config / name
+    file.write_text(text)
+    for backup in (None, text):
+        if backup is not None:
+            file.with_name(f"{name}.bak").write_text(backup)
+        with pytest.raises(CorruptStoreError) as caught:
+            read_config(local, str(file))
+        assert caught.value.file == str(file)
+        assert "Restore it from a copy" in str(caught.value)
+
+
+def test_what_a_broker_writes_is_sound(golden: Callable[[str], Path], local: LocalFiles) -> None:
+    found = 0
+    for name in ("live", "delayed", "lmq", "transactions", "v5basic"):
+        for file in (golden(name) / "store/config").glob("*.json"):
+            assert read_config(local, str(file)) is not None, file
+            found += 1
+    assert found >= 8
+
+
+@pytest.mark.parametrize("backup", [None, "", "{", "[]"])
 def test_damage_without_a_backup_is_told(
     config: Path, local: LocalFiles, backup: str | None
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from rmqstore_spark.errors import CorruptStoreError, OptionError, RemotingError, StoreAccessError
+from rmqstore_spark.errors import CorruptStoreError, OptionError, RemotingError, RmqStoreError
 from rmqstore_spark.namesrv.config import KEYS, NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.process import running
@@ -213,8 +213,29 @@ def test_a_damaged_key_value_file_stops_the_start(config: Config, text: str) -> 
 def test_a_key_value_file_that_cannot_be_read_stops_the_start(config: Config) -> None:
     given = config()
     Path(given.kv_config_file).mkdir(parents=True)
-    with pytest.raises(StoreAccessError, match="kvConfig"):
+    with pytest.raises(RmqStoreError, match="kvConfig"):
         with_client(given, lambda *_: pytest.fail("it has started"))
+
+
+@pytest.mark.parametrize("name", ["kvConfig.json", "other"])
+def test_an_older_copy_of_the_key_value_file_stands_in(
+    config: Config, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RocketMQ writes the copy, and does not read it. The file's name is the administrator's."""
+    path = Path(config().kv_config_file).with_name(name)
+    given = config(kv_config_path=str(path))
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("[]")
+    path.with_name(f"{name}.bak").write_text('{"configTable":{"space":{"key":"old"}}}')
+
+    async def test(client: RemotingClient, _address: str) -> None:
+        fields = {"namespace": "space", "key": "key"}
+        answer = await client.ask_for(Command(Code.GET_KV_CONFIG, fields))
+        assert answer.ext["value"] == "old"
+
+    with_client(given, test)
+    (told,) = [record.getMessage() for record in caplog.records if name in record.getMessage()]
+    assert f"{path}.bak is used" in told
 
 
 def test_the_configuration_is_read_changed_and_saved(config: Config) -> None:

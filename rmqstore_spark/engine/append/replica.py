@@ -94,6 +94,7 @@ class Replica:
             store.path,
             store.topics,
             store.consumer_offsets,
+            store.groups,
             ReplicaDeletions(store, appender, dispatcher),
             lambda: store.log.flushed_offset,
         )

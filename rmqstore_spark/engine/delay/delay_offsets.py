@@ -2,18 +2,23 @@
 
 The file also has the physical offset up to which copies in the log are counted (`logOffset`, which
 a broker ignores, and drops when it writes the file). After a crash, those behind it count too
-(`recall`).
+(`recall`). A level whose offset is missing, or cannot be, has none here: the log alone tells its
+progress.
 (Upstream: ScheduleMessageService, DelayOffsetSerializeWrapper.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.files.configshapes import impossible_delay
 
 __all__ = ["DelayOffsets"]
+
+_log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"
 _LOG_OFFSET: Final = "logOffset"
@@ -26,22 +31,21 @@ class DelayOffsets:
         store: the store directory.
 
     Attributes:
-        exists: whether there is such a file.
         offsets: the offset of the next message to deliver, by level.
         log_offset: the copies before this physical offset are counted in `offsets`; None if the
             file does not say so, as a broker's.
 
     Raises:
-        CorruptStoreError: neither the file nor its `.bak` is JSON.
+        CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
 
     def __init__(self, store: str) -> None:
         self._file = ConfigFile(store, "delayOffset")
         value = self._file.value
-        self.exists = bool(value)
-        self.offsets = _offsets(value.get(_TABLE))
-        log_offset = value.get(_LOG_OFFSET)
-        self.log_offset = log_offset if type(log_offset) is int and log_offset >= 0 else None
+        self._is_whole = True
+        self.log_offset: int | None = None
+        self.offsets: dict[int, int] = {}
+        self._set(value.get(_TABLE, {}), value.get(_LOG_OFFSET))
         self._others = {k: v for k, v in value.items() if k not in (_TABLE, _LOG_OFFSET)}
 
     def save(self, offsets: Mapping[int, int], log_offset: int) -> None:
@@ -55,20 +59,50 @@ class DelayOffsets:
         Raises:
             StoreWriteError: it could not be written.
         """
-        if log_offset == self.log_offset and all(
-            self.offsets.get(level) == offset for level, offset in offsets.items()
-        ):
+        is_same = all(self.offsets.get(level) == offset for level, offset in offsets.items())
+        if is_same and log_offset == self.log_offset and self._is_whole:
             return
         table = dict(sorted({**self.offsets, **offsets}.items()))
         self._file.replace({**self._others, _LOG_OFFSET: log_offset, _TABLE: table})
-        self.offsets, self.log_offset, self.exists = table, log_offset, True
+        self.offsets, self.log_offset, self._is_whole = table, log_offset, True
 
+    def check(self, ends: Mapping[int, int], log_end: int) -> None:
+        """Leave out progress that the store cannot have made; it is logged.
 
-def _offsets(table: Any) -> dict[int, int]:
-    found = {}
-    for level, offset in table.items() if isinstance(table, dict) else ():
-        text = str(level)
-        is_level = text.isascii() and text.isdecimal() and len(text) <= 9
-        if is_level and type(offset) is int and offset >= 0:
-            found[int(text)] = offset
-    return found
+        Args:
+            ends: the offset behind the last message of each level.
+            log_end: where the log ends.
+        """
+        if self.log_offset is not None and self.log_offset > log_end:
+            self._doubt_all(f"is {self.log_offset}, behind the end of the log at {log_end}")
+        for level, offset in list(self.offsets.items()):
+            if offset > ends.get(level, offset):
+                self._leave_out(
+                    f"level {level} has {offset}, behind its last message at {ends[level]}", [level]
+                )
+
+    def _set(self, table: Mapping[Any, Any], log_offset: Any) -> None:
+        for level, offset in table.items():
+            fault = impossible_delay(level, offset)
+            if fault:
+                self._leave_out(fault, [])
+            else:
+                self.offsets[int(level)] = offset
+        if type(log_offset) is int and log_offset >= 0:
+            self.log_offset = log_offset
+        elif log_offset is not None:
+            self._doubt_all(f"is {log_offset!r:.100}, which is not an offset")
+
+    def _doubt_all(self, fault: str) -> None:
+        """Leave out all progress: it is not known which copies it counts."""
+        self.log_offset = None
+        self._leave_out(f"{_LOG_OFFSET} {fault}", self.offsets)
+
+    def _leave_out(self, fault: str, levels: Collection[int]) -> None:
+        self._is_whole = False
+        _log.warning(
+            "%s: %s. That counts as missing: what the log has copies of was delivered, and the "
+            "rest is delivered.", self._file.path, fault,
+        )  # fmt: skip
+        for level in list(levels):
+            del self.offsets[level]

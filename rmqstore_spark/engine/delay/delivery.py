@@ -159,35 +159,41 @@ class Delivery:
             return True
         if not any((SCHEDULE_TOPIC, n) in self._queues for n in range(len(self._delays))):
             return False
-        file = DelayOffsets(self._store.path)
-        offsets = {level: file.offsets.get(level, 0) for level in range(1, len(self._delays) + 1)}
-        if file.log_offset is not None or not file.exists:
-            start = self._first_waiting() if file.log_offset is None else file.log_offset
-            end = self._store.log.max_offset
-            for found in delivered(self._store.path, self._queues, start, end):
-                if self._health.is_closed:
-                    return False
-                for level, offset in found.items():
-                    if level in offsets:
-                        offsets[level] = max(offsets[level], offset)
-        for level, offset in offsets.items():
-            end = self._queues.max_offset(SCHEDULE_TOPIC, level - 1)
-            if offset > end:
-                _log.warning(
-                    "The delay level %d ends at offset %d, and had been delivered up to %d: its "
-                    "next message is delivered.", level, end, offset,
-                )  # fmt: skip
-                offsets[level] = end
+        file, levels = DelayOffsets(self._store.path), range(1, len(self._delays) + 1)
+        ends = {level: self._queues.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
+        file.check(ends, self._store.log.max_offset)
+        found = self._found_in_log(file, ends)
+        if found is None:
+            return False
+        offsets = {level: max(file.offsets.get(level, 0), found.get(level, 0)) for level in levels}
         end = self._store.log.max_offset
         self._flusher.flush()
         file.save(offsets, end)  # from here on, copies tell the progress
         self._offsets, self._file = offsets, file
         return True
 
-    def _first_waiting(self) -> int:
-        """Return a physical offset before all copies: that of the first message that waited."""
-        oldest = oldest_undelivered(self._queues, len(self._delays), {})
-        return max(oldest or 0, self._store.log.min_offset)
+    def _found_in_log(self, file: DelayOffsets, ends: dict[int, int]) -> dict[int, int] | None:
+        """Return what the log tells of the progress, by level; None if the store is being closed.
+
+        The log is read from where the file's offsets count no more copies. For a level that the
+        file does not know, it is read from the first message that waited there.
+
+        Args:
+            file: the file.
+            ends: the offset behind the last message of each level.
+        """
+        known = {level: end for level, end in ends.items() if level in file.offsets}
+        starts = [file.log_offset, oldest_undelivered(self._queues, len(self._delays), known)]
+        told = [start for start in starts if start is not None]
+        found: dict[int, int] = {}
+        if told:
+            begin, end = max(min(told), self._store.log.min_offset), self._store.log.max_offset
+            for part in delivered(self._store.path, self._queues, begin, end):
+                if self._health.is_closed:
+                    return None
+                for level, offset in part.items():
+                    found[level] = max(found.get(level, 0), offset)
+        return found
 
     def _deliver_once(self) -> bool:
         """Deliver some messages of each level that has due ones; return whether there were any."""

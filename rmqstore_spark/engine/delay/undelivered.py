@@ -26,8 +26,10 @@ def oldest_undelivered(
     places = list[int]()
     for level in range(1, levels + 1):
         least = queues.min_offset(SCHEDULE_TOPIC, level - 1)
-        at = max(offsets.get(level, 0), least)
-        if at < queues.max_offset(SCHEDULE_TOPIC, level - 1):
+        at, end = max(offsets.get(level, 0), least), queues.max_offset(SCHEDULE_TOPIC, level - 1)
+        if at > end:  # no progress that the store can have made: it tells nothing
+            at = least
+        if at < end:
             entry = queues.read(SCHEDULE_TOPIC, level - 1, at, 1)
             places += entry["physicalOffset"].tolist()
     return min(places, default=None)

@@ -5,6 +5,7 @@ recover            runs the steps in order, and refuses to cut damage unless tol
 queue_survey       finds plain queues, with a few system calls for each
 log_end            decides where the log ends; `engine.log.cut` cuts what follows
 clean_close        records what a store holds, and reads what was recorded
+configuration      checks all files of `config/` before anything else
 queue_check        checks how far the queues are complete, and which are missing
 queues_and_index   makes queues and index agree with the log
 redispatch         writes missing queue entries

@@ -39,6 +39,7 @@ class StoreState:
             not.
         index_end: physical offset up to which the index held every key; 0 if unknown.
         index_files: names of the index files at that time, the oldest first.
+        config: names of the files of `config/` at that time; empty if they were not recorded.
     """
 
     queues: frozenset[tuple[str, int]] = frozenset()
@@ -46,6 +47,7 @@ class StoreState:
     absent: frozenset[tuple[str, int]] = frozenset()
     index_end: int = 0
     index_files: tuple[str, ...] = ()
+    config: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, store: str) -> StoreState:
@@ -54,16 +56,19 @@ class StoreState:
             with open(_path(store), "rb") as file:
                 raw: Any = json.loads(file.read(_MOST))
             begins = {
-                (str(topic), int(queue_id)): int(begin)
+                (str(topic), _number(int(queue_id))): _number(begin)
                 for topic, numbers in raw["queues"].items()
                 for queue_id, begin in numbers.items()
             }
-            absent = frozenset((str(topic), int(queue_id)) for topic, queue_id in raw["absent"])
+            absent = frozenset((str(topic), _number(queue_id)) for topic, queue_id in raw["absent"])
             names = tuple(str(name) for name in raw["indexFiles"])
-            return cls(frozenset(begins), begins, absent, int(raw["indexEnd"]), names)
+            config = frozenset(map(str, raw.get("config", ())))
+            return cls(frozenset(begins), begins, absent, _number(raw["indexEnd"]), names, config)
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except (
+            OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
+        ) as error:  # fmt: skip
             _log.warning(
                 "%s cannot be read (%r). Recovery does not notice queues and index files that "
                 "went missing since the last close. `rmqstore verify` finds them.",
@@ -100,16 +105,30 @@ def remember(
         }
         for topic, numbers in sorted(queues.ranges().items())
     }
-    folder = os.path.join(store, "index")
-    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     state = {
         "queues": table,
         "absent": sorted(absent),
         "indexEnd": index_end,
-        "indexFiles": names,
+        "indexFiles": _names(os.path.join(store, "index")),
+        "config": [n for n in _names(os.path.join(store, "config")) if n.endswith(".json")],
     }
     make_folder(os.path.dirname(_path(store)))
     replace_file(_path(store), json.dumps(state, indent=1).encode())
+
+
+def _names(folder: str) -> list[str]:
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def _number(value: Any) -> int:
+    """Return a number of the file.
+
+    Raises:
+        ValueError: no queue or log can have it.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r:.100} is not an offset")
+    return value
 
 
 def _path(store: str) -> str:

@@ -26,17 +26,16 @@ class ConfigFile:
 
     Attributes:
         path: the file.
-        value: its content; empty without a file, or if it is not a JSON object.
+        value: its content; empty without a file.
 
     Raises:
-        CorruptStoreError: neither the file nor its `.bak` is JSON.
+        CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
 
     def __init__(self, store: str, name: str) -> None:
         self.path = os.path.join(store, "config", f"{name}.json")
         self._name = name
-        raw = read_config(LocalFiles(), self.path)
-        self.value: dict[str, Any] = raw if isinstance(raw, dict) else {}
+        self.value: dict[str, Any] = read_config(LocalFiles(), self.path) or {}
 
     def replace(self, value: dict[str, Any]) -> None:
         """Write a new content, and the old one as the backup. Both are on disk afterwards.

@@ -27,6 +27,7 @@ _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
 
 _TABLE: Final = "offsetTable"
+_MOST_OFFSET: Final = (1 << 63) - 1
 _MOST_ENTRIES: Final = 100_000
 """Most pairs of a topic and a group that RocketMQ's consumers may add."""
 
@@ -34,20 +35,20 @@ _MOST_ENTRIES: Final = 100_000
 class ConsumerOffsets:
     """The offsets of consumer groups. Thread-safe.
 
-    The file is read at the first change. So a damaged one does not keep a store from opening.
-
     Args:
         store: the store directory.
         ends: returns minOffset and maxOffset of the store's queues, by topic and queueId.
+
+    Raises:
+        CorruptStoreError: the file is damaged, and so is its backup.
     """
 
     def __init__(self, store: str, ends: Callable[[], _Ends]) -> None:
-        self._store = store
         self._read_ends = ends
         self._ends: _Ends = {}
         self._writing = threading.Lock()
         self._lock = threading.Lock()  # taken last; never held while files are written
-        self._opened: ConfigFile | None = None
+        self._file = _opened(store)
         self._reported: dict[str, dict[int, int]] = {}
 
     def commit(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> int:
@@ -66,7 +67,6 @@ class ConsumerOffsets:
 
         Raises:
             OptionError: no broker accepts the group's name.
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
 
@@ -84,7 +84,6 @@ class ConsumerOffsets:
         Raises:
             OptionError: no broker accepts the group's name.
             RefusedError: the store has no such queue, or it ends before the offset.
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
 
@@ -102,25 +101,17 @@ class ConsumerOffsets:
         return self._move(group, offsets, moves)
 
     def get(self, group: str, topic: str, queue_id: int) -> int:
-        """Return the next offset that a group consumes of a queue; -1 if none is known.
-
-        Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
-        """
+        """Return the next offset that a group consumes of a queue; -1 if none is known."""
         name = f"{topic}@{group}"
         with self._lock:
             reported = self._reported.get(name, {}).get(queue_id)
             if reported is not None:
                 return reported
-            held = self._file().value[_TABLE].get(name)
+            held = self._file.value[_TABLE].get(name)
             return _offset(held.get(queue_id)) if isinstance(held, dict) else -1
 
     def table(self) -> dict[str, dict[int, int]]:
-        """Return all offsets by queueId, by `TOPIC@GROUP`.
-
-        Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
-        """
+        """Return all offsets by queueId, by `TOPIC@GROUP`."""
         table, _ = self._snapshot()
         return {
             name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
@@ -146,7 +137,7 @@ class ConsumerOffsets:
         name = f"{topic}@{group}"
         with self._lock:
             if name not in self._reported:
-                known = self._file().value[_TABLE]
+                known = self._file.value[_TABLE]
                 if name not in known and len(known) + len(self._reported) >= _MOST_ENTRIES:
                     return False
             self._reported.setdefault(name, {})[queue_id] = offset
@@ -156,7 +147,6 @@ class ConsumerOffsets:
         """Write the reported offsets.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; the offsets are kept for the next time.
         """
         with self._writing:
@@ -168,10 +158,10 @@ class ConsumerOffsets:
         """Return the table with what was reported, and what of it was reported."""
         with self._lock:
             reported = {name: dict(offsets) for name, offsets in self._reported.items()}
-            return self._with_reported(self._file()), reported
+            return self._with_reported(), reported
 
-    def _with_reported(self, file: ConfigFile) -> dict[str, Any]:
-        table = _objects(file.value.get(_TABLE))
+    def _with_reported(self) -> dict[str, Any]:
+        table = _objects(self._file.value.get(_TABLE))
         for name, offsets in self._reported.items():
             table[name] = {**_objects(table.get(name)), **offsets}
         return table
@@ -183,8 +173,7 @@ class ConsumerOffsets:
             table: the new table.
             reported: what had been reported at its snapshot: it counts no more.
         """
-        file = self._file()
-        file.replace({**file.value, _TABLE: table})
+        self._file.replace({**self._file.value, _TABLE: table})
         with self._lock:
             for name, offsets in reported.items():
                 left = self._reported[name]
@@ -205,12 +194,11 @@ class ConsumerOffsets:
             table: offsets by queueId, by `TOPIC@GROUP`. What no broker writes is left out.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
         with self._writing:
             with self._lock:
-                held = _objects(self._file().value.get(_TABLE))
+                held = _objects(self._file.value.get(_TABLE))
             told = {name: _valid(of) for name, of in table.items() if _is_name(name)}
             made = {**held, **{n: {**_objects(held.get(n)), **of} for n, of in told.items()}}
             if made != held:
@@ -253,7 +241,6 @@ class ConsumerOffsets:
         """Remove the offsets of all groups in a topic that is deleted.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
         self._forget(lambda name: name.partition("@")[0] == topic)
@@ -262,7 +249,6 @@ class ConsumerOffsets:
         """Remove the offsets of a group that is deleted. The store's own group stays.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
         if group != TRANS_GROUP:
@@ -275,13 +261,12 @@ class ConsumerOffsets:
             if len(kept) != len(table):
                 self._replace(kept, reported)
 
-    def _file(self) -> ConfigFile:
-        if self._opened is None:
-            file = ConfigFile(self._store, "consumerOffset")
-            table = _objects(file.value.get(_TABLE))
-            file.value[_TABLE] = {name: _numbered(held) for name, held in table.items()}
-            self._opened = file
-        return self._opened
+
+def _opened(store: str) -> ConfigFile:
+    file = ConfigFile(store, "consumerOffset")
+    table = _objects(file.value.get(_TABLE))
+    file.value[_TABLE] = {name: _numbered(held) for name, held in table.items()}
+    return file
 
 
 def _objects(value: Any) -> dict[Any, Any]:
@@ -305,7 +290,8 @@ def _valid(held: Any) -> dict[int, int]:
     return {
         key: at
         for key, at in _objects(_numbered(held)).items()
-        if isinstance(key, int) and key < MOST_QUEUES and type(at) is int and at >= 0
+        if isinstance(key, int) and key < MOST_QUEUES
+        if type(at) is int and 0 <= at <= _MOST_OFFSET
     }
 
 

@@ -123,10 +123,13 @@ def _load(path: str) -> dict[str, int]:
     try:
         with open(path, "rb") as file:
             raw: Any = json.loads(file.read(_MOST))
-        return {str(topic): int(end) for topic, end in raw.items() if int(end) > 0}
+        for topic, end in raw.items():
+            if type(end) is not int or not 0 < end < 1 << 63:
+                raise ValueError(f"{topic!r:.100} has {end!r:.100}, which is not an offset")
+        return dict(raw)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         _log.warning(
             "%s cannot be read (%s). Deleted topics may be back if the store was not closed "
             "cleanly: delete them again.", path, error,

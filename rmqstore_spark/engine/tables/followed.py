@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
+from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
-from rmqstore_spark.layout.constants import is_safe_group_name
+from rmqstore_spark.files.configshapes import impossible_delay
 
 __all__ = ["DELETED_TOPICS", "Deletions", "FollowedTables"]
 
@@ -63,7 +64,7 @@ class FollowedTables:
 
     Args:
         store: the store directory.
-        topics, offsets: the store's own tables.
+        topics, offsets, groups: the store's own tables.
         deletions: deletes topics of the store.
         log_end: returns the physical offset up to which the store's log is on disk.
     """
@@ -73,6 +74,7 @@ class FollowedTables:
         store: str,
         topics: TopicTable,
         offsets: ConsumerOffsets,
+        groups: ConsumerGroups,
         deletions: Deletions,
         log_end: Callable[[], int],
     ) -> None:
@@ -81,6 +83,7 @@ class FollowedTables:
         self._delays: _Delays | None = None
         self._topics = topics
         self._offsets = offsets
+        self._groups = groups
         self._deletions = deletions
         self._counter = _counter(topics.version)  # kept: both may start again with older files
         self._doubted: set[str] = set()
@@ -153,15 +156,10 @@ class FollowedTables:
         """Take the content of a master's `subscriptionGroup.json`.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
-        table = value.get(_GROUPS) if isinstance(value, dict) else None
-        if not isinstance(table, dict):
-            return
-        file = ConfigFile(self._store, "subscriptionGroup")
-        if value.get(_VERSION) != file.value.get(_VERSION) or _GROUPS not in file.value:
-            file.replace({_VERSION: _version(value), _GROUPS: _named(table)})
+        if isinstance(value, dict) and isinstance(value.get(_GROUPS), dict):
+            self._groups.follow(value)
 
 
 def _told_delays(value: Any, log_end: int) -> _Delays | None:
@@ -171,8 +169,7 @@ def _told_delays(value: Any, log_end: int) -> _Delays | None:
     levels = {
         int(level): offset
         for level, offset in table.items()
-        if isinstance(level, str) and level.isdecimal() and len(level) < 5
-        if int(level) < _MOST_LEVEL and type(offset) is int and offset >= 0
+        if not impossible_delay(level, offset) and int(level) < _MOST_LEVEL
     }
     counted = value.get(_LOG_OFFSET)  # a store process says it
     if type(counted) is int and counted >= 0:
@@ -188,12 +185,3 @@ def _version(value: Mapping[str, Any]) -> Any:
 def _counter(version: Mapping[str, Any]) -> int:
     found = version.get("counter")
     return found if type(found) is int else -1
-
-
-def _named(table: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the entries of a table of groups that have a valid name."""
-    return {
-        name: entry
-        for name, entry in table.items()
-        if isinstance(name, str) and is_safe_group_name(name) and isinstance(entry, dict)
-    }

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.files.configshapes import is_data_version, is_group_entry
 from rmqstore_spark.layout.constants import group_fault, is_safe_group_name
 
 __all__ = ["ConsumerGroup", "ConsumerGroups"]
@@ -61,11 +62,11 @@ class ConsumerGroup:
 
     @classmethod
     def from_json(cls, name: str, raw: Mapping[str, Any]) -> ConsumerGroup:
-        """Parse an entry of the file. What is not of its type has its usual value."""
+        """Take an entry of the file. What it does not have has its usual value."""
 
         def value(key: str) -> Any:
             found = raw.get(key)
-            return found if type(found) is type(_USUAL[key]) else _USUAL[key]
+            return _USUAL[key] if found is None else found
 
         return cls(
             name,
@@ -82,30 +83,24 @@ class ConsumerGroup:
 class ConsumerGroups:
     """The consumer groups of a store. Thread-safe.
 
-    The file is read at the first use. So a damaged one does not keep a store from opening.
-
     Args:
         store: the store directory.
         clock: returns milliseconds since the epoch.
         most: the most groups that may be created.
+
+    Raises:
+        CorruptStoreError: the file is damaged, and so is its backup.
     """
 
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
-        self._store = store
         self._clock = clock
         self._most = most
         self._lock = threading.Lock()
-        self._opened: ConfigFile | None = None
-        self._groups: dict[str, ConsumerGroup] = {}
+        self._file = ConfigFile(store, "subscriptionGroup")
+        self._groups = dict(_read(self._table))
 
     def get(self, name: str) -> ConsumerGroup | None:
-        """Return a group, or None if it does not exist.
-
-        Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
-        """
-        if self._opened is None:
-            self._file()
+        """Return a group, or None if it does not exist."""
         return self._groups.get(name)  # without the lock, which is held while files are written
 
     def create(self, name: str) -> ConsumerGroup:
@@ -113,7 +108,6 @@ class ConsumerGroups:
 
         Raises:
             OptionError: no broker accepts the name, or there are too many groups.
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
         found = self.get(name)
@@ -122,18 +116,12 @@ class ConsumerGroups:
         fault = group_fault(name, "consumer")
         if fault is not None:
             raise OptionError(fault)
-        file = self._file()
         with self._lock:
             if name in self._groups:
                 return self._groups[name]
             if len(self._groups) >= self._most:
                 raise OptionError(f"There are {self._most} consumer groups, the maximum.")
-            table = file.value.get(_TABLE)
-            made = {
-                **(table if isinstance(table, dict) else {}),
-                name: {**_USUAL, "groupName": name},
-            }
-            file.replace({**file.value, _VERSION: self._next_version(file), _TABLE: made})
+            self._replace({**self._table, name: {**_USUAL, "groupName": name}})
             self._groups[name] = ConsumerGroup.from_json(name, _USUAL)
             return self._groups[name]
 
@@ -145,7 +133,6 @@ class ConsumerGroups:
 
         Raises:
             OptionError: no broker accepts the name or a setting, or there are too many groups.
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
         name = raw.get("groupName")
@@ -158,12 +145,10 @@ class ConsumerGroups:
                 kind = "true or false" if type(usual) is bool else f"from 0 to {_MOST_NUMBER}"
                 raise OptionError(f"{key} must be {kind}.")
         self.create(name)
-        file = self._file()
         with self._lock:
-            table = file.value[_TABLE]
+            table = self._table
             made = {**table[name], **{key: raw[key] for key in _USUAL if key in raw}}
-            version = self._next_version(file)
-            file.replace({**file.value, _VERSION: version, _TABLE: {**table, name: made}})
+            self._replace({**table, name: made})
             found = self._groups[name] = ConsumerGroup.from_json(name, made)
             return found
 
@@ -171,54 +156,60 @@ class ConsumerGroups:
         """Delete a group, if it exists. Its offsets stay.
 
         Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        file = self._file()
         with self._lock:
             if name in self._groups:
-                table = {key: held for key, held in file.value[_TABLE].items() if key != name}
-                file.replace({**file.value, _VERSION: self._next_version(file), _TABLE: table})
+                self._replace({key: held for key, held in self._table.items() if key != name})
                 del self._groups[name]
 
     def names(self) -> list[str]:
-        """Return the names of all groups, in order.
-
-        Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
-        """
-        self._file()
+        """Return the names of all groups, in order."""
         with self._lock:
             return sorted(self._groups)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the groups and the number of their last change, as a broker's file has them.
-
-        Raises:
-            CorruptStoreError: the file is damaged, and so is its backup.
-        """
-        value = self._file().value
-        version, table = value.get(_VERSION), value.get(_TABLE)
+        """Return the groups and the number of their last change, as a broker's file has them."""
+        value = self._file.value
         return {
-            _VERSION: version if isinstance(version, dict) else {"counter": 0, "timestamp": 0},
-            _TABLE: table if isinstance(table, dict) else {},
+            _VERSION: value.get(_VERSION) or {"counter": 0, "timestamp": 0},
+            _TABLE: value.get(_TABLE, {}),
         }
 
-    def _next_version(self, file: ConfigFile) -> dict[str, int]:
-        old = file.value.get(_VERSION)
-        counter = old.get("counter") if isinstance(old, dict) else 0
-        return {"counter": (counter if type(counter) is int else 0) + 1, "timestamp": self._clock()}
+    def follow(self, value: Mapping[str, Any]) -> None:
+        """Replace all groups by a master's, unless its version is the one that is held.
 
-    def _file(self) -> ConfigFile:
+        Args:
+            value: the content of the master's file. Groups that no broker accepts are left out.
+
+        Raises:
+            StoreWriteError: the file could not be written; nothing has changed.
+        """
+        version = value.get(_VERSION)
         with self._lock:
-            if self._opened is None:
-                file = ConfigFile(self._store, "subscriptionGroup")
-                self._groups = dict(_read(file.value.get(_TABLE)))
-                self._opened = file
-            return self._opened
+            if version == self._file.value.get(_VERSION) and _TABLE in self._file.value:
+                return
+            table = {
+                name: raw
+                for name, raw in value[_TABLE].items()
+                if isinstance(name, str) and is_safe_group_name(name) and is_group_entry(raw)
+            }
+            sound = version if is_data_version(version) else {}
+            self._file.replace({_VERSION: sound, _TABLE: table})
+            self._groups = dict(_read(table))
+
+    @property
+    def _table(self) -> dict[str, Any]:
+        table: dict[str, Any] = self._file.value.get(_TABLE, {})
+        return table
+
+    def _replace(self, table: dict[str, Any]) -> None:
+        old = self._file.value.get(_VERSION) or {}
+        version = {"counter": (old.get("counter") or 0) + 1, "timestamp": self._clock()}
+        self._file.replace({**self._file.value, _VERSION: version, _TABLE: table})
 
 
-def _read(table: Any) -> Iterator[tuple[str, ConsumerGroup]]:
-    for name, raw in table.items() if isinstance(table, dict) else ():
-        if isinstance(raw, dict) and is_safe_group_name(name):
+def _read(table: Mapping[str, Any]) -> Iterator[tuple[str, ConsumerGroup]]:
+    for name, raw in table.items():
+        if is_safe_group_name(name):
             yield name, ConsumerGroup.from_json(name, raw)

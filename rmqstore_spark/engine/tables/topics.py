@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
+from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     is_safe_topic_name,
@@ -93,16 +94,14 @@ class TopicConfig:
         return dict(sorted({**self.rest, **known}.items()))
 
     @classmethod
-    def from_json(cls, name: str, raw: Any) -> TopicConfig:
-        """Parse an entry of topics.json.
+    def from_json(cls, name: str, raw: Mapping[str, Any]) -> TopicConfig:
+        """Take an entry of topics.json.
 
         Raises:
-            OptionError: the entry is invalid.
+            OptionError: a number is missing, or none that a topic can have.
         """
-        if not isinstance(raw, dict):
-            raise OptionError("it is not a JSON object")
         numbers = [raw.get(key) for key in ("readQueueNums", "writeQueueNums", "perm")]
-        read, write, perm = (n if type(n) is int else -1 for n in numbers)
+        read, write, perm = (-1 if n is None else n for n in numbers)
         known = {"topicName", "readQueueNums", "writeQueueNums", "perm"}
         rest = {key: value for key, value in raw.items() if key not in known}
         return cls(name, read, write, perm, rest)
@@ -293,14 +292,15 @@ class TopicTable:
             StoreWriteError: the file could not be written; nothing has changed.
         """
         with self._lock:
-            version = value.get("dataVersion")
-            if not isinstance(version, dict) or version == self._file.value.get("dataVersion"):
+            version: Any = value.get("dataVersion")
+            if not is_data_version(version) or version == self._file.value.get("dataVersion"):
                 return
             topics = {}
             for name, raw in _table_of(value).items():
                 with suppress(OptionError):
                     _require_name(name)
-                    topics[name] = TopicConfig.from_json(name, raw)
+                    if is_topic_entry(raw):
+                        topics[name] = TopicConfig.from_json(name, raw)
                 if len(topics) == self._most:
                     break
             self._write(topics, version)
