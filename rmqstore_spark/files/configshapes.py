@@ -79,7 +79,7 @@ def shape_fault(value: Any, shape: ConfigShape | None) -> str:
 def impossible_delay(level: Any, offset: Any) -> str:
     """Return why an entry of delayOffset.json cannot be, as a phrase; empty if it can.
 
-    Such an entry is no damage of the file: the log tells the progress of the level.
+    That does not damage the file: the log tells the progress of the level.
     """
     if not _is_number(level, 1, _MAX_INT):
         return f"{_shown(level)} is not a delay level"
