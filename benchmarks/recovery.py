@@ -7,11 +7,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 from typing import Final
+
+import pyarrow as pa
 
 from benchmarks.child import in_child
 from benchmarks.figures import Figure
@@ -19,9 +21,11 @@ from benchmarks.stores import Stores, record_size
 from benchmarks.writer import message_columns
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.recovery.log_end import find_end
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.durable import sync_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
@@ -29,7 +33,14 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.stores.sparse import GIB, sparse_store
 
-__all__ = ["leave_open", "measure_open", "measure_scan", "recovery_figures", "service_memory"]
+__all__ = [
+    "leave_open",
+    "measure_open",
+    "measure_scan",
+    "measure_wide",
+    "recovery_figures",
+    "service_memory",
+]
 
 _SECTION: Final = "Opening a store"
 _BODY: Final = 1024
@@ -39,6 +50,10 @@ _AIM: Final = 1.0  # GB/s
 _SEGMENTS: Final = 100
 _AIM_START: Final = 2.0  # seconds
 _QUEUES: Final = 10_000
+_MANY_QUEUES: Final = 32_000
+_TOPIC_QUEUES: Final = 8
+_AIM_QUEUE: Final = 0.2e-3  # seconds
+_CLOSED: Final = "closed, each queue has a new message"
 _PUT_BYTES: Final = 2 * GIB
 _STAGED_BYTES: Final = 1 * GIB
 _MOST_MEMORY: Final = 400 << 20
@@ -76,6 +91,21 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
         in_child("benchmarks.recovery:measure_open", store=str(path))
         seconds = in_child("benchmarks.recovery:measure_open", store=str(path))
         yield Figure(_SECTION, f"closed cleanly: {_QUEUES:,} queues", f"{seconds:.2f} s")
+    with _folder(stores) as folder:
+        times = in_child("benchmarks.recovery:measure_wide", store=str(folder / "wider"))
+        for name in ("opened", "closed, nothing new", _CLOSED):
+            each = times[name] / _MANY_QUEUES
+            one = name == _CLOSED
+            yield Figure(
+                _SECTION,
+                f"{_MANY_QUEUES:,} queues: {name}",
+                f"{times[name]:.2f} s, {each * 1e6:.0f} us a queue",
+                against="their files flushed one by one" if one else "",
+                other=f"{times['one by one']:.2f} s" if one else "",
+                ratio=f"{times['one by one'] / times[name]:.1f}" if one else "",
+                aim=f"under {_AIM_QUEUE * 1e6:.0f} us a queue",
+                met="yes" if each < _AIM_QUEUE else "no",
+            )
 
 
 def _rate(name: str, rate: float, aim: str = "", is_met: bool = False) -> Figure:
@@ -137,6 +167,54 @@ def measure_open(store: str) -> float:
     begin = time.perf_counter()
     with StoreWriter.open(store):
         return time.perf_counter() - begin
+
+
+def measure_wide(store: str) -> dict[str, float]:
+    """Seconds that opening and closing a store of very many queues take, and a floor of both."""
+    times: dict[str, float] = {}
+
+    @contextmanager
+    def timed(name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        times[name] = time.perf_counter() - begin
+
+    names = [f"topic-{number}" for number in range(_MANY_QUEUES // _TOPIC_QUEUES)]
+    writer = StoreWriter.open(store, StoreConfig(max_topics=len(names)))
+    writer.create_topics(names)
+    _put_to_each(writer, names)
+    writer.close()
+    with timed("opened"):
+        writer = StoreWriter.open(store)
+    _put_to_each(writer, names)
+    with timed(_CLOSED):
+        writer.close()
+    writer = StoreWriter.open(store)
+    with timed("closed, nothing new"):
+        writer.close()
+    files = sorted(Path(store, "consumequeue").glob("*/*/*"))
+    for path in files:
+        with path.open("r+b") as file:
+            file.seek(20 << 10)
+            file.write(b"1")
+    with timed("one by one"):
+        for path in files:
+            sync_file(str(path))
+    return times
+
+
+def _put_to_each(writer: StoreWriter, topics: Sequence[str]) -> None:
+    """Put a message into each queue, and wait until it is there."""
+    columns = {
+        "topic": [topic for topic in topics for _ in range(_TOPIC_QUEUES)],
+        "queueId": pa.array(list(range(_TOPIC_QUEUES)) * len(topics), pa.int32()),
+        "body": [b"body"] * (len(topics) * _TOPIC_QUEUES),
+    }
+    for batch in pa.table(columns).to_batches(max_chunksize=4_000):
+        if not writer.put_batch(batch).ok:
+            raise SystemExit("a put failed")
+    while writer.stats()["dispatchBehindBytes"]:
+        time.sleep(0.01)
 
 
 def _blocks() -> list[U1]:

@@ -51,6 +51,9 @@ class EmbeddedStore:
         ready_seconds: time limit for the start. A store that was not closed is recovered first,
             which takes about a second per GB.
         settings: keys of the store's configuration (docs/configuration.md).
+
+    Raises:
+        OptionError: the port is negative.
     """
 
     def __init__(
@@ -61,6 +64,11 @@ class EmbeddedStore:
         ready_seconds: float = READY_SECONDS,
         settings: Mapping[str, Setting] | None = None,
     ) -> None:
+        if port < 0:
+            raise OptionError(
+                f"EmbeddedStore cannot have port {port}: this program reaches its store over a "
+                "port. Give 0 for any free one."
+            )
         self.path = os.path.abspath(os.fspath(path))
         self._port = port
         self._ready_seconds = ready_seconds

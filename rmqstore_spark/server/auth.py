@@ -38,8 +38,8 @@ class Security:
         """Read the files that a configuration names.
 
         Raises:
-            OptionError: a file cannot be used, neither a port nor a socket is configured, or others
-                can reach the address without TLS and a token or client certificates.
+            OptionError: a file cannot be used, or others can reach the address without TLS and a
+                token or client certificates.
         """
         if bool(config.tls_cert_path) != bool(config.tls_key_path):
             raise OptionError("tlsCertPath and tlsKeyPath belong together: give both, or neither.")
@@ -86,14 +86,8 @@ def _no_passphrase() -> str:
 
 
 def _require_closed(config: StoreConfig) -> None:
-    """Refuse a configuration that listens nowhere, or that lets strangers reach the store."""
-    if config.flight_port < 0:
-        if not config.flight_socket:
-            raise OptionError(
-                "flightPort=-1 leaves nothing to listen on: give flightSocket, or a port."
-            )
-        return
-    if ipaddress.ip_address(config.bind_address).is_loopback:
+    """Refuse a configuration that lets strangers reach the store."""
+    if config.flight_port < 0 or ipaddress.ip_address(config.bind_address).is_loopback:
         return
     if not config.tls_cert_path:
         raise OptionError(

@@ -62,10 +62,10 @@ def serve(
 
     Args:
         config: the store's configuration.
-        ready_file: JSON with `endpoint`, `endpoints`, `store` (its path), `stores` (the path by
-            name), `pid`, `metrics`, `slaves` and `broker` (where to scrape, and where slaves and
-            RocketMQ's clients connect, as `host:port`; null without), written once the store is
-            served, and removed at the end.
+        ready_file: JSON with `endpoint` (null without a port and a socket of Arrow Flight),
+            `endpoints`, `store` (its path), `stores` (the path by name), `pid`, `metrics`, `slaves`
+            and `broker` (where to scrape, and where slaves and RocketMQ's clients connect, as
+            `host:port`; null without), written once the store is served, and removed at the end.
         until_stdin_ends: also end when standard input ends.
         watch: looks at the follower of a slave a few times a second, and may end the process.
         announce: called with one line once the store is served.
@@ -80,6 +80,11 @@ def serve(
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.server.stores.written import WriterService
 
+    if not (_serves_endpoint(config) or config.listen_port or _replicates(config)):
+        raise OptionError(
+            "flightPort=-1 leaves nothing to listen on: give flightSocket, or listenPort for "
+            "RocketMQ's clients, or another flightPort."
+        )
     run = _Run(config, ready_file, until_stdin_ends, announce)
     if config.listen_port:
         from rmqstore_spark.broker.protection import Protection
@@ -125,6 +130,10 @@ def serve_read_only(
     """
     from rmqstore_spark.server.stores.sidecar import Sidecar
 
+    if not _serves_endpoint(config):
+        raise OptionError(
+            "flightPort=-1 leaves nothing to listen on: give flightSocket, or another flightPort."
+        )
     _keep_out(config, places, ready_file)
     run = _Run(config, ready_file, until_stdin_ends, announce)
     if idle_io:
@@ -134,6 +143,17 @@ def serve_read_only(
             places, config, spares_page_cache=spares_page_cache, max_read_rate=max_read_rate
         )
         run.serve(opened, sidecar)
+
+
+def _serves_endpoint(config: StoreConfig) -> bool:
+    return config.flight_port >= 0 or bool(config.flight_socket)
+
+
+def _replicates(config: StoreConfig) -> bool:
+    """Return whether slaves can connect to the process, or it follows a master."""
+    if config.broker_role == "SLAVE":
+        return bool(config.ha_master_address)
+    return config.ha_listen_port >= 0
 
 
 def _keep_out(
@@ -220,10 +240,12 @@ class _Run:
         names = ", ".join(store.path for store in stores)
         if len(stores) > 1:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
-        more = f"; slaves on {service.slaves}" if service.slaves else ""
-        more += f"; broker on {service.broker}" if service.broker else ""
-        more += f"; metrics on http://{metrics}/metrics" if metrics else ""
-        self._announce(f"rmqstore: serving {names} on {', '.join(endpoints)}{more}")
+        places = [f"on {', '.join(endpoints)}"] if endpoints else []
+        places += [f"slaves on {service.slaves}"] if service.slaves else []
+        places += [f"broker on {service.broker}"] if service.broker else []
+        places += [f"metrics on http://{metrics}/metrics"] if metrics else []
+        begin = "serving" if endpoints else "running"
+        self._announce(f"rmqstore: {begin} {names} {'; '.join(places)}".rstrip())
         while not end.wait(service.look_seconds) and service.continues():
             pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
@@ -355,7 +377,7 @@ def _write_ready(
 ) -> None:
     stores = service.stores
     ready = {
-        "endpoint": endpoints[0],
+        "endpoint": endpoints[0] if endpoints else None,
         "endpoints": endpoints,
         "store": stores[0].path,
         "stores": {store.name: store.path for store in stores},

@@ -119,7 +119,8 @@ class StoreServer:
         stop: called, from another thread, when a client asks the process to stop.
 
     Attributes:
-        endpoints: its endpoints; the port's comes before the socket's.
+        endpoints: its endpoints; the port's comes before the socket's. None if neither is
+            configured: then only RocketMQ's clients, or slaves, use the process.
         room: the room for messages that are received but not handled.
 
     Raises:
@@ -140,7 +141,7 @@ class StoreServer:
         self.room = service.room
         self._failures = service.failures
         ways = (config.flight_port >= 0) + (path is not None)
-        most = _most_connections(config.max_streams) // ways
+        most = _most_connections(config.max_streams) // max(1, ways)
         try:
             if config.flight_port >= 0:
                 listening = listen_on_port(config.bind_address, config.flight_port)

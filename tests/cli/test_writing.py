@@ -19,9 +19,12 @@ from rmqstore_spark.cli.commands.administration import wait_until_closed
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.reader.store import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
+from tests.broker.broker import ask, message
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
+from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of
 from tests.support.waiting import eventually
 
@@ -304,6 +307,8 @@ def test_stop_waits_no_longer_than_its_bound(tmp_path: Path, rmqstore: Rmqstore)
         (["--store", "S", "--port", "70000"], "--port: flightPort"),
         (["--store", "S", "--log-format", "xml"], "--log-format must be text or json"),
         (["--store", "S", "--host", "0.0.0.0"], "Give tlsCertPath"),
+        (["--store", "S", "--port", "-1"], "leaves nothing to listen on: give flightSocket, or"),
+        (["--store", "S", "--port", "-1", "--set=brokerRole=SLAVE"], "leaves nothing to listen on"),
         (["--config", "nowhere.conf"], "nowhere.conf could not be read"),
         (["--stroe", "S"], "--stroe"),
     ],
@@ -347,6 +352,52 @@ def test_the_ready_file_and_the_metrics(tmp_path: Path) -> None:
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
         assert not process.ready_file.exists()
+
+
+def test_a_process_for_rocketmqs_clients_alone(tmp_path: Path) -> None:
+    port = free_port()
+    settings = ("--port=-1", f"--set=listenPort={port}", "--set=vipListenPort=0")
+    with StoreProcess(
+        tmp_path / "store", tmp_path, *settings, "--set=metricsPromExporterPort=0"
+    ) as process:
+        ready = process.ready()
+        assert (ready["endpoint"], ready["endpoints"]) == (None, [])
+        assert ready["broker"] == f"127.0.0.1:{port}"
+        assert ask(ready["broker"], message(b"one"))[0].code == 0
+        with urllib.request.urlopen(f"http://{ready['metrics']}/healthz") as health:
+            assert json.load(health) == {"state": "RUNNING"}
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 0
+        said = f"running {tmp_path / 'store'} broker on 127.0.0.1:{port}; metrics on http://"
+        assert said in process.output
+    with Store.open(tmp_path / "store") as store:
+        assert store.queue("orders", 0).max_offset == 1
+
+
+def test_a_master_and_its_slave_that_serve_no_endpoint(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    listening = (f"--set=listenPort={free_port()}", "--set=vipListenPort=0")
+    with StoreProcess(
+        tmp_path / "master", tmp_path / "a", "--port=-1", "--set=haListenPort=0", *listening
+    ) as master:
+        told = master.ready()
+        slave = (
+            "--port=-1", "--set=brokerRole=SLAVE", "--set=brokerId=1",
+            f"--set=haMasterAddress={told['slaves']}",
+        )  # fmt: skip
+        with StoreProcess(tmp_path / "slave", tmp_path / "b", *slave) as copy:
+            assert copy.ready()["endpoint"] is None
+            assert ask(told["broker"], message(b"one"))[0].code == 0
+            with Store.open(tmp_path / "slave") as store:
+                eventually(lambda: _bodies(store) == [b"one"])
+
+
+def _bodies(store: Store) -> list[bytes]:
+    store.refresh()
+    if not any(topic.name == "orders" for topic in store.topics()):
+        return []
+    return [body for batch in store.read("orders", 0) for body in batch["body"].to_pylist()]
 
 
 def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:

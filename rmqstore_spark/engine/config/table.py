@@ -411,7 +411,7 @@ class StoreKeys:
     )  # fmt: skip
     flight_port: int = number(
         10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
-        "-1: none, if `flightSocket` is set. `listenPort` is for RocketMQ's clients.",
+        "-1: none, if clients use `flightSocket` or `listenPort`, which is for RocketMQ's.",
         group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(

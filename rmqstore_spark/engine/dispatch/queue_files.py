@@ -12,7 +12,8 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
@@ -38,6 +39,9 @@ from rmqstore_spark.layout.spans import U1
 
 __all__ = ["QueueFiles"]
 
+_FLUSHED_AT_ONCE: Final = 16
+_MANY: Final = 128
+"""Files whose flushes, one after the other, take longer than threads are worth."""
 _WIPED_AT_ONCE: Final = (1 << 20) // ENTRY_SIZE * ENTRY_SIZE
 
 
@@ -139,10 +143,8 @@ class QueueFiles:
             paths, self._dirty = self._dirty, set()
             folders, self._new_folders = self._new_folders, set()
         try:
-            for path in sorted(paths):
-                _unless_gone(sync_file, path)
-            for folder in sorted(folders):
-                _unless_gone(sync_folder, folder)
+            _flush_each(sync_file, paths)
+            _flush_each(sync_folder, folders)
         except BaseException:
             with self._lock:
                 self._dirty |= paths
@@ -277,6 +279,17 @@ def _checked(topic: str) -> str:
 
 def _open_existing(path: str) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _flush_each(flush: Callable[[str], None], paths: Collection[str]) -> None:
+    """Flush files or folders. A file system writes its journal once for all that wait for it."""
+    if len(paths) < _MANY:
+        for path in sorted(paths):
+            _unless_gone(flush, path)
+        return
+    with ThreadPoolExecutor(_FLUSHED_AT_ONCE, "rmqstore-flush-queues") as threads:
+        for _ in threads.map(lambda path: _unless_gone(flush, path), sorted(paths)):
+            pass
 
 
 def _unless_gone(work: Callable[[str], None], path: str) -> None:

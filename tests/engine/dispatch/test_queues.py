@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from rmqstore_spark.engine.dispatch import queue_files
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues, Entries
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.consumequeue import (
@@ -139,6 +141,42 @@ def test_what_is_flushed_can_be_read(queues: ConsumeQueues, tmp_path: Path) -> N
         assert store.queue("T", 0).entries(0, 15).tobytes() == entries(0, 15).tobytes()
     stat = (tmp_path / "consumequeue" / "T" / "0" / f"{0:020}").stat()
     assert stat.st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("count", [3, 300])  # one after the other, and many together
+def test_each_file_and_folder_is_flushed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    flushed: list[str] = []
+    broken = f"{count - 1}/{0:020}"
+
+    def sync(path: str) -> None:
+        flushed.append(path)
+        if path.endswith(broken):
+            raise StoreWriteError("the disk is broken")
+
+    monkeypatch.setattr(queue_files, "sync_file", sync)
+    monkeypatch.setattr(queue_files, "sync_folder", flushed.append)
+    queues = ConsumeQueues(str(tmp_path), file_size=100)
+    for number in range(count):
+        queues.append("T", number, entries(0, 3), 0)
+    folder = str(tmp_path / "consumequeue")
+    folders = [folder, f"{folder}/T", *(f"{folder}/T/{number}" for number in range(count))]
+    files = [f"{folder}/T/{number}/{0:020}" for number in range(count)]
+    for _ in range(2):  # what fails once is not taken as flushed
+        with pytest.raises(StoreWriteError, match="the disk is broken"):
+            queues.flush()
+    broken = "none"
+    flushed.clear()
+    queues.flush()
+    assert Counter(flushed) == Counter(files + folders)
+    flushed.clear()
+    queues.flush()
+    assert flushed == []
+    queues.append("T", 1, entries(3, 1), 3)
+    queues.flush()
+    assert flushed == files[1:2]
+    queues.close()
 
 
 def test_flushing_while_topics_are_dropped(queues: ConsumeQueues, tmp_path: Path) -> None:
