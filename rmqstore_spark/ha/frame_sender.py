@@ -52,12 +52,12 @@ class FrameSender:
             self._send_copy(at, end)
             return
         deadline = self._connection.deadline()
-        descriptor, begin = self._log.segment(at)
-        for offset, size in self._frames(at, end):
-            self._connection.sendall(encode_header(offset, size), more=True)
-            sent = self._connection.send_file(descriptor, offset - begin, size, deadline)
-            if sent < size:
-                raise self._log.shorter(at)
+        with self._log.segment(at) as (descriptor, begin):
+            for offset, size in self._frames(at, end):
+                self._connection.sendall(encode_header(offset, size), more=True)
+                sent = self._connection.send_file(descriptor, offset - begin, size, deadline)
+                if sent < size:
+                    raise self._log.shorter(at)
 
     def _send_copy(self, at: int, end: int) -> None:
         """Send many frames with one read and one write."""

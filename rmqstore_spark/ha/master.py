@@ -106,7 +106,6 @@ class Master:
                 _log.warning("A slave could not connect: %s", error)
 
     def _admit(self, connection: socket.socket, host: str, port: int) -> None:
-        self._clear_away()
         address = ipaddress.ip_address(host.partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
@@ -119,17 +118,15 @@ class Master:
             _log.warning("The slave %s was rejected: %s.", host, refusal)
             connection.close()
             return
-        made = SlaveConnection(connection, f"{host}:{port}", self._store, self._tls)
+        peer = f"{host}:{port}"
+        made = SlaveConnection(connection, peer, self._store, self._forget, self._tls)
         with self._lock:
             self._connections.append(made)
+        made.start()
 
-    def _clear_away(self) -> None:
-        """Close the connections that have ended."""
-        with self._lock:
-            ended = [one for one in self._connections if not one.is_open]
-            self._connections = [one for one in self._connections if one.is_open]
-        for one in ended:
-            one.close()
+    def _forget(self, ended: SlaveConnection) -> None:
+        with self._lock, suppress(ValueError):  # `close` has taken them all
+            self._connections.remove(ended)
 
 
 def _tls(config: StoreConfig) -> ssl.SSLContext:

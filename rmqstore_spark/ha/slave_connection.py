@@ -15,6 +15,7 @@ import socket
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -39,6 +40,7 @@ class SlaveConnection:
         connection: to the slave; closed at the end.
         peer: its address, for messages.
         store: the store.
+        ended: called with this object when nothing is open any more.
         tls: the certificates for it; None: it must be plain.
     """
 
@@ -47,6 +49,7 @@ class SlaveConnection:
         connection: socket.socket,
         peer: str,
         store: StoreWriter,
+        ended: Callable[[SlaveConnection], None],
         tls: ssl.SSLContext | None = None,
     ) -> None:
         config = store.config
@@ -61,33 +64,48 @@ class SlaveConnection:
         self._published = store.published
         self._asked = threading.Event()
         self._first = -1
+        self._ended = ended
         self._ending = threading.Lock()
         self._closing = False
+        self._users = 2  # the threads
         with suppress(OSError):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         self._connection = HaConnection(connection, self._patience)
         self._frames = FrameSender(self._log, self._connection, config.ha_transfer_batch_size)
         self._sender = threading.Thread(target=self._send_all, name="rmqstore-ha-send", daemon=True)
         self._reader = threading.Thread(target=self._read_all, name="rmqstore-ha-read", daemon=True)
-        try:
-            self._sender.start()
-            self._reader.start()
-        except RuntimeError:  # no more threads
-            self._end("it cannot be served")
-            raise
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the slave is still connected."""
-        return not self._closing
+    def start(self) -> None:
+        """Start to serve the slave.
+
+        Raises:
+            RuntimeError: there are no more threads.
+        """
+        for thread in (self._sender, self._reader):
+            try:
+                thread.start()
+            except RuntimeError:
+                self._end("it cannot be served")
+                self._leave()
+                if thread is self._sender:
+                    self._leave()
+                raise
 
     def close(self) -> None:
         """End the connection."""
         self._end("")
         self._sender.join()
         self._reader.join()
+
+    def _leave(self) -> None:
+        """Let the last of the two threads close what both use: the slave may never come back."""
+        with self._ending:
+            self._users -= 1
+            if self._users:
+                return
         self._connection.close()
         self._log.close()
+        self._ended(self)
 
     def _end(self, cause: str) -> None:
         """End the connection from one of its threads."""
@@ -115,6 +133,9 @@ class SlaveConnection:
             self._end(f"it sent nothing for {self._patience:.0f} s (haHousekeepingInterval)")
         except OSError as error:
             self._end(f"it broke ({error})")
+        finally:
+            self._end("")
+            self._leave()
 
     def _take_reports(self) -> str:
         """Take reports until the connection must end; return why."""
@@ -168,6 +189,9 @@ class SlaveConnection:
             self._end(f"it broke ({error})")
         except SegmentExpiredError as error:
             self._end(str(error))
+        finally:
+            self._end("")
+            self._leave()
 
     def _begin(self) -> int:
         """Return from where to send, by the slave's first report."""

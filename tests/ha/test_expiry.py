@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,29 @@ def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
         eventually(lambda: store.stats()["commitLogMinOffset"] == last)
         assert slave.is_closed()
         eventually(lambda: "has expired" in caplog.text)
+
+
+def test_readers_that_are_idle_hold_no_segment_that_has_expired(tmp_path: Path) -> None:
+    with mastering(tmp_path) as (store, master), PlainSlave(master.address) as slave:
+        for turn in range(9):
+            assert store.put(rows_block([f"{turn}/{n}".encode() * 9 for n in range(60)])).ok
+        reader = store.queue_reader()
+        assert reader.read("orders", 0, 0, 32).count > 0  # of the first segment
+        slave.report(1)
+        slave.frame()
+        begin = expired(store)
+        assert begin > 8192
+        eventually(lambda: not [path for path in open_files() if path.endswith("(deleted)")])
+        reader.close()
+
+
+def open_files() -> list[str]:
+    """The files in folders of a log that this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if "/commitlog/" in path]
 
 
 def test_a_slave_remembers_commits_whose_markers_have_expired(tmp_path: Path) -> None:

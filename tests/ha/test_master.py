@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from rmqstore_spark.client import StoreClient
@@ -149,6 +152,48 @@ def test_a_slave_that_neither_reads_nor_reports_is_dropped(tmp_path: Path) -> No
         with PlainSlave(master.address):
             eventually(lambda: len(store.slaves) == 1)
             eventually(lambda: len(store.slaves) == 0)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed", "silent", "half connected"])
+def test_a_slave_that_has_gone_holds_nothing(tmp_path: Path, how: str) -> None:
+    """Neither its connection nor a segment, though no other slave comes."""
+    with mastering(tmp_path, ha_housekeeping_interval=500) as (store, master):
+        log = filled(store)
+        before = len(open_segments(store))
+        port = int(master.address.rpartition(":")[2])
+        slaves = [PlainSlave(master.address) for _ in range(5)]
+        if how != "half connected":
+            for slave in slaves:
+                slave.report(1)
+                received(slave, len(log))
+            assert len(open_segments(store)) >= before + len(slaves)
+        eventually(lambda: len(connections_at(port)) == len(slaves))
+        if how in ("closed", "killed"):
+            for slave in slaves:
+                if how == "killed":  # its system resets the connection
+                    linger = struct.pack("ii", 1, 0)
+                    slave.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                slave.connection.close()
+        eventually(lambda: not connections_at(port))
+        eventually(lambda: len(open_segments(store)) == before)
+        for slave in slaves:
+            slave.connection.close()
+
+
+def connections_at(port: int) -> list[object]:
+    """The connections that this process has accepted at a port, and has not closed."""
+    found = psutil.Process().net_connections("tcp")
+    return [one for one in found if one.laddr.port == port and one.status != psutil.CONN_LISTEN]
+
+
+def open_segments(store: StoreWriter) -> list[str]:
+    """The segments of its log that this process has open, one for each descriptor."""
+    folder = f"{store.path}/commitlog/"
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if path.startswith(folder)]
 
 
 @pytest.mark.threat("Replication")

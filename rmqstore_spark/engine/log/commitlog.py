@@ -14,8 +14,10 @@ store's append lock). `flush`, `expect` and the offsets may be used from any thr
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +33,17 @@ from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
 from rmqstore_spark.layout.spans import I8, U1
 
-__all__ = ["CommitLogWriter"]
+__all__ = ["CommitLogWriter", "SegmentHolder"]
 
 _MAGIC_AT: Final = 4
 _MAGIC_SIZE: Final = 4
+
+
+class SegmentHolder(Protocol):
+    """Holds segments of a log open."""
+
+    def let_go(self) -> None:
+        """Close a segment that has expired: its bytes take room until nobody has it open."""
 
 
 class CommitLogWriter:
@@ -64,6 +73,8 @@ class CommitLogWriter:
         self.published = PublishedEnd(max_offset)
         self._segments = OpenSegments(files, self.published)
         self._made_until = _existing_end(files, max_offset)
+        self._holders: WeakSet[SegmentHolder] = WeakSet()
+        self._adding = threading.Lock()
         self._hidden_at = 0
         self._hidden_magic = b""
 
@@ -318,6 +329,15 @@ class CommitLogWriter:
         reach("expiry.after_remove")
         sync_folder(self._files.folder)
         self.min_offset = start + self.segment_size
+        with self._adding:
+            holders = list(self._holders)
+        for holder in holders:
+            holder.let_go()
+
+    def tell_of_expiry(self, holder: SegmentHolder) -> None:
+        """Tell an object of each segment that expires, for as long as the object exists."""
+        with self._adding:
+            self._holders.add(holder)
 
     def close(self) -> None:
         """Close all files, and remove segments that were created and never written to."""

@@ -7,7 +7,9 @@ is not published yet"). So a master reads it here to send it to its slaves.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -33,6 +35,8 @@ class PublishedLog:
         self._log = log
         self._folder = folder
         self._open: tuple[int, int] | None = None  # where a segment begins, and its descriptor
+        self._reading = threading.Lock()
+        log.tell_of_expiry(self)
 
     @property
     def segment_size(self) -> int:
@@ -66,16 +70,25 @@ class PublishedLog:
             return 0
         return min(self.end - at, self.segment_size - at % self.segment_size)
 
-    def segment(self, at: int) -> tuple[int, int]:
-        """Open the segment of a physical offset; return its descriptor and where it begins.
-
-        The descriptor is valid until the next call that reads another segment.
+    @contextmanager
+    def segment(self, at: int) -> Iterator[tuple[int, int]]:
+        """Open the segment of a physical offset: its descriptor, and where it begins.
 
         Raises:
             SegmentExpiredError: the segment is gone.
         """
         start = at - at % self.segment_size
-        return self._descriptor(start), start
+        with self._held():
+            yield self._descriptor(start), start
+
+    def let_go(self) -> None:
+        """Close a segment that has expired; called from any thread. A read in progress does so."""
+        if self._reading.acquire(blocking=False):
+            try:
+                if self._open is not None and self._open[0] < self.begin:
+                    self.close()
+            finally:
+                self._reading.release()
 
     def shorter(self, at: int) -> SegmentExpiredError:
         """Return the error for a segment that ends before what was published of it.
@@ -96,17 +109,17 @@ class PublishedLog:
         Raises:
             SegmentExpiredError: the segment is gone.
         """
-        descriptor, start = self.segment(at)
-        left, offset = list(buffers), at - start
-        while left:
-            count = os.preadv(descriptor, left, offset)
-            if not count:
-                raise self.shorter(at)
-            offset += count
-            while left and count >= len(left[0]):
-                count -= len(left.pop(0))
-            if left:
-                left[0] = left[0][count:]
+        with self.segment(at) as (descriptor, start):
+            left, offset = list(buffers), at - start
+            while left:
+                count = os.preadv(descriptor, left, offset)
+                if not count:
+                    raise self.shorter(at)
+                offset += count
+                while left and count >= len(left[0]):
+                    count -= len(left.pop(0))
+                if left:
+                    left[0] = left[0][count:]
 
     def read(self, begin: int, end: int) -> bytes:
         """Return the bytes between two physical offsets of one segment."""
@@ -139,8 +152,9 @@ class PublishedLog:
         for first, last in pairwise([0, *changes, len(offsets)] if len(offsets) else []):
             start = int(starts[first])
             out = data[int(ends[first]) - int(lengths[first]) : int(ends[last - 1])]
-            descriptor = self._descriptor(start)
-            done = read(descriptor, offsets[first:last] - start, lengths[first:last], out)
+            with self._held():
+                descriptor = self._descriptor(start)
+                done = read(descriptor, offsets[first:last] - start, lengths[first:last], out)
             if done < last - first:
                 raise self.shorter(start)
         return data, ends - lengths
@@ -150,6 +164,13 @@ class PublishedLog:
         if self._open is not None:
             os.close(self._open[1])
             self._open = None
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        with self._reading:
+            yield
+        if self._open is not None and self._open[0] < self.begin:
+            self.let_go()  # it has expired meanwhile
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, f"{start:020}")
