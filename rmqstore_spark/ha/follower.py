@@ -37,6 +37,9 @@ class LogFollower:
     Args:
         store: the store; its role is SLAVE, and `haMasterAddress` is set.
 
+    Attributes:
+        progress: how far it is.
+
     Raises:
         OptionError: a file of `haTlsEnable` cannot be used.
     """
@@ -51,13 +54,13 @@ class LogFollower:
         self._connection: HaConnection | None = None
         self.failure: RmqStoreError | None = None
         replica = store.replica
-        self._progress = Progress(store.clock, lambda: replica.held, lambda: replica.newest)
+        self.progress = Progress(store.clock, lambda: replica.held, lambda: replica.newest)
         self._thread = threading.Thread(target=self._run, name="rmqstore-ha-follow", daemon=True)
         self._thread.start()
 
     def standing(self) -> Standing:
         """Return how far behind the master the store is."""
-        return self._progress.standing()
+        return self.progress.standing()
 
     def stats(self) -> dict[str, object]:
         """Return metrics as JSON values."""
@@ -105,7 +108,7 @@ class LogFollower:
                     self._master, text.rstrip("."),
                 )  # fmt: skip
                 told = text
-            self._progress.connecting(text)
+            self.progress.connecting(text)
             self._closing.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -122,8 +125,8 @@ class LogFollower:
             try:
                 if self._tls is not None:
                     connection.secure(self._tls, host)
-                self._progress.connected()
-                Session(connection, self._store, self._progress, self._closing).run()
+                self.progress.connected()
+                Session(connection, self._store, self.progress, self._closing).run()
             finally:
                 self._connection = None
 
@@ -131,4 +134,4 @@ class LogFollower:
         if not self._closing.is_set():
             _log.error("The store no longer follows %s: %s", self._master, error)
         self.failure = error
-        self._progress.stopped(str(error))
+        self.progress.stopped(str(error))

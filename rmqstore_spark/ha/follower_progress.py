@@ -2,8 +2,10 @@
 
 The protocol does not tell where the master's log ends. But a master sends what it has without
 pausing. So a follower that waits for more has everything, and one that does not wait knows from the
-storeTimestamp of its newest record how many seconds it is behind. From that and from the bytes that
-the master stored in a second, it estimates how many bytes are missing.
+storeTimestamp of its newest record how many seconds it is behind. The master's broker says where
+its log ends, if the follower may ask it (`haMasterRemotingAddress`). Otherwise the bytes that are
+missing are an estimate, from those that the master stored in a second. What is not known yet is
+None.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ STATES: Final = ("CONNECTING", "CHECKING", "FOLLOWING", "STOPPED")
 
 _SPAN_S: Final = 10.0
 _SAMPLE_S: Final = 0.2
+_SURE_S: Final = 2.0
+_SURE_MS: Final = 2000
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,9 @@ class Standing:
         state: one of STATES.
         end: physical offset up to which the log is held.
         behind_seconds: how much older the newest record held is than what the master has at most;
-            0 if nothing is missing.
-        behind_bytes: an estimate of the bytes that are missing; 0 if nothing is.
+            0 if nothing is missing, None if there is no record yet.
+        behind_bytes: the bytes that are missing; 0 if nothing is, None if not even an estimate is
+            possible.
         bytes_per_second: how fast the log grew in the last seconds.
         received: bytes of the log that were received since the start.
         connects: how often a connection was made.
@@ -43,8 +48,8 @@ class Standing:
 
     state: str
     end: int
-    behind_seconds: float
-    behind_bytes: int
+    behind_seconds: float | None
+    behind_bytes: int | None
     bytes_per_second: float
     received: int
     connects: int
@@ -56,8 +61,8 @@ class Standing:
         """Estimated seconds until nothing is missing; None if that is not foreseeable."""
         if self.is_complete:
             return 0.0
-        is_known = self.behind_bytes and self.bytes_per_second
-        return self.behind_bytes / self.bytes_per_second if is_known else None
+        missing, rate = self.behind_bytes, self.bytes_per_second
+        return missing / rate if missing and rate else None
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""
@@ -92,6 +97,7 @@ class Progress:
         self._error = ""
         self._caught_up = False
         self._complete_at = 0
+        self._master_end = 0
         self._received = 0
         self._connects = 0
         self._samples: deque[tuple[float, int, int]] = deque()
@@ -141,32 +147,49 @@ class Progress:
                 self._caught_up = True
                 self._complete_at = self._clock()
 
+    def master_ends(self, offset: int) -> None:
+        """Note a physical offset up to which the master's log reaches, as its broker says."""
+        self._master_end = offset
+
     def standing(self) -> Standing:
         """Return how things stand now."""
         now = time.monotonic()
         with self._lock:
             self._forget(now)
-            behind = 0.0
+            behind: float | None = 0.0
             if not self._caught_up:
                 since = max(self._newest(), self._complete_at)
-                behind = max(0, self._clock() - since) / 1000 if since else 0.0
+                behind = max(0, self._clock() - since) / 1000 if since else None
             rate, stored_rate = self._rates(now)
-            missing = 0 if self._caught_up else int(behind * stored_rate)
             return Standing(
-                self._state, self._end(), behind, missing, rate, self._received, self._connects,
-                self._error, self._caught_up,
+                self._state, self._end(), behind, self._missing(behind, stored_rate), rate,
+                self._received, self._connects, self._error, self._caught_up,
             )  # fmt: skip
+
+    def _missing(self, behind: float | None, stored_rate: float | None) -> int | None:
+        """Return the bytes that are missing; None if that is not known."""
+        if self._caught_up:
+            return 0
+        named = self._master_end - self._end()
+        if named > 0:
+            return named
+        return None if behind is None or stored_rate is None else int(behind * stored_rate)
 
     def _forget(self, now: float) -> None:
         while len(self._samples) > 1 and now - self._samples[0][0] > _SPAN_S:
             self._samples.popleft()
 
-    def _rates(self, now: float) -> tuple[float, float]:
-        """Return the bytes received in a second, and those that the master stored in one."""
+    def _rates(self, now: float) -> tuple[float, float | None]:
+        """Return the bytes received in a second, and those that the master stored in one.
+
+        The latter is None until enough was received to tell: what a master stored within
+        milliseconds says nothing of hours.
+        """
         if not self._samples:
-            return 0.0, 0.0
+            return 0.0, None
         began, before, first_time = self._samples[0]
         size = self._received - before
         rate = size / (now - began) if now - began > _SAMPLE_S else 0.0
         stored_ms = self._newest() - first_time
-        return rate, size * 1000 / stored_ms if stored_ms > 0 else rate
+        is_sure = now - began >= _SURE_S and stored_ms >= _SURE_MS
+        return rate, size * 1000 / stored_ms if is_sure else None

@@ -64,8 +64,8 @@ class MasterBroker:
             )
         return int(found)
 
-    def copy_tables(self, tables: FollowedTables) -> None:
-        """Copy its tables into those of a slave.
+    def copy_tables(self, tables: FollowedTables) -> int:
+        """Copy its tables into those of a slave; return the physical offset at which its log ends.
 
         Raises:
             ServiceError: the broker cannot be reached, or does not answer.
@@ -75,8 +75,10 @@ class MasterBroker:
         before, topics, offsets, delays, groups, after = self._ask(*_TABLES)
         tables.take_topics(topics, self._log_end(before))
         tables.take_consumer_offsets(offsets)
-        tables.take_delay_offsets(delays, self._log_end(after))
+        end = self._log_end(after)
+        tables.take_delay_offsets(delays, end)
         tables.take_groups(groups)
+        return end
 
     def _ask(self, *codes: RequestCode) -> list[Any]:
         """Return the bodies of the answers to requests without fields."""

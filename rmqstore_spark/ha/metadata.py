@@ -11,6 +11,7 @@ from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.ha.master_broker import MasterBroker
 
 __all__ = ["Metadata"]
@@ -21,7 +22,7 @@ _INTERVAL_S: Final = 10.0
 
 
 class Metadata:
-    """Keeps the tables of a slave like its master's, from its construction until `close`.
+    """Keeps the tables of a slave like its master's, from `start` until `close`.
 
     Args:
         store: the store; its role is SLAVE, and `haMasterRemotingAddress` is set.
@@ -35,19 +36,30 @@ class Metadata:
         self._broker = MasterBroker(store.config)
         self._tables = store.replica.tables
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-tables", daemon=True)
+        self._thread: threading.Thread | None = None
+
+    def start(self, progress: Progress) -> None:
+        """Start to copy.
+
+        Args:
+            progress: is told where the master's log ends.
+        """
+        self._thread = threading.Thread(
+            target=self._run, args=(progress,), name="rmqstore-ha-tables", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:
         """Stop copying."""
         self._closing.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, progress: Progress) -> None:
         told = ""
         while True:
             try:
-                self._broker.copy_tables(self._tables)
+                progress.master_ends(self._broker.copy_tables(self._tables))
                 text = ""
             except RmqStoreError as error:
                 text = str(error).removesuffix(".")

@@ -40,6 +40,8 @@ class Replication:
                 if config.ha_master_remoting_address:
                     self.metadata = Metadata(store)
                 self.follower = LogFollower(store)
+                if self.metadata is not None:
+                    self.metadata.start(self.follower.progress)
             else:
                 _log.info("The slave has no haMasterAddress: it follows nobody.")
             return

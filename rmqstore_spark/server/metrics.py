@@ -138,7 +138,7 @@ _GAUGES: Final = (
     _Figure(
         "replicationLagBytes",
         "rmqstore_replication_lag_bytes",
-        "Bytes of the master's log that are missing, estimated from the lag in seconds.",
+        "Bytes of the master's log that are missing, or an estimate; absent while unknown.",
     ),
     _Figure(
         "replicationLagSeconds",
@@ -191,7 +191,7 @@ class StoreCollector(Collector):
             if figure.key in stats:
                 yield _by_status(figure, stats[figure.key])
         for figure in _GAUGES:
-            if figure.key in stats:
+            if stats.get(figure.key) is not None:  # None: not known yet
                 yield GaugeMetricFamily(figure.name, figure.doc, value=stats[figure.key])
         for figure in _HISTOGRAMS:
             if figure.key in stats:

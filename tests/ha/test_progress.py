@@ -36,21 +36,27 @@ def test_the_bytes_and_seconds_behind_the_rate_and_the_time_left(times: Times) -
     progress.following()
     progress.took(1000)
     times.now += 70_000
-    # Nothing is known of a rate yet, and so not when it will be done.
-    assert progress.standing().seconds_left is None
-    assert _line(progress.standing()).endswith("0.0 MB/s, 70 s and about 0 MB behind")
+    # Nothing is known of a rate yet, and so neither how much is missing, nor when it is here.
+    assert (progress.standing().behind_bytes, progress.standing().seconds_left) == (None, None)
+    assert _line(progress.standing()).endswith("0.0 MB/s, 70 s behind")
+    # A burst that the master stored within a few milliseconds tells nothing of the rest.
+    times.passed += 0.5
+    times.newest += 3
+    progress.took(3_000_000)
+    assert progress.standing().behind_bytes is None
+    assert progress.standing().stats()["replicationLagBytes"] is None
 
-    # In a second, what the master stored in 10 s: 500,000 bytes a second. 60 s of it are missing.
-    times.passed += 1
-    times.newest += 10_000
-    progress.took(5_000_000)
+    # In two seconds, what the master stored in 10 s: 500,000 bytes a second. 60 s are missing.
+    times.passed += 1.5
+    times.newest += 9_997
+    progress.took(2_000_000)
     found = progress.standing()
     assert (found.behind_seconds, found.behind_bytes) == (60.0, 30_000_000)
-    assert (found.bytes_per_second, found.seconds_left) == (5_000_000.0, 6.0)
+    assert (found.bytes_per_second, found.seconds_left) == (2_500_000.0, 12.0)
     assert (found.received, found.is_complete) == (5_001_000, False)
     assert replace(found, behind_bytes=0).seconds_left is None, "something is missing"
     assert _line(found) == (
-        "log up to 5,001,000, 5.0 MB/s, 60 s and about 30 MB behind, about 6 s to go"
+        "log up to 5,001,000, 2.5 MB/s, 60 s and about 30 MB behind, about 12 s to go"
     )
     assert found.stats() == {
         "replicationState": "FOLLOWING", "replicationComplete": 0,
@@ -61,7 +67,7 @@ def test_the_bytes_and_seconds_behind_the_rate_and_the_time_left(times: Times) -
     progress.waits()
     found = progress.standing()
     assert (found.behind_seconds, found.behind_bytes, found.seconds_left) == (0.0, 0, 0.0)
-    assert _line(found) == "log up to 5,001,000, 5.0 MB/s, nothing missing"
+    assert _line(found) == "log up to 5,001,000, 2.5 MB/s, nothing missing"
 
     # What arrives now was stored after everything was there, however old the newest record is.
     times.now += 2000
@@ -90,3 +96,29 @@ def test_a_connection_that_is_lost_may_have_missed_something(times: Times) -> No
     assert (found.is_complete, found.behind_seconds, found.error) == (False, 3.0, "it broke")
     progress.stopped("a fork")
     assert (progress.standing().state, progress.standing().error) == ("STOPPED", "a fork")
+
+
+def test_what_is_not_known_is_not_told(times: Times) -> None:
+    times.newest = 0
+    progress = Progress(lambda: times.now, lambda: 0, lambda: times.newest)
+    progress.connected()
+    progress.following()
+    found = progress.standing()
+    assert (found.behind_seconds, found.behind_bytes, found.is_complete) == (None, None, False)
+    assert _line(found) == "log up to 0, 0.0 MB/s, how far behind is not known yet"
+
+
+def test_what_the_masters_broker_says_counts_before_an_estimate(times: Times) -> None:
+    held = [0]
+    progress = Progress(lambda: times.now, lambda: held[0], lambda: times.newest)
+    progress.connected()
+    progress.following()
+    progress.master_ends(9_000_000)
+    assert progress.standing().behind_bytes == 9_000_000
+    held[0] = 2_000_000
+    progress.took(2_000_000)
+    assert progress.standing().behind_bytes == 7_000_000
+    held[0] = 9_500_000  # more than the broker knew of
+    assert progress.standing().behind_bytes is None
+    progress.waits()
+    assert progress.standing().behind_bytes == 0

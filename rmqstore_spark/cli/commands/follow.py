@@ -174,9 +174,10 @@ def _line(standing: Standing) -> str:
     text = f"log up to {standing.end:,}, {standing.bytes_per_second / 1e6:.1f} MB/s"
     if standing.is_complete:
         return f"{text}, nothing missing"
-    left = standing.seconds_left
+    seconds, missing, left = standing.behind_seconds, standing.behind_bytes, standing.seconds_left
+    behind = [] if seconds is None else [f"{seconds:,.0f} s"]
+    behind += [] if missing is None else [f"about {missing / 1e6:,.0f} MB"]
     eta = "" if left is None else f", about {left:,.0f} s to go"
-    return (
-        f"{text}, {standing.behind_seconds:,.0f} s and about {standing.behind_bytes / 1e6:,.0f} MB "
-        f"behind{eta}"
-    )
+    if not behind:
+        return f"{text}, how far behind is not known yet"
+    return f"{text}, {' and '.join(behind)} behind{eta}"

@@ -86,10 +86,13 @@ def _transactions(figures: Mapping[str, Any]) -> str:
 def _replication(figures: Mapping[str, Any]) -> str:
     if figures["replicationComplete"]:
         return f"{figures['replicationState']}, nothing missing"
-    behind = f"{figures['replicationLagSeconds']:.1f} s and {figures['replicationLagBytes']} bytes"
+    seconds, missing = figures["replicationLagSeconds"], figures["replicationLagBytes"]
+    parts = [] if seconds is None else [f"{seconds:.1f} s"]
+    parts += [] if missing is None else [f"{missing} bytes"]
+    behind = f"about {' and '.join(parts)} behind" if parts else "it is not known how far behind"
     error = escaped(figures["replicationError"])
     why = f": {error}" if error and figures["replicationState"] != "FOLLOWING" else ""
-    return f"{figures['replicationState']}, about {behind} behind its master{why}"
+    return f"{figures['replicationState']}, {behind} its master{why}"
 
 
 def _failures(counts: Mapping[str, int]) -> str:
