@@ -87,7 +87,7 @@ def _entry(raw: bytes) -> tuple[int, int] | Before:
 
 
 def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str]:
-    """Return the fingerprint of the record at each place, "" where there is none any more."""
+    """Return the fingerprint of the record at each place, "" for one that is gone."""
     offsets = np.array([physical for physical, _ in places], np.int64)
     sizes = np.array([min(size, MAX_RECORD_SIZE + 1) for _, size in places], np.int32)
     covered = (sizes <= MAX_RECORD_SIZE) & log.covers(offsets, sizes)

@@ -29,7 +29,7 @@ from rmqstore_spark.datasource.stores import ChosenQueue
 from rmqstore_spark.datasource.stream.catchup import before_all, is_another
 from rmqstore_spark.errors import OptionError, RmqStoreError
 
-__all__ = ["Found", "find_stores", "ids_of", "renamed"]
+__all__ = ["StorePlaces", "find_stores", "ids_of", "renamed"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -38,7 +38,7 @@ _COMPARED: Final = 32
 
 
 @dataclass(frozen=True)
-class Found:
+class StorePlaces:
     """Where the stores of a checkpoint are.
 
     Args:
@@ -79,7 +79,7 @@ def renamed(offsets: Offsets, names: Mapping[str, str]) -> Offsets:
 
 def find_stores(
     offsets: Offsets, known: StoresOf, opened: Sequence[AnySource], ids: Mapping[str, str]
-) -> Found:
+) -> StorePlaces:
     """Find the stores of a checkpoint among those of a query.
 
     Args:
@@ -112,7 +112,7 @@ class _Search:
         self._names: dict[str, str] = {}
         self._agreements: dict[tuple[str, str], _Agreement] = {}
 
-    def run(self) -> Found:
+    def run(self) -> StorePlaces:
         """Go through the rules."""
         self._take({name: name for name in self._left if self._has_id(name, name)})
         for name in list(self._left):
@@ -124,7 +124,7 @@ class _Search:
         for name, now in self._names.items():
             if name != now:
                 _log.info("The store %s of the checkpoint is called %s now.", name, now)
-        return Found(self._names, frozenset(self._left))
+        return StorePlaces(self._names, frozenset(self._left))
 
     @property
     def _free(self) -> set[str]:

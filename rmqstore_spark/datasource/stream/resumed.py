@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.offsets import (
     encode_offsets,
 )
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.stream.identity import Found, find_stores, ids_of, renamed
+from rmqstore_spark.datasource.stream.identity import StorePlaces, find_stores, ids_of, renamed
 from rmqstore_spark.datasource.stream.standby import Standby
 from rmqstore_spark.errors import DataLossError, OptionError, ServiceError
 
@@ -38,7 +38,7 @@ class ResumedStores:
     def __init__(self, options: Options, standby: Standby) -> None:
         self._options = options
         self._standby = standby
-        self._found: dict[Hashable, Found] = {}
+        self._found: dict[Hashable, StorePlaces] = {}
         self._ids: Mapping[str, str] | None = None
         self._missing: dict[str, str] = {}
         self._told: frozenset[str] = frozenset()
@@ -60,7 +60,7 @@ class ResumedStores:
         ids.update((name, found) for name, found in self._missing.items() if found)
         stores = StoresOf(ids, frozenset(self._missing))
         names = {name: name for name in brokers if name not in self._missing}
-        self._remember(_key(offsets, stores), Found(names, stores.left_out))
+        self._remember(_key(offsets, stores), StorePlaces(names, stores.left_out))
         return encode_offsets(offsets, stores)
 
     def resumed(self, stored: Sequence[Mapping[str, Any]]) -> list[Offsets]:
@@ -85,12 +85,12 @@ class ResumedStores:
         self._missing = {name: stores.ids.get(name, "") for name in sorted(found.missing)}
         return renamed(offsets, found.names)
 
-    def _remember(self, key: Hashable, found: Found) -> None:
+    def _remember(self, key: Hashable, found: StorePlaces) -> None:
         if len(self._found) >= _REMEMBERED:
             self._found.clear()
         self._found[key] = found
 
-    def _require(self, found: Found, stores: StoresOf) -> None:
+    def _require(self, found: StorePlaces, stores: StoresOf) -> None:
         """Refuse to continue without a store, unless that is allowed or was allowed before."""
         missing = sorted(found.missing - stores.left_out)
         names = [of.store.broker_name for of in self._standby.opened]

@@ -31,7 +31,7 @@ _V6_MORE: Final = 12
 
 
 def _body(head: bytes, size: int) -> tuple[int, int] | None:
-    """Return where the body of a record begins and ends; None if this is no head of a record."""
+    """Return where the body of a record begins and ends; None if no record begins so."""
     if len(head) < min(HEAD_SIZE, size) or len(head) < _BODY_LENGTH_AT + 4:
         return None
     total, magic, flags = _START.unpack_from(head)

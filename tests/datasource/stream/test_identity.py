@@ -148,7 +148,7 @@ def test_another_store_is_refused_by_name(tmp_path: Path, loss: bool, is_old: bo
 
 @pytest.mark.parametrize("loss", [True, False])
 def test_a_renamed_store_of_an_old_checkpoint_needs_its_name(tmp_path: Path, loss: bool) -> None:
-    """Equal places are no proof: they depend on the sizes of messages alone."""
+    """Equal places prove nothing: they depend on the sizes of messages alone."""
     store = grown(tmp_path / "a")
     checkpoint: list[str] = []
     drained(store.path, checkpoint)
