@@ -31,7 +31,7 @@ class GroupNotices:
     """Tells members of changes. Use it in the thread of a running event loop.
 
     Args:
-        members: returns the members of a group that are to be told, by its name.
+        members: returns the members of a group who want to know, by its name.
     """
 
     def __init__(self, members: Callable[[str], Collection[RemotingConnection]]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.broker.acl.gate import Gate
-from rmqstore_spark.broker.administration.changes import Changes
+from rmqstore_spark.broker.administration.changes import ChangeRequests
 from rmqstore_spark.broker.administration.groups import GroupAdministration
 from rmqstore_spark.broker.administration.messages import MessageQueries
 from rmqstore_spark.broker.administration.state import BrokerState
@@ -94,7 +94,7 @@ class Broker:
         state = BrokerState(
             store, catalog, self._reader, self._producing, self._consuming, statistics
         )
-        self._changes = Changes(catalog, topics, groups)
+        self._changes = ChangeRequests(catalog, topics, groups)
         # A search may take seconds: nothing else waits for it.
         self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
         self._searching = store.queue_reader()

@@ -177,10 +177,12 @@ def _log_offset(value: Any) -> str:
 
 
 def _is_progress(value: Any) -> bool:
-    """Return whether a value is an offset of a group. Brokers write -1, which JavaScript's clients
-    report of queues from which they have read nothing yet, and take it for no offset.
+    """Return whether a value is an offset of a group, or none.
+
+    Brokers write -1, which JavaScript's clients report of queues from which they have read nothing
+    yet, and take it for no offset.
     """
-    return value == -1 and type(value) is int or _is_offset(value)
+    return _is_offset(value) or (type(value) is int and value == -1)
 
 
 def _is_offset(value: Any) -> bool:

@@ -22,6 +22,7 @@ from rmqstore_spark.engine.tables import config_file
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError
+from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -44,7 +45,7 @@ class Writes:
 @contextmanager
 def held(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Writes]:
     """Count the writes of configuration files, and let the first of one file wait."""
-    real, found = config_file.replace_file, Writes(Counter(), threading.Event(), threading.Event())
+    found = Writes(Counter(), threading.Event(), threading.Event())
 
     def slow(path: str, data: bytes) -> None:
         file = Path(path).name
@@ -52,7 +53,7 @@ def held(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[Writes]:
         if file == name and not found.waits.is_set():
             found.waits.set()
             assert found.release.wait(PATIENCE)
-        real(path, data)
+        replace_file(path, data)
 
     monkeypatch.setattr(config_file, "replace_file", slow)
     try:
@@ -74,7 +75,7 @@ def while_held(
         served: the broker.
         writes: hold the first write.
         requests: the first starts the write; the others are sent when it waits.
-        meanwhile: done by another client before the write goes on.
+        meanwhile: done by another client before the write continues.
         has_gathered: whether all others have arrived.
     """
 
@@ -182,8 +183,6 @@ def test_new_groups_of_heartbeats_and_pulls_are_written_together(
 def test_groups_that_cannot_be_written_are_refused_and_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = config_file.replace_file
-
     def failing(path: str, data: bytes) -> None:
         raise StoreWriteError(f"{path} could not be written: no room.")
 
@@ -197,7 +196,7 @@ def test_groups_that_cannot_be_written_are_refused_and_created_later(
             assert "no room" in str(answer.remark)
         assert served.store.groups.names() == []
         assert "%RETRY%g" not in served.store.topics
-        monkeypatch.setattr(config_file, "replace_file", real)
+        monkeypatch.setattr(config_file, "replace_file", replace_file)
         assert ask(served.address, beat)[0].code == 0
         assert served.store.groups.names() == ["g"]
 
@@ -329,7 +328,7 @@ def test_changes_that_could_not_be_written_do_not_count(
 
 
 class _Peer:
-    """A connection that counts what it is told."""
+    """A connection that keeps the notices it gets."""
 
     is_open = True
 
@@ -370,7 +369,7 @@ def test_members_that_come_and_go_together_are_told_together() -> None:
         join(connections[0], "c0")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert peers[0].told == ["g"]  # who comes alone is told at once
+        assert peers[0].told == ["g"]  # who comes alone hears of it at once
         for n, connection in enumerate(connections[1:], 1):
             join(connection, f"c{n}")
             await asyncio.sleep(0)  # each in a turn of its own

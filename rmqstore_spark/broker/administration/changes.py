@@ -20,7 +20,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
-__all__ = ["Changes"]
+__all__ = ["ChangeRequests"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class _Change(Protocol):
     def __call__(self, connection: RemotingConnection, request: Command, /) -> Command: ...
 
 
-class Changes:
+class ChangeRequests:
     """Handles such requests in a thread.
 
     Args:

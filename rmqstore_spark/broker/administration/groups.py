@@ -73,7 +73,7 @@ class GroupAdministration:
     # ---- settings
 
     def update(self, _: RemotingConnection, request: Command) -> Command:
-        """Create or change the group that a request names; see `Changes`."""
+        """Create or change the group that a request names; see `ChangeRequests`."""
         self._catalog.require_master()
         try:
             self._store.groups.update(parse_request(request.body))
@@ -84,7 +84,7 @@ class GroupAdministration:
         return request.answer()
 
     def delete(self, connection: RemotingConnection, request: Command) -> Command:
-        """Delete the group that a request names, but not its offsets; see `Changes`."""
+        """Delete the group that a request names, but not its offsets; see `ChangeRequests`."""
         self._catalog.require_master()
         fields = Fields(request.ext)
         name, _ = fields.text("groupName"), fields.flag("removeOffset")  # which is read later

@@ -73,7 +73,7 @@ class TopicAdministration:
     # ---- topics
 
     def update(self, connection: RemotingConnection, request: Command) -> Command:
-        """Create or change the topic that a request names; see `Changes`."""
+        """Create or change the topic that a request names; see `ChangeRequests`."""
         self._catalog.require_master()
         fields = Fields(request.ext)
         name = fields.name("topic")
