@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmqstore_spark.broker.heartbeat import Heartbeat, Membership, Subscription
-from rmqstore_spark.broker.notices import GroupNotices
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.remoting.codec.bodies import dump_body
-from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 
@@ -40,14 +38,6 @@ class Member:
 
 
 @dataclass
-class _Joined:
-    """The groups of a connection, by name: in order, and each once."""
-
-    producers: dict[str, None] = field(default_factory=dict)
-    consumers: dict[str, None] = field(default_factory=dict)
-
-
-@dataclass
 class Group:
     """A consumer group of which at least one client is connected.
 
@@ -55,13 +45,11 @@ class Group:
         told: how it consumes, as its member said last, with its subscriptions.
         is_notified: whether its members are told when others come or go.
         members: by connection, in the order in which they came.
-        listed: the answer to members that ask for all of them; empty until one asks.
     """
 
     told: Membership
     is_notified: bool
     members: dict[RemotingConnection, Member] = field(default_factory=dict)
-    listed: bytes = b""
 
     def subscription(self, topic: str) -> Subscription | None:
         """Return what the group consumes of a topic; None if nothing."""
@@ -69,14 +57,9 @@ class Group:
 
 
 class Clients:
-    """Groups of consumers and producers, and the times of heartbeats.
-
-    It is created in the thread of a running event loop.
-    """
+    """Groups of consumers and producers, and the times of heartbeats."""
 
     def __init__(self) -> None:
-        self._notices = GroupNotices(self._notified)
-        self._joined: dict[RemotingConnection, _Joined] = {}
         self._consumers: dict[str, Group] = {}
         self._producers: dict[str, dict[RemotingConnection, Member]] = {}
         self._heard: dict[RemotingConnection, float] = {}
@@ -98,18 +81,11 @@ class Clients:
         """Return the connection of a producer by its name; None if it is not connected."""
         return self._requesters.get(client_id)
 
-    def listed(self, group: str) -> bytes:
-        """Return the names of a consumer group's members, each once, as the body of an answer.
-
-        Empty if no member is connected. It is kept: after a change, all members ask for it.
-        """
+    def client_ids(self, group: str) -> list[str]:
+        """Return the names of a consumer group's members, each once."""
         found = self._consumers.get(group)
-        if found is None:
-            return b""
-        if not found.listed:
-            names = list(dict.fromkeys(member.client_id for member in found.members.values()))
-            found.listed = dump_body({"consumerIdList": names})
-        return found.listed
+        members = found.members.values() if found is not None else ()
+        return list(dict.fromkeys(member.client_id for member in members))
 
     def consumers_of(self, topic: str) -> set[str]:
         """Return the groups whose members consume a topic."""
@@ -155,9 +131,6 @@ class Clients:
         self, connection: RemotingConnection, producer_group: str, consumer_group: str
     ) -> None:
         """Take a connection out of a group of each kind; empty names mean none."""
-        joined = self._joined.get(connection, _Joined())
-        joined.producers.pop(producer_group, None)
-        joined.consumers.pop(consumer_group, None)
         self._leave_producers(connection, producer_group)
         self._leave_consumers(connection, consumer_group)
 
@@ -168,10 +141,9 @@ class Clients:
         client_id = self._names.pop(connection, None)
         if client_id is not None:
             del self._requesters[client_id]
-        joined = self._joined.pop(connection, _Joined())
-        for name in joined.producers:
+        for name in [name for name, of in self._producers.items() if connection in of]:
             self._leave_producers(connection, name)
-        for name in joined.consumers:
+        for name in [name for name, of in self._consumers.items() if connection in of.members]:
             self._leave_consumers(connection, name)
 
     def silent(self, before: float) -> list[RemotingConnection]:
@@ -189,7 +161,6 @@ class Clients:
         self._check_room(connection in of_group)
         self._memberships += connection not in of_group
         self._producers.setdefault(name, {})[connection] = member
-        self._joined.setdefault(connection, _Joined()).producers[name] = None
 
     def _join(
         self, connection: RemotingConnection, member: Member, told: Membership, is_notified: bool
@@ -205,10 +176,7 @@ class Clients:
                 replace(told, subscriptions={}), is_notified
             )
         self._memberships += is_new
-        if group.members.get(connection) != member:
-            group.listed = b""
         group.members[connection] = member
-        self._joined.setdefault(connection, _Joined()).consumers[told.group] = None
         group.is_notified = is_notified
         before = group.told.subscriptions
         subscriptions = {
@@ -217,7 +185,7 @@ class Clients:
         }
         group.told = replace(told, subscriptions=subscriptions)  # others read it meanwhile
         if is_new or before.keys() != subscriptions.keys():
-            self._notices.changed(told.group)
+            _notify(told.group, group)
 
     def _size_of(self, told: Membership) -> int:
         """Return how long a group's subscriptions are, if there is room for them."""
@@ -250,13 +218,16 @@ class Clients:
         if group is None or group.members.pop(connection, None) is None:
             return
         self._memberships -= 1
-        group.listed = b""
         if not group.members:
             del self._consumers[name]
             self._size -= self._sizes.pop(name)
-        self._notices.changed(name)
+        _notify(name, group)
 
-    def _notified(self, name: str) -> list[RemotingConnection]:
-        """Return the members of a group that are told of changes: all, or none."""
-        group = self._consumers.get(name)
-        return list(group.members) if group is not None and group.is_notified else []
+
+def _notify(name: str, group: Group) -> None:
+    """Tell all members of a group that it has changed."""
+    if group.is_notified:
+        for connection in group.members:
+            connection.one_way(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
+            )

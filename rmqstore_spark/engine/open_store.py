@@ -15,6 +15,7 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.guard import StoreGuard
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.flush_mark import FlushMarkKeeper
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration
@@ -166,12 +167,15 @@ def open_store(
             found.checkpoint.write()  # by which readers know a store that is still empty
         last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
         segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)
+        mark = FlushMarkKeeper(path, size)
+        mark.begin(found.log_end)
+        files.callback(mark.close)
         return OpenStore(
             path=path,
             log_folder=log_folder,
             config=config,
             clock=clock,
-            log=CommitLogWriter(segments, found.log_begin, found.log_end, last),
+            log=CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance),
             queues=found.queues,
             indexes=found.indexes,
             checkpoint=found.checkpoint,

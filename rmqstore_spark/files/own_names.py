@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARCHIVE_NAME", "GUARD_NAME", "OWN_FOLDER", "STORE_ID_NAME"]
+__all__ = ["ARCHIVE_NAME", "FLUSH_MARK_NAME", "GUARD_NAME", "OWN_FOLDER", "STORE_ID_NAME"]
 
 OWN_FOLDER: Final = "rmqstore"
 """Folder in the store: staged data, bytes that recovery cut off, the ledger of commits."""
 
 STORE_ID_NAME: Final = "store-id"
 """File in OWN_FOLDER with the store's id: 32 hex digits."""
+
+FLUSH_MARK_NAME: Final = "flushed"
+"""File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.flush_mark`."""
 
 ARCHIVE_NAME: Final = "rmqstore-archive.json"
 """File in an archive of expired segments: says whose archive it is."""

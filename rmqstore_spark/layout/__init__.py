@@ -9,7 +9,7 @@ compression    compresses and decompresses bodies
 packed         checks compressed bodies in a block
 consumequeue, consumequeue_ext    decode and encode queue entries and their extension units
 index/         reads and builds IndexFiles
-checkpoint, dledger, fastjson     decode the other files of a store
+checkpoint, flush_mark, dledger, fastjson   decode the other files of a store
 delays         the levels of delayed messages
 kernel/        the loops over bytes, compiled or in NumPy; one of them reads from a file descriptor
 

@@ -29,6 +29,7 @@ from rmqstore_spark.verify.snapshot import (
 )
 from rmqstore_spark.verify.store_files import (
     check_configuration,
+    check_reach,
     check_segments,
     check_topics,
     configured_topics,
@@ -93,6 +94,7 @@ def make_plan(
     snapshot = Snapshot(
         begin=store.min_offset,
         end=log_end.end,
+        file_end=_file_end(store),
         being_written=being_written,
         killed=killed,
         vouched_time=vouched if killed else _ALWAYS,
@@ -106,6 +108,7 @@ def make_plan(
         listed=listed,
     )
     _look_at_state(store, snapshot, findings)
+    check_reach(store, snapshot, findings)
     check_configuration(store, findings)
     check_topics(snapshot.queues, topics, store, findings)
     units: list[Unit] = list(_log_units(store, snapshot.end, unit_bytes))
@@ -126,6 +129,14 @@ def _bounds(queue: Queue, findings: Findings) -> QueueBounds:
         findings.error("unreadable", place_of(error), str(error))
         first = queue.first_slot
         return QueueBounds(queue.topic, queue.queue_id, first, first)
+
+
+def _file_end(store: Store) -> int:
+    """Return where the last file of the log ends. A crash can leave it short."""
+    plain = store.log.plain
+    if store.log.dledger is not None or not len(plain):
+        return store.log.file_end
+    return max(plain[-1].start + plain.segment_size, plain.end_offset)
 
 
 def _log_units(store: Store, end: int, unit_bytes: int) -> Iterator[LogUnit]:

@@ -22,6 +22,7 @@ KINDS: Final[dict[str, str]] = {
     "time-back": "a storeTimestamp before that of an earlier record",
     "batch": "a Spark batch without its rest, as a slave of RocketMQ that became the master has it",
     "log-file": "a file of the log that differs in size, has a wrong name, or is missing",
+    "log-end": "records that were flushed, or that queues or index name, past the log's files",
     "unchecked": "a file with 1,000 damaged places: the rest of it was not checked",
     # queues
     "missing-queue": "records of a queue that does not exist",
@@ -56,9 +57,11 @@ KINDS: Final[dict[str, str]] = {
     # the rest
     "state": "a broker has the store open, or was killed",
     "checkpoint": "a time after the log's newest record, or a missing or damaged checkpoint",
-    "config": "a file of `config/` that is not JSON; a note if it is a `.bak`",
+    "config": "a file of `config/` that is not JSON of its "
+    "[shape](format.md#configuration-files); a note if it is a `.bak`, or the file of a `.bak` is "
+    "gone",
     "topic-config": "a queue that `topics.json` does not configure",
-    "stray-file": "a file that does not belong there; an error if a broker refuses to start",
+    "stray-file": "a file that does not belong there; an error if it has a segment's name",
     "unreadable": "a file that could not be read, and why",
     "expired": "a file that expired while it was verified",
 }

@@ -66,6 +66,7 @@ class Snapshot:
     Attributes:
         begin: physical offset of the log's first byte.
         end: physical offset up to which the log is verified.
+        file_end: physical offset at which its last file ends, at its full length.
         being_written: a broker has the store open.
         killed: a broker had the store open, and was killed.
         vouched_time: the queue entries of messages stored up to this time are on disk, ms.
@@ -80,6 +81,7 @@ class Snapshot:
 
     begin: int
     end: int
+    file_end: int
     being_written: bool
     killed: bool
     vouched_time: int

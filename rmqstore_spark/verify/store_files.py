@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable
+from struct import unpack
 from typing import Final
 
-from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.configfiles import parse_config
 from rmqstore_spark.files.configshapes import DELAY_OFFSETS, SHAPES, impossible_delay
-from rmqstore_spark.files.log.log_folders import Segment
+from rmqstore_spark.files.log.log_folders import Segment, segment_start
 from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
-from rmqstore_spark.layout.constants import LMQ_PREFIX, is_system_topic
+from rmqstore_spark.layout.constants import BLANK_SIZE, LMQ_PREFIX, MAGIC_BLANK, is_system_topic
+from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
@@ -23,6 +26,7 @@ from rmqstore_spark.verify.snapshot import QueueBounds, Snapshot
 __all__ = [
     "check_checkpoint",
     "check_configuration",
+    "check_reach",
     "check_segments",
     "check_topics",
     "configured_topics",
@@ -39,9 +43,10 @@ _TIMES: Final = (
 def check_segments(
     segments: Segments, findings: Findings, kind: str, *, unit: int = 1, growing: bool = False
 ) -> None:
-    """Check that the files of a log have one size and no gaps, and that there are no others.
+    """Check that the files of a log have one size and no gaps, and note others.
 
-    Otherwise a broker refuses to start.
+    Otherwise a broker refuses to start. Files whose names are not those of segments, such as a
+    README or what an editor or NFS leaves, belong to nobody here, and are only noted.
 
     Args:
         kind: the kind of the problems.
@@ -49,8 +54,10 @@ def check_segments(
         growing: a broker writes the files. A new file can be listed before it has its full length.
     """
     for stray in segments.strays:
-        text = f"{stray.reason}: a broker refuses it"
-        findings.say("note" if growing else "error", "stray-file", (stray.path, None), text)
+        is_named = segment_start(stray.path.rsplit("/", 1)[-1]) is not None
+        text = f"{stray.reason}: a broker refuses to start beside it"
+        severity: Severity = "error" if is_named and not growing else "note"
+        findings.say(severity, "stray-file", (stray.path, None), text)
     if not len(segments):
         return
     size, odd = _usual_size(segments)
@@ -84,6 +91,41 @@ def _usual_size(segments: Segments) -> tuple[int, list[Segment]]:
     # A file that is too long overlaps the next one. `Segments` cuts it there.
     odd |= set(segments.odd_sizes) if segments.segment_size == size else {segments[0]}
     return size, sorted(odd)
+
+
+def check_reach(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """Check that the log reaches as far as it was flushed, and as far as the index names it.
+
+    `verify.queues` checks that of the entries in queues.
+    """
+    if snapshot.being_written or store.log.dledger is not None:
+        return
+    path = join(store.path, OWN_FOLDER, FLUSH_MARK_NAME)
+    try:
+        mark = FlushMark.decode(store.directory.files.read(path, 0, FLUSH_MARK_SIZE + 1))
+    except (FileNotFoundError, RmqStoreError):
+        mark = None  # a broker's store has none, and a store process shows none
+    if mark is not None and mark.offset > _end_with_blank(store, snapshot.end):
+        findings.error(
+            "log-end", (path, None),
+            f"the log was flushed up to physical offset {mark.offset}, and ends at {snapshot.end}",
+        )  # fmt: skip
+    for file in snapshot.index:
+        if file.keys and file.header.end_phy_offset >= snapshot.file_end:
+            findings.error(
+                "log-end", (file.path, None),
+                f"a key is of a record at physical offset {file.header.end_phy_offset}, but the "
+                f"files of the log end at {snapshot.file_end}",
+            )  # fmt: skip
+
+
+def _end_with_blank(store: Store, end: int) -> int:
+    """Return where a log ends whose last record may be followed by a blank up to its file's end."""
+    segment = store.log.segment_at(end)
+    if segment is None or segment.end - end < BLANK_SIZE:
+        return end
+    size, magic = unpack(">ii", store.log.read(end, BLANK_SIZE))
+    return segment.end if (size, magic) == (segment.end - end, MAGIC_BLANK) else end
 
 
 def check_configuration(store: Store, findings: Findings) -> None:

@@ -231,10 +231,14 @@ def test_properties_that_a_write_has_lost(basic: Patient) -> None:
     basic.expect("properties", basic.record(record), "note")
 
 
-def test_a_stray_file_in_the_log(basic: Patient) -> None:
-    stray = basic.store / "commitlog" / "core.1234"
+@pytest.mark.parametrize(
+    "name", ["core.1234", "README.txt", ".nfs000000000abc", ".0000.Xy12z", "0.swp", "000~"]
+)
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/TopicTest/0", "index"])
+def test_a_file_that_others_leave_is_a_note(basic: Patient, folder: str, name: str) -> None:
+    stray = basic.store / folder / name
     stray.write_bytes(b"x")
-    basic.expect_only("stray-file", stray)
+    basic.expect_only("stray-file", stray, "note")
 
 
 def test_a_missing_file_of_the_log(basic: Patient) -> None:
@@ -530,9 +534,9 @@ def test_a_lost_consumequeue(basic: Patient) -> None:
     basic.expect_only("no-queues", basic.store / "consumequeue")
 
 
-@pytest.mark.parametrize("name", ["x", "00000000000000000007"])
-def test_a_stray_file_in_a_queue(basic: Patient, name: str) -> None:
-    stray = basic.store / "consumequeue" / "TopicTest" / "0" / name
+@pytest.mark.parametrize("folder", ["commitlog", "consumequeue/TopicTest/0"])
+def test_an_empty_file_with_a_segments_name(basic: Patient, folder: str) -> None:
+    stray = basic.store / folder / "00000000000000000007"
     stray.write_bytes(b"")
     basic.expect_only("stray-file", stray)
 

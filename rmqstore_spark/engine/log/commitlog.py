@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 from weakref import WeakSet
 
@@ -54,6 +54,7 @@ class CommitLogWriter:
         min_offset: physical offset of its first byte.
         max_offset: physical offset of its end; everything before it is on disk.
         last_timestamp: the attribute's first value.
+        on_flushed: called with each new `flushed_offset`, before anybody else learns it.
 
     Attributes:
         segment_size: bytes of a segment.
@@ -64,14 +65,19 @@ class CommitLogWriter:
     """
 
     def __init__(
-        self, files: SegmentFiles, min_offset: int, max_offset: int, last_timestamp: int = 0
+        self,
+        files: SegmentFiles,
+        min_offset: int,
+        max_offset: int,
+        last_timestamp: int = 0,
+        on_flushed: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._files = files
         self.segment_size = files.size
         self.min_offset = min_offset
         self.last_timestamp = last_timestamp
         self.published = PublishedEnd(max_offset)
-        self._segments = OpenSegments(files, self.published)
+        self._segments = OpenSegments(files, self.published, on_flushed)
         self._made_until = _existing_end(files, max_offset)
         self._holders: WeakSet[SegmentHolder] = WeakSet()
         self._adding = threading.Lock()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.engine.failpoints import reach
@@ -29,15 +29,22 @@ class OpenSegments:
     Args:
         files: the files of all segments.
         published: where the log ends; everything before it is on disk.
+        on_flushed: called with each new `flushed_offset`, before anybody else learns it.
 
     Attributes:
         flushed_offset: the physical offset up to which the log is known to be on disk.
         failure: the flush that failed, if one did. Since then it is unknown what is on disk.
     """
 
-    def __init__(self, files: SegmentFiles, published: PublishedEnd) -> None:
+    def __init__(
+        self,
+        files: SegmentFiles,
+        published: PublishedEnd,
+        on_flushed: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self._files = files
         self._published = published
+        self._on_flushed = on_flushed
         self.flushed_offset = published.offset
         self.failure: StoreWriteError | None = None
         self._lock = threading.Lock()
@@ -45,22 +52,28 @@ class OpenSegments:
         self._open: dict[int, int] = {}
         self._dirty: set[int] = set()
         self._syncing: frozenset[int] = frozenset()
-        self._folder_dirty = False
 
     def create(self, start: int) -> None:
-        """Create a segment, and open it.
+        """Create a segment durably, and open it.
+
+        Its name is on disk before a record is in it. So a queue that names a record shows that the
+        file was there, also after a power cut.
 
         Args:
             start: physical offset of its first byte.
 
         Raises:
-            StoreWriteError: it cannot be created; or earlier writes could not be flushed.
+            StoreWriteError: it cannot be created; or a flush failed, which `failure` is then.
         """
         self._make_room()
         descriptor = self._files.make(start)
         with self._lock:
             self._open[start] = descriptor
-            self._folder_dirty = True
+        try:
+            sync_folder(self._files.folder)
+        except StoreWriteError as error:
+            self.failure = error
+            raise
 
     def write(self, at: int, chunks: Sequence[memoryview | bytes]) -> None:
         """Write chunks one after the other into one segment, from a physical offset on.
@@ -107,22 +120,20 @@ class OpenSegments:
             if self.failure is not None:
                 raise self.failure
             with self._lock:
-                end, folder_dirty = self._published.offset, self._folder_dirty
+                end = self._published.offset
                 self._syncing = frozenset(self._dirty)
                 self._dirty.clear()
-                self._folder_dirty = False
                 descriptors = [self._open[start] for start in sorted(self._syncing)]
             reach("flush.before_sync")
             try:
                 with explained(self._files.folder, "flushed"):
                     for descriptor in descriptors:
                         os.fdatasync(descriptor)
-                if folder_dirty:
-                    sync_folder(self._files.folder)
             except StoreWriteError as error:
                 self.failure = error
                 raise
             reach("flush.after_sync")
+            self._on_flushed(end)
             with self._lock:
                 self._syncing = frozenset()
                 self.flushed_offset = end

@@ -2,8 +2,10 @@
 
 settings           the part of the configuration that recovery needs
 recover            runs the steps in order, and refuses to cut damage unless told to
+log_files          looks over the files of the log, and repairs what a crash left of them
 queue_survey       finds plain queues, with a few system calls for each
 log_end            decides where the log ends; `engine.log.cut` cuts what follows
+log_reach          compares that with how far the log once reached, as the rest of the store tells
 clean_close        records what a store holds, and reads what was recorded
 configuration      checks all files of `config/` before anything else
 queue_check        checks how far the queues are complete, and which are missing

@@ -2,38 +2,22 @@
 
 The walk starts as late as is safe (docs/format.md, "Start, recovery"): after a kill, at the newest
 segment that the checkpoint vouches for; after a clean stop, at a record not far before the newest
-one that a queue names. The first record that is not whole ends the log. A crash explains it if it
-lies after what the checkpoint knows as flushed. If it lies before, it is damage.
+one that a queue names. The first record that is not whole ends the log, or the end of its files. A
+crash explains it if it lies after what the checkpoint knows as flushed. If it lies before, it is
+damage. `log_reach` compares the end with what else is known of it.
 """
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
-from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.durable import explained, sync_folder
-from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.log.end import record_head
+from rmqstore_spark.reader.log.end import record_head, stated_place
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = ["LogEnd", "damage_error", "find_end", "repair_files", "unclean_start"]
-
-
-_RESTORE: Final = (
-    "Restore the file from a copy of the store. Without a copy, move all earlier files out of "
-    "`commitlog/`: their messages are lost."
-)
-_CUT: Final = (
-    "Copy the store, then run `rmqstore recover --cut`: it ends the log there, and keeps what "
-    "follows in rmqstore/cut/ of the store."
-)
+__all__ = ["LogEnd", "find_end", "unclean_start"]
 
 
 @dataclass(frozen=True)
@@ -53,49 +37,6 @@ class LogEnd:
     cause: str
     newest: int
     damage: bool
-
-
-def repair_files(folder: str) -> None:
-    """Remove empty segments and lengthen a short last one, as a crash can leave them.
-
-    Raises:
-        CorruptStoreError: a file before the last has another length than the others, or is missing;
-            or the last file is longer than the others.
-    """
-    found: list[tuple[int, str, int]] = []
-    for name in sorted(os.listdir(folder)):
-        start, path = segment_start(name), os.path.join(folder, name)
-        if start is None or not os.path.isfile(path):
-            continue
-        size = os.path.getsize(path)
-        if size == 0:
-            with explained(path, "removed"):
-                os.unlink(path)
-            sync_folder(folder)
-        else:
-            found.append((start, path, size))
-    if not found:
-        return
-    sizes = Counter(size for _, _, size in found)
-    usual = max(sizes, key=lambda size: (sizes[size], size))
-    for (_, path, size), following in zip(found, [*found[1:], None], strict=True):
-        if size == usual:
-            continue
-        if following is not None or size > usual:
-            raise CorruptStoreError(
-                f"the file has {size} bytes, and the other files of the log have {usual}",
-                file=path,
-                remedy="Restore it from a copy of the store.",
-            )
-        with explained(path, "lengthened"):
-            os.truncate(path, usual)
-    for before, after in itertools.pairwise(found):
-        if after[0] != before[0] + usual:
-            raise CorruptStoreError(
-                f"no file holds the log from {before[0] + usual} to {after[0]}",
-                file=folder,
-                remedy=_RESTORE,
-            )
 
 
 def unclean_start(log: CommitLog, checkpoint: Checkpoint) -> int:
@@ -134,6 +75,12 @@ def find_end(
     total = log.file_end - start
     for item in walk_log(log, start, log.file_end, resume=False):
         if isinstance(item, Flaw):
+            stranger = stated_place(log, item.offset)
+            if stranger is not None:
+                cause = (
+                    f"the file begins with the record of {stranger}: it is a copy of another one"
+                )
+                return LogEnd(start, item.offset, cause, newest, True)
             damage = item.offset < named_end or (
                 not (clean and item.empty) and _is_below(log, item, newest, flushed)
             )
@@ -142,17 +89,7 @@ def find_end(
         newest = max(newest, int(times.max(initial=0, where=times <= latest)))
         at = item.end
         progress(at - start, total)
-    return LogEnd(start, log.file_end, "", newest, False)
-
-
-def damage_error(log: CommitLog, end: LogEnd) -> CorruptStoreError:
-    """Return the error for a log that is damaged below what was flushed."""
-    file, at = log.place(end.offset)
-    cause = (
-        f"the log is damaged: {end.cause or 'it ends'} (physical offset {end.offset}), below "
-        "what was known to be on disk"
-    )
-    return CorruptStoreError(cause, file=file, offset=at, remedy=_CUT)
+    return LogEnd(start, log.file_end, "", newest, not clean and newest < flushed)
 
 
 def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,14 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue
 
-__all__ = ["QueueCheck", "check_queues", "clean_start", "has_entries"]
+__all__ = [
+    "QueueCheck",
+    "check_queues",
+    "clean_start",
+    "entries_past",
+    "has_entries",
+    "record_ends",
+]
 
 _NO_CUT: Final = (1 << 63) - 1
 _LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
@@ -43,34 +50,19 @@ class QueueCheck:
 
 
 def clean_start(
-    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey, *, strict: bool
+    directory: StoreDirectory, log: CommitLog, ends: Mapping[tuple[str, int], int]
 ) -> tuple[int, int]:
     """Return where to start the walk over the log of a store that was closed cleanly.
 
     Args:
-        survey: the survey of the queues.
-        strict: refuse queues that name records which no file of the log can hold.
+        ends: where the record of each queue's last entry ends.
 
     Returns:
         Physical offset of a record, and one past the newest record that a queue names.
-
-    Raises:
-        CorruptStoreError: a queue names a record after the end of the log's files.
     """
     newest: tuple[str, int] | None = None
     named_end = 0
-    for route, offset, size in _last_entries(directory, log, survey):
-        if not (0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE):
-            continue  # garbage, which the walk over the log corrects
-        end = offset + size
-        if end > log.file_end and strict:
-            raise CorruptStoreError(
-                f"queue {route[0]}/{route[1]} names a record that ends at physical offset "
-                f"{end}, but the files of the log end at {log.file_end}",
-                file=", ".join(log.plain.folders),
-                remedy="Restore the log's last files. Without them, `rmqstore recover --cut` "
-                "continues with the files that are left.",
-            )
+    for route, end in ends.items():
         if named_end < end <= log.file_end:
             newest, named_end = route, end
     target = named_end - _LOOKED_OVER
@@ -176,6 +168,46 @@ def has_entries(directory: StoreDirectory, log: CommitLog) -> bool:
         len(queue.segments) and ((bounds := _bounds(queue)) is None or bounds[1] > queue.first_slot)
         for queue in found
     )
+
+
+def record_ends(
+    directory: StoreDirectory, log: CommitLog, survey: QueueSurvey
+) -> dict[tuple[str, int], int]:
+    """Return where the record that the last entry of each queue names ends in the log.
+
+    Queues without entries are left out, and those with garbage for one.
+    """
+    return {
+        route: offset + size
+        for route, offset, size in _last_entries(directory, log, survey)
+        if 0 <= offset < _FARTHEST and MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE
+    }
+
+
+def entries_past(
+    directory: StoreDirectory,
+    log: CommitLog,
+    survey: QueueSurvey,
+    routes: Collection[tuple[str, int]],
+    end: int,
+) -> dict[tuple[str, int], int]:
+    """Return how many entries of each queue name records past a physical offset.
+
+    Args:
+        routes: the queues to look at.
+        end: the physical offset.
+    """
+    known = survey.bounds_before(end)
+    found = {}
+    for route in routes:
+        if route in known:
+            found[route] = survey.queues[route].end - known[route][1]
+            continue
+        bounds = _bounds(_queue(directory, log, *route, _NO_CUT, killed=False))
+        before = _bounds(_queue(directory, log, *route, end, killed=False))
+        if bounds is not None and before is not None:
+            found[route] = bounds[1] - before[1]
+    return {route: count for route, count in found.items() if count > 0}
 
 
 def _bounds(queue: Queue) -> tuple[int, int] | None:

@@ -2,10 +2,11 @@
 
 The order matters, because recovery can be interrupted at any point and is then run again:
 
-1. The log is walked and its end decided; no record is changed. Damage below what was known to be
-   flushed stops the opening here.
+1. The log is walked and its end decided; nothing is changed. If messages that were flushed or
+   dispatched are past it, and no crash explains that, the opening stops here.
 2. `abort` and the guard are created: from now on a kill is an unclean stop.
-3. The bytes behind the end are saved under `rmqstore/cut/`, and wiped.
+3. Empty files behind the end are removed. The bytes behind it are saved under `rmqstore/cut/`, and
+   wiped.
 4. Queues are cut where the walk started, and get the entries of all records from there on; what
    is left behind their ends is wiped. Invalid index files are removed, and missing keys inserted.
 5. Everything is flushed, and only then the checkpoint is written.
@@ -15,39 +16,39 @@ See docs/format.md, "Start, recovery" (upstream: DefaultMessageStore.load, recov
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.guard import StoreGuard
-from rmqstore_spark.engine.log.cut import end_log
+from rmqstore_spark.engine.log.cut import CutRange, end_log
+from rmqstore_spark.engine.log.flush_mark import load_mark
 from rmqstore_spark.engine.recovery.clean_close import remember
-from rmqstore_spark.engine.recovery.log_end import (
-    LogEnd,
-    damage_error,
-    find_end,
-    repair_files,
-    unclean_start,
-)
-from rmqstore_spark.engine.recovery.queue_check import clean_start, has_entries
+from rmqstore_spark.engine.recovery.log_end import LogEnd, find_end, unclean_start
+from rmqstore_spark.engine.recovery.log_files import look_over
+from rmqstore_spark.engine.recovery.log_reach import Lost, Reach, find_lost, reach_error
+from rmqstore_spark.engine.recovery.queue_check import clean_start, record_ends
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex
 from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
-from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
+
+_log = logging.getLogger(__name__)
 
 _FILES_OPEN: Final = 64
 _WRITTEN_MS: Final = 1_767_225_600_000  # 2026: an earlier clock has lost its battery
@@ -106,8 +107,8 @@ def recover(
         progress: called with the current step, the bytes done and the total bytes.
 
     Raises:
-        CorruptStoreError: the log is damaged below what was known to be flushed, or lacks a file;
-            no record has been changed.
+        CorruptStoreError: the log is damaged, or ends, below what was flushed or dispatched, and no
+            crash explains that; or a file does not belong to it. Nothing has been changed.
         UnsupportedStoreError: the store is of a kind that can only be read.
         StoreWriteError: a file could not be written or flushed.
     """
@@ -140,21 +141,28 @@ class _Run:
 
     def _recovered(self, began: int) -> Recovered:
         clean = self.clean
-        repair_files(self.folder)
+        mark = load_mark(os.path.join(self.store, OWN_FOLDER, FLUSH_MARK_NAME))
+        files = look_over(self.folder, mark.segment_size if mark else 0)
         keeper = CheckpointKeeper(self.store)
         self.latest = max(began, _WRITTEN_MS) + _FAR_MS
         vouched = _plausible(keeper.value, self.latest)
-        log = CommitLog(self.directory.commit_log())
-        self.directory.refresh()
-        survey = QueueSurvey(self.directory, log)
-        end = self._end(log, survey, vouched, clean)
-        if end.damage and not self.settings.cut:
-            raise damage_error(log, end)
+        with files.at_full_length():
+            log = CommitLog(self.directory.commit_log())
+            self.directory.refresh()
+            survey = QueueSurvey(self.directory, log)
+            ends = record_ends(self.directory, log, survey)
+            end = self._end(log, ends, vouched, clean)
+            known = Reach(self.directory, files, survey, mark, vouched, ends)
+            lost, witness = find_lost(known, log, end, clean=clean)
+            if lost is not None and (end.damage or witness) and not self.settings.cut:
+                raise reach_error(known, end, lost, witness)
         reach("recovery.before_mark")
         self._mark_open()
         reach("recovery.after_mark")
+        files.remove_empty()
         cuts = end_log(self.store, list(log.plain), end.offset, cause=end.cause, now=self.clock())
         reach("recovery.after_wipe")
+        self._warn(end, lost, cuts)
         log = CommitLog(self.directory.commit_log())
         if not clean:
             for segment in log.segments():
@@ -184,6 +192,7 @@ class _Run:
             walked_bytes=end.offset - end.start,
             cause=end.cause,
             cuts=cuts,
+            lost=lost,
             dropped_entries=parts.dropped,
             redispatched=parts.feed.written,
             rebuilt_queues=tuple(sorted(parts.feed.made)),
@@ -199,22 +208,15 @@ class _Run:
             queues, indexes, parts.absent, keeper,
         )  # fmt: skip
 
-    def _end(self, log: CommitLog, survey: QueueSurvey, vouched: Checkpoint, clean: bool) -> LogEnd:
+    def _end(
+        self, log: CommitLog, ends: Mapping[tuple[str, int], int], vouched: Checkpoint, clean: bool
+    ) -> LogEnd:
         """Find the end of the log; nothing is changed."""
-        named_end, start = 0, log.min_offset
+        named_end = 0
         if not len(log):
-            if not self.settings.cut and has_entries(self.directory, log):
-                raise CorruptStoreError(
-                    "there are queues, but the CommitLog has no file",
-                    file=self.folder,
-                    remedy="Restore its files, or make a new store elsewhere. `rmqstore "
-                    "recover --cut` continues with an empty log.",
-                )
             return LogEnd(0, 0, "", 0, False)
         if clean:
-            start, named_end = clean_start(
-                self.directory, log, survey, strict=not self.settings.cut
-            )
+            start, named_end = clean_start(self.directory, log, ends)
         else:
             start = unclean_start(log, vouched)
         if self.settings.rebuild:
@@ -228,6 +230,18 @@ class _Run:
             clean=clean,
             progress=lambda done, total: self.progress("log", done, total),
         )
+
+    def _warn(self, end: LogEnd, lost: Lost | None, cuts: tuple[CutRange, ...]) -> None:
+        """Say what the log no longer holds, if it was cut or ends before what was dispatched."""
+        if lost is None and not cuts:
+            return
+        why = "as a crash leaves it" if not self.settings.cut else "as told (--cut)"
+        gone = f" Gone with what follows: {lost}." if lost is not None else ""
+        kept = f" Cut off: {', '.join(cut.kept for cut in cuts)}." if cuts else ""
+        _log.warning(
+            "%s: the log ends at physical offset %d, %s%s.%s%s",
+            self.store, end.offset, why, f" ({end.cause})" if end.cause else "", gone, kept,
+        )  # fmt: skip
 
     def _mark_open(self) -> None:
         StoreGuard(self.folder).place()
@@ -253,6 +267,10 @@ class _Run:
         reach("recovery.before_checkpoint")
         keeper.write()
         reach("recovery.after_checkpoint")
+        path = os.path.join(self.store, OWN_FOLDER, FLUSH_MARK_NAME)
+        mark = load_mark(path)
+        if mark is not None and mark.offset > end.offset:  # the log was cut, as told
+            replace_file(path, replace(mark, offset=end.offset).encode())
         index_end = end.offset if indexes is not None else 0
         remember(self.store, queues, absent=parts.absent, index_end=index_end)
 

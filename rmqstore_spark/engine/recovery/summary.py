@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rmqstore_spark.engine.log.cut import CutRange
+from rmqstore_spark.engine.recovery.log_reach import Lost
 from rmqstore_spark.printable import camel_case
 
 __all__ = ["Recovery"]
@@ -23,6 +24,7 @@ class Recovery:
         walked_bytes: bytes of the log that were walked, with the CRC of each body.
         cause: what ended the log; "" if its last file is full.
         cuts: what was cut off, and where it is saved.
+        lost: what is known of messages that the log held past its end; None if nothing is.
         dropped_entries: queue entries that named records past the log's end.
         redispatched: queue entries that were missing or wrong, and were written.
         rebuilt_queues: (topic, queueId) of queues that were missing.
@@ -39,6 +41,7 @@ class Recovery:
     walked_bytes: int
     cause: str = ""
     cuts: tuple[CutRange, ...] = ()
+    lost: Lost | None = None
     dropped_entries: int = 0
     redispatched: int = 0
     rebuilt_queues: tuple[tuple[str, int], ...] = ()
@@ -61,6 +64,8 @@ class Recovery:
         )
         for cut in self.cuts:
             yield f"Cut off: {cut.size:,} bytes at {cut.start} ({self.cause}), kept in {cut.kept}."
+        if self.lost is not None:
+            yield f"Given up: {self.lost}."
         if self.dropped_entries:
             yield (
                 f"{self.dropped_entries:,} queue entries pointed past the log's end and were "

@@ -38,12 +38,13 @@ from rmqstore_spark.layout.record.format import (
     MAX_RECORD_SIZE,
     MIN_RECORD_SIZE,
     Records,
+    check_crcs,
     decode_records,
 )
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = ["committed_end", "intact_end", "is_locked", "record_head"]
+__all__ = ["committed_end", "intact_end", "is_locked", "record_head", "stated_place"]
 
 _log = logging.getLogger(__name__)
 
@@ -157,6 +158,26 @@ def record_head(log: CommitLog, offset: int) -> Records | None:
     if record.status[0] != 0 or record.physical_offset[0] != offset:
         return None
     return record
+
+
+def stated_place(log: CommitLog, offset: int) -> int | None:
+    """Return the place that the record at a segment's beginning states, if it is another one.
+
+    No crash leaves that, because a page that was not written holds zeros: the file is a copy of
+    another segment. Return None if the record states its own place, is not whole, or is not the
+    first of a segment.
+    """
+    segment = log.segment_at(offset)
+    if segment is None or segment.start != offset:
+        return None
+    size = int.from_bytes(log.read(offset, 4), "big", signed=True)
+    if not MIN_RECORD_SIZE <= size <= min(segment.end - offset, MAX_RECORD_SIZE):
+        return None
+    raw = np.frombuffer(log.read(offset, size), np.uint8)
+    record = decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
+    record = check_crcs(record, bodies=True)
+    stated = int(record.physical_offset[0])
+    return stated if record.status[0] == 0 and stated != offset else None
 
 
 def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:

@@ -12,6 +12,7 @@ from rmqstore_spark.errors import SegmentExpiredError
 from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.constants import MAGIC_BLANK
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
+from rmqstore_spark.reader.log.end import stated_place
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
@@ -177,6 +178,13 @@ def check_tail(log: CommitLog, unit: TailUnit, findings: Findings) -> None:
     segment = segments.locate(unit.start)
     if _is_blank(segments, unit, last):
         return
+    stranger = stated_place(log, unit.start)
+    if stranger is not None:
+        findings.error(
+            "log-end", (segment.path, 0),
+            f"the file begins with the record of physical offset {stranger}: it is a copy of "
+            "another one, and what it held is lost",
+        )  # fmt: skip
     findings.torn_tail = TornTail(
         unit.start,
         segment.path,

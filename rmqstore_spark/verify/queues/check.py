@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, decode_entries
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Entries, Queue
@@ -22,6 +23,7 @@ __all__ = ["check_entries", "check_queues"]
 
 _ENTRIES_AT_ONCE: Final = 1 << 12
 _UNMATCHED_AT_ONCE: Final = 1 << 16
+_FARTHEST: Final = 1 << 46  # bytes: no log is longer
 
 _KINDS: Final = {
     Verdict.UNWRITTEN: ("entry-unwritten", 0, "the entry is not written, but later ones are"),
@@ -49,7 +51,7 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
         check_segments(queue.segments, findings, "queue-file", unit=ENTRY_SIZE, growing=growing)
         if queue.ext is not None:
             check_segments(queue.ext, findings, "queue-file", growing=growing)
-        ends = _QueueEnds(queue, bounds, judge, findings, killed=snapshot.killed)
+        ends = _QueueEnds(queue, bounds, judge, findings, snapshot)
         ends.check_before()
         if not snapshot.being_written:
             ends.check_behind()
@@ -64,14 +66,14 @@ class _QueueEnds:
         bounds: QueueBounds,
         judge: EntryJudge,
         findings: Findings,
-        *,
-        killed: bool,
+        snapshot: Snapshot,
     ) -> None:
         self._queue = queue
         self._bounds = bounds
         self._judge = judge
         self._findings = findings
-        self._killed = killed
+        self._killed = snapshot.killed
+        self._file_end = snapshot.file_end
         self._name = f"{queue.topic}/{queue.queue_id}"
 
     def check_before(self) -> None:
@@ -101,6 +103,7 @@ class _QueueEnds:
         """Check that every entry after the last one is unwritten, or left over from a recovery."""
         slot = self._bounds.max_offset
         stale, first = 0, -1
+        past, newest, named = 0, 0, 0
         while True:
             entries = self._read(slot, slot + _ENTRIES_AT_ONCE)
             written = np.flatnonzero(entries.view(np.uint8).reshape(-1, ENTRY_SIZE).any(axis=1))
@@ -113,7 +116,18 @@ class _QueueEnds:
                 return
             first = int(slots[0]) if first < 0 else first
             stale += len(written)
+            rows, end = _past_the_files(entries[written], self._file_end)
+            if end:
+                past, newest, named = past + len(rows), max(newest, end), int(slots[rows[-1]])
             slot += len(entries)
+        if past:
+            self._findings.error(
+                "log-end", entry_place(self._queue, named),
+                f"{past} entries past the end of {self._name} ({self._bounds.max_offset}) name "
+                f"records up to physical offset {newest}, but the files of the log end at "
+                f"{self._file_end}: the log has lost its last files",
+            )  # fmt: skip
+            stale -= past
         if stale:
             self._findings.counts["staleEntries"] += stale
             self._findings.note(
@@ -139,6 +153,18 @@ class _QueueEnds:
         except (SegmentExpiredError, CorruptStoreError):
             data = b""
         return decode_entries(data)
+
+
+def _past_the_files(entries: Entries, file_end: int) -> tuple[I8, int]:
+    """Return which entries name records past the end of a log's files, and the last one's end.
+
+    Entries that no record can have are garbage, and left out.
+    """
+    offsets, sizes = entries["physicalOffset"].astype(np.int64), entries["size"].astype(np.int64)
+    possible = (offsets >= 0) & (offsets < _FARTHEST)
+    possible &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
+    rows = np.flatnonzero(possible & (offsets + sizes > file_end))
+    return rows, int((offsets[rows] + sizes[rows]).max(initial=0))
 
 
 def check_entries(store: Store, snapshot: Snapshot, unit: EntriesUnit, findings: Findings) -> None:

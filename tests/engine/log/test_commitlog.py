@@ -159,13 +159,17 @@ def test_a_flush_takes_what_is_new_in_order(
         synced.append(os.readlink(f"/proc/self/fd/{descriptor}").removeprefix(str(folder)))
         real_all(descriptor)
 
-    log = CommitLogWriter(files, 0, 0)
-    append(log, *[900] * 10)
+    told: list[int] = []
+    log = CommitLogWriter(files, 0, 0, on_flushed=told.append)
     monkeypatch.setattr(os, "fdatasync", note)
     monkeypatch.setattr(os, "fsync", note_all)
+    append(log, *[900] * 10)
+    assert synced.count("") == 3  # the name of each segment, before a record is in it
+    synced.clear()
     assert log.flushed_offset == 0
     assert log.flush() == log.flushed_offset == log.max_offset
-    assert synced == [f"/{0:020}", f"/{SIZE:020}", f"/{2 * SIZE:020}", ""]
+    assert synced == [f"/{0:020}", f"/{SIZE:020}", f"/{2 * SIZE:020}"]
+    assert told == [log.max_offset]
     synced.clear()
     log.flush()
     assert synced == []
