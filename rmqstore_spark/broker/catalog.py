@@ -5,7 +5,8 @@ Upstream: TopicConfigManager, SubscriptionGroupManager, TopicValidator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -45,6 +46,16 @@ class Catalog:
         self._cluster = store.config.broker_cluster_name
         self._host = store.config.broker_ip1
         self.is_slave = store.config.broker_role == "SLAVE"
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Write all topics and groups that the body creates or changes with one write, at its end.
+
+        Raises:
+            StoreWriteError: they could not be written; none of them counts.
+        """
+        with self._store.groups.together(), self._store.topics.together():
+            yield
 
     def require_readable(self) -> None:
         """Refuse to give messages to consumers if `brokerPermission` forbids it.
@@ -243,6 +254,15 @@ class Catalog:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR, f"the group {name} cannot be created: {error}"
             ) from error
+
+    def may_create_group(self, name: str) -> bool:
+        """Return whether a group is missing, and is created for a client that names it."""
+        return (
+            self._store.groups.get(name) is None
+            and self._store.config.auto_create_subscription_group
+            and not self.is_slave
+            and is_safe_group_name(name)
+        )
 
     def is_known(self, group: str) -> bool:
         """Return whether a group and its retry topic exist."""

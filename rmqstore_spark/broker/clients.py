@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmqstore_spark.broker.heartbeat import Heartbeat, Membership, Subscription
+from rmqstore_spark.broker.notices import GroupNotices
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 
@@ -38,6 +40,14 @@ class Member:
 
 
 @dataclass
+class _Joined:
+    """The groups of a connection, by name: in order, and each once."""
+
+    producers: dict[str, None] = field(default_factory=dict)
+    consumers: dict[str, None] = field(default_factory=dict)
+
+
+@dataclass
 class Group:
     """A consumer group of which at least one client is connected.
 
@@ -45,11 +55,13 @@ class Group:
         told: how it consumes, as its member said last, with its subscriptions.
         is_notified: whether its members are told when others come or go.
         members: by connection, in the order in which they came.
+        listed: the answer to members that ask for all of them; empty until one asks.
     """
 
     told: Membership
     is_notified: bool
     members: dict[RemotingConnection, Member] = field(default_factory=dict)
+    listed: bytes = b""
 
     def subscription(self, topic: str) -> Subscription | None:
         """Return what the group consumes of a topic; None if nothing."""
@@ -57,9 +69,14 @@ class Group:
 
 
 class Clients:
-    """Groups of consumers and producers, and the times of heartbeats."""
+    """Groups of consumers and producers, and the times of heartbeats.
+
+    It is created in the thread of a running event loop.
+    """
 
     def __init__(self) -> None:
+        self._notices = GroupNotices(self._notified)
+        self._joined: dict[RemotingConnection, _Joined] = {}
         self._consumers: dict[str, Group] = {}
         self._producers: dict[str, dict[RemotingConnection, Member]] = {}
         self._heard: dict[RemotingConnection, float] = {}
@@ -81,11 +98,18 @@ class Clients:
         """Return the connection of a producer by its name; None if it is not connected."""
         return self._requesters.get(client_id)
 
-    def client_ids(self, group: str) -> list[str]:
-        """Return the names of a consumer group's members, each once."""
+    def listed(self, group: str) -> bytes:
+        """Return the names of a consumer group's members, each once, as the body of an answer.
+
+        Empty if no member is connected. It is kept: after a change, all members ask for it.
+        """
         found = self._consumers.get(group)
-        members = found.members.values() if found is not None else ()
-        return list(dict.fromkeys(member.client_id for member in members))
+        if found is None:
+            return b""
+        if not found.listed:
+            names = list(dict.fromkeys(member.client_id for member in found.members.values()))
+            found.listed = dump_body({"consumerIdList": names})
+        return found.listed
 
     def consumers_of(self, topic: str) -> set[str]:
         """Return the groups whose members consume a topic."""
@@ -131,6 +155,9 @@ class Clients:
         self, connection: RemotingConnection, producer_group: str, consumer_group: str
     ) -> None:
         """Take a connection out of a group of each kind; empty names mean none."""
+        joined = self._joined.get(connection, _Joined())
+        joined.producers.pop(producer_group, None)
+        joined.consumers.pop(consumer_group, None)
         self._leave_producers(connection, producer_group)
         self._leave_consumers(connection, consumer_group)
 
@@ -141,9 +168,10 @@ class Clients:
         client_id = self._names.pop(connection, None)
         if client_id is not None:
             del self._requesters[client_id]
-        for name in [name for name, of in self._producers.items() if connection in of]:
+        joined = self._joined.pop(connection, _Joined())
+        for name in joined.producers:
             self._leave_producers(connection, name)
-        for name in [name for name, of in self._consumers.items() if connection in of.members]:
+        for name in joined.consumers:
             self._leave_consumers(connection, name)
 
     def silent(self, before: float) -> list[RemotingConnection]:
@@ -161,6 +189,7 @@ class Clients:
         self._check_room(connection in of_group)
         self._memberships += connection not in of_group
         self._producers.setdefault(name, {})[connection] = member
+        self._joined.setdefault(connection, _Joined()).producers[name] = None
 
     def _join(
         self, connection: RemotingConnection, member: Member, told: Membership, is_notified: bool
@@ -176,7 +205,10 @@ class Clients:
                 replace(told, subscriptions={}), is_notified
             )
         self._memberships += is_new
+        if group.members.get(connection) != member:
+            group.listed = b""
         group.members[connection] = member
+        self._joined.setdefault(connection, _Joined()).consumers[told.group] = None
         group.is_notified = is_notified
         before = group.told.subscriptions
         subscriptions = {
@@ -185,7 +217,7 @@ class Clients:
         }
         group.told = replace(told, subscriptions=subscriptions)  # others read it meanwhile
         if is_new or before.keys() != subscriptions.keys():
-            _notify(told.group, group)
+            self._notices.changed(told.group)
 
     def _size_of(self, told: Membership) -> int:
         """Return how long a group's subscriptions are, if there is room for them."""
@@ -218,16 +250,13 @@ class Clients:
         if group is None or group.members.pop(connection, None) is None:
             return
         self._memberships -= 1
+        group.listed = b""
         if not group.members:
             del self._consumers[name]
             self._size -= self._sizes.pop(name)
-        _notify(name, group)
+        self._notices.changed(name)
 
-
-def _notify(name: str, group: Group) -> None:
-    """Tell all members of a group that it has changed."""
-    if group.is_notified:
-        for connection in group.members:
-            connection.one_way(
-                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": name})
-            )
+    def _notified(self, name: str) -> list[RemotingConnection]:
+        """Return the members of a group that are told of changes: all, or none."""
+        group = self._consumers.get(name)
+        return list(group.members) if group is not None and group.is_notified else []

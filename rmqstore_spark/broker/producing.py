@@ -9,12 +9,14 @@ import logging
 import random
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.new_topics import NewTopics
 from rmqstore_spark.broker.sends import (
     SendHeader,
     is_transactional,
@@ -52,6 +54,8 @@ _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
+_TOPIC_PATIENCE: Final = 3.0
+"""Seconds that a send may wait for its topic: as long as for the lock of RocketMQ's table."""
 _MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
@@ -111,7 +115,7 @@ class Producing:
     """Stores messages of producers: in the thread that has read them, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
-    other puts, for requests that came before, and for a topic that has to be created.
+    other puts, and for requests that came before. Those that need a topic wait in a third.
 
     Args:
         store: the store.
@@ -132,20 +136,28 @@ class Producing:
         self._is_asynchronous = not (
             config.flush_disk_type == "SYNC_FLUSH" or config.broker_role == "SYNC_MASTER"
         )
+        patience = max(self._patience, _TOPIC_PATIENCE)
+        self._new_topics = NewTopics(
+            catalog,
+            self._make_topics,
+            lambda requests: self._handle_all(requests, patience),
+            _MOST_WAITING,
+        )
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
 
     def __len__(self) -> int:
-        return len(self._worker)
+        return len(self._worker) + len(self._new_topics)
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests to send that arrived together; see `dispatch.GroupHandler`."""
-        if (
-            self._is_asynchronous
-            and self._worker.is_idle
-            and not self._store.is_busy
-            and all(map(self._needs_no_topic, requests))
-        ):
+        new = [request for request in requests if not self._needs_no_topic(request)]
+        if new:
+            self._new_topics.take(new)
+            requests = [request for request in requests if request not in set(new)]
+        if not requests:
+            return
+        if self._is_asynchronous and self._worker.is_idle and not self._store.is_busy:
             self.handle(requests)
         else:
             take_requests(self._worker, requests, _MOST_WAITING)
@@ -153,22 +165,37 @@ class Producing:
     def _needs_no_topic(self, request: Request) -> bool:
         """Return whether a request surely creates no topic, neither its own nor a dead letters'."""
         name = named_topic(request.command)
-        return name in self._store.topics and not name.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        return (
+            name in self._store.topics
+            and not name.startswith(RETRY_GROUP_TOPIC_PREFIX)
+            and name not in self._new_topics
+        )
+
+    def _make_topics(self, request: Request) -> None:
+        """Create the topics that a request needs; if it cannot have them, storing it tells why."""
+        with suppress(RemotingError):
+            header = read_header(request.command)
+            self._catalog.topic_to_send(header.topic, header.default_topic, header.queue_nums)
+            self._is_dead(header)
 
     def close(self) -> None:
-        """Store what waits, and end the thread."""
+        """Store what waits, and end the threads."""
+        self._new_topics.close()
         self._worker.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
+        self._handle_all(jobs, self._patience)
+
+    def _handle_all(self, jobs: Sequence[Request], patience: float) -> None:
         try:
-            self._handle(jobs)
+            self._handle(jobs, patience)
         except BaseException:
             for request in jobs:  # those that have an answer get no other
                 _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
             raise
 
-    def _handle(self, jobs: Sequence[Request]) -> None:
+    def _handle(self, jobs: Sequence[Request], patience: float) -> None:
         group: list[_Send] = []
         size = 0
         for request in jobs:
@@ -176,7 +203,7 @@ class Producing:
                 self._store_all(group)
                 group, size = [], 0
             try:
-                self._check_wait(request)
+                self._check_wait(request, patience)
                 group.append(self._read(request))
                 size += request.command.size
             except RemotingError as error:
@@ -187,14 +214,13 @@ class Producing:
         if group:
             self._store_all(group)
 
-    def _check_wait(self, request: Request) -> None:
+    def _check_wait(self, request: Request, patience: float) -> None:
         """Refuse a request whose client waits for an answer no more, and sends it again."""
         waited = time.monotonic() - request.arrived
-        if waited > self._patience and not request.command.is_one_way:
+        if waited > patience and not request.command.is_one_way:
             raise RemotingError(
                 ResponseCode.SYSTEM_BUSY,
-                f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, "
-                f"size of queue: {len(self._worker)}",
+                f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, size of queue: {len(self)}",
             )
 
     def _store_all(self, sends: Sequence[_Send]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.broker.acl.gate import Gate
+from rmqstore_spark.broker.administration.changes import ChangeRequests
 from rmqstore_spark.broker.administration.groups import GroupAdministration
 from rmqstore_spark.broker.administration.messages import MessageQueries
 from rmqstore_spark.broker.administration.state import BrokerState
@@ -25,6 +26,7 @@ from rmqstore_spark.broker.consumers.saved_reports import SavedReports
 from rmqstore_spark.broker.consumers.send_back import SendBack
 from rmqstore_spark.broker.handler_thread import CLOSING, HandlerThread
 from rmqstore_spark.broker.heartbeat import TAG, read_heartbeat
+from rmqstore_spark.broker.new_groups import NewGroups
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.broker.relaying import Relaying
 from rmqstore_spark.broker.statistics import Statistics
@@ -33,7 +35,7 @@ from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
+from rmqstore_spark.remoting.codec.bodies import parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
@@ -49,6 +51,9 @@ _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0
 _MOST_REFUSED: Final = 1000
 """Groups whose refusal is logged."""
+_NO_GROUP: Final = (
+    "the group cannot be created because of an error in the broker; its log says more"
+)
 _MOST_IN_FILES: Final = 10_000
 _MOST_SEARCHES: Final = 64
 """Requests of a kind that may wait: searches take up to 5 s each."""
@@ -79,6 +84,8 @@ class Broker:
         self._checking = Checking(store, self._clients, gate)
         # Files are read and written by a thread of its own, one after the other.
         self._files = HandlerThread("rmqstore-broker-files", _MOST_IN_FILES)
+        self._new_groups = NewGroups(self._files, catalog)
+        self._pulling: set[asyncio.Task[None]] = set()
         self._reader = store.queue_reader()
         self._offsets = Offsets(store, catalog, self._reader)
         self._send_back = SendBack(store, catalog, self._reader)
@@ -87,6 +94,7 @@ class Broker:
         state = BrokerState(
             store, catalog, self._reader, self._producing, self._consuming, statistics
         )
+        self._changes = ChangeRequests(catalog, topics, groups)
         # A search may take seconds: nothing else waits for it.
         self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
         self._searching = store.queue_reader()
@@ -126,8 +134,9 @@ class Broker:
             },
             {
                 **dict.fromkeys(sends, self._producing.take),
-                RequestCode.PULL_MESSAGE: self._consuming.take,
+                RequestCode.PULL_MESSAGE: self._pull,
                 RequestCode.END_TRANSACTION: self._ending.take,
+                **dict.fromkeys(self._changes.codes, self._changes.take),
             },
         )
         store.watch_queues(self._consuming)
@@ -158,9 +167,12 @@ class Broker:
         for thread in (self._files, self._searches):
             thread.refuse()
         await asyncio.to_thread(self._offsets.save_if_possible)  # what follows may take long
+        await asyncio.to_thread(self._changes.close)
         await asyncio.to_thread(self._checking.close)
         await asyncio.to_thread(self._producing.close)
         await asyncio.to_thread(self._ending.close)
+        if self._pulling:
+            await asyncio.wait(self._pulling)
         await asyncio.to_thread(self._consuming.close)
         await self._dispatch.drain()
         await asyncio.to_thread(self._offsets.save_if_possible)
@@ -178,8 +190,9 @@ class Broker:
         refused: list[tuple[str, RemotingError]] = []
         count = len(names) + len(beat.producers)
         if not all(map(self._catalog.is_known, names)):
-            refused = await self._files.run(self._make_groups, names)
-            beat = beat.without({name for name, _ in refused})
+            missing = await self._new_groups.make(names, with_topics=True)
+            refused = list(missing.items())
+            beat = beat.without(missing)
         quiet = {
             told.group for told in beat.consumers if not self._catalog.group(told.group).is_notified
         }
@@ -195,17 +208,33 @@ class Broker:
         code = first.code if len(refused) == count else ResponseCode.SUCCESS
         return request.answer(code, first.remark)
 
-    def _make_groups(self, names: Sequence[str]) -> list[tuple[str, RemotingError]]:
-        """Create groups that are missing, with their retry topics; return those that cannot be."""
-        refused = []
-        for name in names:
-            try:
-                group = self._catalog.group(name)
-                if not self._catalog.is_slave:
-                    self._catalog.retry_topic(group)
-            except RemotingError as error:
-                refused.append((name, error))
-        return refused
+    def _pull(self, requests: Sequence[Request]) -> None:
+        """Take requests for messages; those that name new groups when these are created."""
+        new = [each for each in requests if self._catalog.may_create_group(_group_of(each))]
+        known = [each for each in requests if each not in set(new)] if new else requests
+        if known:
+            self._consuming.take(known)
+        if new:
+            task = self._loop.create_task(self._pull_of_new_groups(new))
+            self._pulling.add(task)
+            task.add_done_callback(self._pulling.discard)
+
+    async def _pull_of_new_groups(self, requests: Sequence[Request]) -> None:
+        names = {_group_of(request) for request in requests}
+        try:
+            refused = await self._new_groups.make(names, with_topics=False)
+        except Exception:  # noqa: BLE001 - each request needs an answer
+            _log.exception("The groups of pulls could not be created.")
+            refused = dict.fromkeys(names, RemotingError(ResponseCode.SYSTEM_ERROR, _NO_GROUP))
+        allowed = []
+        for request in requests:
+            error = refused.get(_group_of(request))
+            if error is None:
+                allowed.append(request)
+            else:
+                request.reply(request.command.answer(error.code, error.remark))
+        if allowed:
+            self._consuming.take(allowed)
 
     def _tell_refused(self, peer: str, group: str, error: RemotingError) -> None:
         """Log that a group is refused: once, though its clients send a heartbeat every 30 s."""
@@ -226,13 +255,13 @@ class Broker:
 
     def _consumer_list(self, _: RemotingConnection, request: Command) -> Command:
         group = Fields(request.ext).text("consumerGroup")
-        found = self._clients.client_ids(group)
+        found = self._clients.listed(group)
         if not found:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
                 f"no consumer for this group, {escaped(group[:MAX_NAME])}",
             )
-        return request.answer(body=dump_body({"consumerIdList": found}))
+        return request.answer(body=found)
 
     def _check_client(self, _: RemotingConnection, request: Command) -> Command:
         subscription = parse_request(request.body).get("subscriptionData")
@@ -263,3 +292,8 @@ class Broker:
                     "connection was closed.", escaped(connection.peer), int(_SILENT_SECONDS),
                 )  # fmt: skip
                 connection.close()
+
+
+def _group_of(request: Request) -> str:
+    """Return the name of the group for which messages are asked; empty if there is none."""
+    return request.command.ext.get("consumerGroup", "")

@@ -89,15 +89,19 @@ class Worker(Generic[_J]):
             self._is_at_work = False
 
 
-def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -> None:
+def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -> Sequence[Request]:
     """Give requests that arrived together to a worker; see `dispatch.GroupHandler`.
 
     Args:
         worker: handles them.
         requests: the requests.
         most: jobs that may wait. A request for which there is no room is answered SYSTEM_BUSY.
+
+    Returns:
+        Those for which there was room.
     """
     room = max(0, most - len(worker))
     worker.add(requests[:room])
     for request in requests[room:]:
         request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, OVERLOAD))
+    return requests[:room]

@@ -74,6 +74,11 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         return self.client.open(()).broker_name
 
     @property
+    def store_id(self) -> str:
+        """The id of the store."""
+        return self.client.open(()).store_id
+
+    @property
     def is_written(self) -> bool:
         """Whether another process holds the lock of a store that is served read-only."""
         try:

@@ -21,6 +21,7 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
     TopicNotFoundError,
 )
+from rmqstore_spark.reader.before import look_before
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, ScanSplit, Split
 from rmqstore_spark.wire.failures import REPEATABLE
 
@@ -51,10 +52,12 @@ class QueueEnd:
     Args:
         end: one past the last offset.
         physical: physical offset of the last message; -1 if unknown.
+        fingerprint: of the last message's record; "" if unknown.
     """
 
     end: int
     physical: int = _UNKNOWN
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,13 @@ def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Que
             f"offset {physical} instead of {wanted.physical}. The queue was recreated, or the log "
             "has diverged."
         )
+    if wanted.fingerprint:
+        (found,) = look_before(store.log, [(queue, wanted.end)])
+        if found.fingerprint not in ("", wanted.fingerprint):
+            raise ReplicaError(
+                f"{store.path} holds another message at {name} offset {wanted.end - 1}, physical "
+                f"offset {physical}: its log has diverged, or it is another store."
+            )
     return queue
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -251,27 +251,33 @@ class StoreWriter:
         )  # fmt: skip
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, its queues, and the offsets that consumer groups have in them.
+        """Delete a topic; see `delete_topics`."""
+        self.delete_topics([name])
 
-        Its messages stay in the log until they expire.
+    def delete_topics(self, names: Collection[str]) -> None:
+        """Delete topics, their queues, and the offsets that consumer groups have in them.
+
+        All of them or none. Their messages stay in the log until they expire.
 
         Raises:
             TopicNotFoundError: there is no such topic.
-            OptionError: the topic belongs to the store.
+            OptionError: a topic belongs to the store.
             RefusedError: the log is busy, or the store is closed or has failed.
             StoreWriteError: the deletion could not be written to disk, or there is no room for
                 queues.
         """
         self._admission.require_master()
-        require_clients_topic(name)
+        for name in names:
+            require_clients_topic(name)
         with self._appender.appending():
             self._workers.drain()
             # Flushed: no later record gets a place before that, not even after a crash.
-            with self._store.deleted.adding({name: self._flusher.flush()}):
-                self.topics.delete(name)
-                self._store.consumer_offsets.forget(name)
-            self._store.queues.drop(name)
-            self._appender.forget(name)
+            with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):
+                self.topics.delete(names)
+                self._store.consumer_offsets.forget(names)
+            for name in names:
+                self._store.queues.drop(name)
+                self._appender.forget(name)
 
     @property
     def deleted_topics(self) -> Mapping[str, int]:

@@ -132,7 +132,7 @@ def _group_offsets(table: dict[Any, Any]) -> str:
         for queue_id, offset in offsets.items():
             if not _is_number(queue_id, 0, _MAX_INT):
                 return f"{_shown(name)} has a queue {_shown(queue_id)}"
-            if not _is_offset(offset):
+            if not _is_progress(offset):
                 return f"queue {queue_id} of {_shown(name)} has the offset {_shown(offset)}"
     return ""
 
@@ -141,7 +141,7 @@ def _lmq_offsets(table: dict[Any, Any]) -> str:
     for name, offset in table.items():
         if "@" not in str(name):
             return f"{_shown(name)} is not TOPIC@GROUP"
-        if not _is_offset(offset):
+        if not _is_progress(offset):
             return f"{_shown(name)} has the offset {_shown(offset)}"
     return ""
 
@@ -174,6 +174,15 @@ def _version(value: Any) -> str:
 
 def _log_offset(value: Any) -> str:
     return "" if _is_offset(value) else f"is {_shown(value)}, which is not an offset"
+
+
+def _is_progress(value: Any) -> bool:
+    """Return whether a value is an offset of a group, or none.
+
+    Brokers write -1, which JavaScript's clients report of queues from which they have read nothing
+    yet, and take it for no offset.
+    """
+    return _is_offset(value) or (type(value) is int and value == -1)
 
 
 def _is_offset(value: Any) -> bool:

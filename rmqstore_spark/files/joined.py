@@ -50,7 +50,13 @@ def archived_store(files: Files, path: str) -> str | None:
 
 
 def store_id_at(files: Files, path: str) -> str | None:
-    """Return the id of a store; None if it has none that can be read."""
+    """Return the id of a store; None if it has none that can be read.
+
+    A store process tells the id of the store that it serves, in place of the file.
+    """
+    told: str | None = getattr(files, "store_id", None)
+    if told is not None:
+        return told
     try:
         found = files.read(join(path, OWN_FOLDER, STORE_ID_NAME), 0, _MARKER_BYTES)
     except (FileNotFoundError, StoreAccessError):
@@ -154,6 +160,11 @@ class JoinedFiles:
     def store_name(self) -> str | None:
         """The store's own name, if a store process serves its files."""
         return getattr(self._store[0], "store_name", None)
+
+    @property
+    def store_id(self) -> str | None:
+        """The store's id, if a store process serves its files."""
+        return getattr(self._store[0], "store_id", None)
 
     def require_one_log(self) -> None:
         """Check that the parts belong to the same log, as far as a few reads show.

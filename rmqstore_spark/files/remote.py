@@ -201,6 +201,12 @@ class FsspecFiles:
         return name
 
     @property
+    def store_id(self) -> str | None:
+        """The store's id, if a store process serves the files."""
+        found: str | None = getattr(self._here(), "store_id", None)
+        return found
+
+    @property
     def is_written(self) -> bool | None:
         """Whether a process writes the store, as a store process sees it; None if none serves it.
 

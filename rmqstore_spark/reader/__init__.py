@@ -10,6 +10,7 @@ reading    reads a split of any kind
 keys/      finds messages by key, through the index or in the log
 rows/      turns queue entries and records into rows
 queue      reads one ConsumeQueue; `queue_ends` looks up the offsets of many
+before     looks at the records before some offsets
 log/       reads the CommitLog
 lookup     looks up single messages by key, id or time
 transactions    finds the transactions that wait for their end

@@ -105,6 +105,7 @@ def group_offsets(store: Store) -> list[GroupOffset]:
             found += [
                 GroupOffset(group, topic, int(queue_id), offset, latest(topic, int(queue_id)))
                 for queue_id, offset in offsets.items()
+                if offset >= 0  # -1 is none
             ]
     skipped.report()
     return sorted(found)
@@ -118,7 +119,8 @@ def group_offset(store: Store, group: str, topic: str, queue_id: int) -> int | N
     """
     table = _table(store, _CONSUMER_OFFSETS, "offsetTable")
     offsets = table.get(f"{topic}{_TOPIC_GROUP_SEPARATOR}{group}", {})
-    return {int(number): offset for number, offset in offsets.items()}.get(queue_id)
+    found = {int(number): offset for number, offset in offsets.items() if offset >= 0}
+    return found.get(queue_id)
 
 
 def group_names(store: Store) -> list[str]:

@@ -23,6 +23,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
+from rmqstore_spark.files.joined import store_id_at
 from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
@@ -172,6 +173,14 @@ class Store:
     def path(self) -> str:
         """The store directory."""
         return self.directory.path
+
+    @property
+    def store_id(self) -> str | None:
+        """The store's id; None if it has none, because only brokers have written it.
+
+        A copy has the id of its original, and a follower's store an id of its own.
+        """
+        return store_id_at(self.directory.files, self.path)
 
     @property
     def is_closed_cleanly(self) -> bool:

@@ -142,6 +142,8 @@ def test_other_requests_are_answered_while_a_send_creates_its_topic(tmp_path: Pa
             await asyncio.to_thread(eventually, is_writing_topics)
             told = await client.ask_for(Command(RequestCode.GET_BROKER_CONFIG), 30)
             assert told.code == 0
+            await client.ask_for(message(b"second"), 30)  # its topic exists
+            assert not sending.done()
             sending.cancel()
 
     with broker(tmp_path / "store") as served:
@@ -151,4 +153,4 @@ def test_other_requests_are_answered_while_a_send_creates_its_topic(tmp_path: Pa
 
 
 def is_writing_topics() -> bool:
-    return any(is_opening_a_file(t) for t in enumerate_threads() if t.name == "rmqstore-send")
+    return any(is_opening_a_file(t) for t in enumerate_threads() if t.name == "rmqstore-new-topics")

@@ -310,7 +310,8 @@ def test_a_send_whose_client_has_given_up_is_not_stored(tmp_path: Path) -> None:
             asked.append(asyncio.create_task(client.ask(message(b"%d" % n), 30)))
         return list(await asyncio.gather(*asked))
 
-    with broker(path, wait_time_mills_in_send_queue=1) as served:
+    with broker(path, wait_time_mills_in_send_queue=1, flush_disk_type="SYNC_FLUSH") as served:
+        served.store.create_topic("orders", write_queue_nums=4)
         answers = talk(served, work)
     late = [answer for answer in answers if answer.code]
     assert {answer.code for answer in late} == {ResponseCode.SYSTEM_BUSY}

@@ -199,6 +199,28 @@ def test_a_promised_batch_is_not_planned_on_a_fork(master: GrowingStore, tmp_pat
     assert drained(again) == drained(stream(str(master.path)))
 
 
+def test_a_stream_does_not_continue_on_a_fork_of_the_same_sizes(
+    master: GrowingStore, tmp_path: Path
+) -> None:
+    """Only the times of the last messages differ: each at the same place in its log."""
+    fork = copied(master, "fork")
+    late = min(at for key, at in master.physical.items() if key[2] == 499)
+    for file in sorted((fork / "commitlog").iterdir()):
+        data = bytearray(file.read_bytes())
+        for at in (at for at in master.physical.values() if at >= late):
+            place = at - int(file.name)
+            if 0 <= place < len(data):
+                data[place + 63] ^= 1  # the last byte of storeTimestamp
+        file.write_bytes(data)
+    checkpoint: list[str] = []
+    assert len(drained(stream(str(master.path), checkpoint))) == 1500
+    again = stream(both(fork, master.path), checkpoint)
+    assert drained(again) == []
+    assert again.reader._follower._standby.opened[0].spec.url == str(master.path)
+    with pytest.raises(DataLossError, match="a copy that has diverged"):
+        drained(stream(both(fork, copied_alike(fork)), checkpoint))
+
+
 def test_a_replica_that_is_behind_is_not_taken_for_a_loss(master: GrowingStore) -> None:
     behind = copied(master, "behind")
     master.put(300)

@@ -103,7 +103,7 @@ WRONG = {
     ],
     "consumerOffset.json": [
         OFFSETS % each for each in (
-            "[]", '{"T":{0:1}}', '{"T@g":[]}', '{"T@g":7}', '{"T@g":null}', '{"T@g":{0:-1}}',
+            "[]", '{"T":{0:1}}', '{"T@g":[]}', '{"T@g":7}', '{"T@g":null}', '{"T@g":{0:-2}}',
             '{"T@g":{0:1.5}}', '{"T@g":{0:"x"}}', '{"T@g":{0:true}}', '{"T@g":{0:null}}',
             '{"T@g":{0:9223372036854775808}}', '{"T@g":{-1:5}}', '{"T@g":{x:5}}', '{"T@g":{"":5}}',
             '{"T@g":{2147483648:5}}', '{"good@g":{0:5},"T@g":{1:{}}}',
@@ -111,7 +111,7 @@ WRONG = {
     ],
     "lmqConsumerOffset.json": [
         '{"offsetTable":{}}', '{"lmqOffsetTable":[],"offsetTable":{}}',
-        '{"lmqOffsetTable":{"%LMQ%a@g":-1},"offsetTable":{}}',
+        '{"lmqOffsetTable":{"%LMQ%a@g":-2},"offsetTable":{}}',
         '{"lmqOffsetTable":{"%LMQ%a":1},"offsetTable":{}}',
         '{"lmqOffsetTable":{},"offsetTable":{"T@g":{0:"x"}}}',
     ],

@@ -65,6 +65,7 @@ from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
+from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
@@ -211,6 +212,12 @@ def checkpoint(data: bytes) -> Any:
     return vars(Checkpoint.decode(data))
 
 
+def marked(data: bytes) -> Any:
+    """The record that a queue's entry states, as a stream's position takes note of it."""
+    end = body_end(data[:HEAD_SIZE], len(data))
+    return end, fingerprint(data, b"" if end is None else data[end:], len(data))
+
+
 def properties(data: bytes) -> Any:
     """Strings of properties, three of them, with the keys in them."""
     step = min(len(data) // 3, 32_767)
@@ -344,7 +351,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
-    frames, registration, accounts, route, pulled, sends, heartbeat,
+    frames, registration, accounts, route, pulled, sends, heartbeat, marked,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

@@ -224,6 +224,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "route": _tables,
     "sends": lambda: map(encode_frame, _sends()),
     "heartbeat": lambda: [request.body for request in _heartbeats()],
+    "marked": lambda: _stretches(0),
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
     ],

@@ -117,7 +117,7 @@ def test_what_no_broker_accepts_is_skipped_and_logged_once(
     live: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = ["LiveTopic@", "@g", "@", "LiveTopic@a@b", "\ud800@g", "../x@g"]
-    table = {name: {"0": 1} for name in names} | {"LiveTopic@good": {"1": 5}}
+    table = {name: {"0": 1} for name in names} | {"LiveTopic@good": {"1": 5, "2": -1}}
     write(live, "consumerOffset.json", {"offsetTable": table})
     with Store.open(live) as store:
         found = group_offsets(store)
@@ -127,7 +127,7 @@ def test_what_no_broker_accepts_is_skipped_and_logged_once(
 
 
 @pytest.mark.parametrize("content", [[], 1, "null", {}, {"offsetTable": None}, {"offsetTable": []},
-                                     {"offsetTable": {"LiveTopic@g": {"0": -1}}}, ""])  # fmt: skip
+                                     {"offsetTable": {"LiveTopic@g": {"0": -2}}}, ""])  # fmt: skip
 def test_files_of_another_shape_are_damaged(live: Path, content: Any) -> None:
     write(live, "consumerOffset.json", content)
     with Store.open(live) as store:

@@ -2,6 +2,7 @@
 
 topics    topics: created, changed, deleted, and how far they are; who is connected
 groups    consumer groups: created, changed, deleted, and how far they are; their offsets reset
+changes   makes their changes, all that have gathered with one write
 messages  messages by their place in the log, and by key
 tables    the tables that slaves copy
 unsupported  why some requests are refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -62,8 +63,6 @@ class GroupAdministration:
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers of single requests, by code."""
         return {
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete,
             RequestCode.GET_CONSUME_STATS: self._progress,
             RequestCode.GET_BROKER_CONSUME_STATS: self._progress_of_all,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumers_of,
@@ -73,7 +72,8 @@ class GroupAdministration:
 
     # ---- settings
 
-    def _update(self, _: RemotingConnection, request: Command) -> Command:
+    def update(self, _: RemotingConnection, request: Command) -> Command:
+        """Create or change the group that a request names; see `ChangeRequests`."""
         self._catalog.require_master()
         try:
             self._store.groups.update(parse_request(request.body))
@@ -83,18 +83,29 @@ class GroupAdministration:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         return request.answer()
 
-    def _delete(self, connection: RemotingConnection, request: Command) -> Command:
+    def delete(self, connection: RemotingConnection, request: Command) -> Command:
+        """Delete the group that a request names, but not its offsets; see `ChangeRequests`."""
         self._catalog.require_master()
         fields = Fields(request.ext)
-        name = fields.text("groupName")
+        name, _ = fields.text("groupName"), fields.flag("removeOffset")  # which is read later
         try:
             self._store.groups.delete(name)
-            if fields.flag("removeOffset"):
-                self._store.consumer_offsets.forget_group(name)
         except StoreWriteError as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
         _log.info("%s deleted the group %s.", escaped(connection.peer), escaped(name))
         return request.answer()
+
+    def forget_offsets(self, requests: Iterable[Command]) -> None:
+        """Remove the offsets of groups, where requests that deleted them say so.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        deleted = RequestCode.DELETE_SUBSCRIPTIONGROUP
+        fields = [Fields(request.ext) for request in requests if request.code == deleted]
+        gone = [each.text("groupName") for each in fields if each.flag("removeOffset")]
+        if gone:
+            self._store.consumer_offsets.forget_groups(gone)
 
     # ---- progress
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqstore_spark.broker.catalog import Catalog
@@ -11,7 +12,7 @@ from rmqstore_spark.broker.clients import Clients, Member
 from rmqstore_spark.broker.heartbeat import TAG, Subscription, tags_in
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.topics import MOST_QUEUES
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES, require_clients_topic
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -26,7 +27,7 @@ from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
-from rmqstore_spark.remoting.connection import RemotingConnection
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Handler
 
 __all__ = ["TopicAdministration"]
@@ -58,8 +59,6 @@ class TopicAdministration:
     def file_handlers(self) -> dict[int, Handler]:
         """Return the handlers that read and write files, by code."""
         return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
             RequestCode.QUERY_CONSUME_QUEUE: self._queue,
         }
@@ -73,7 +72,8 @@ class TopicAdministration:
 
     # ---- topics
 
-    def _update_topic(self, connection: RemotingConnection, request: Command) -> Command:
+    def update(self, connection: RemotingConnection, request: Command) -> Command:
+        """Create or change the topic that a request names; see `ChangeRequests`."""
         self._catalog.require_master()
         fields = Fields(request.ext)
         name = fields.name("topic")
@@ -103,19 +103,43 @@ class TopicAdministration:
         )  # fmt: skip
         return request.answer()
 
-    def _delete_topic(self, connection: RemotingConnection, request: Command) -> Command:
+    def deleted_name(self, request: Command) -> str:
+        """Return the topic that a request deletes.
+
+        Raises:
+            RemotingError: it may not be deleted.
+            FrameError: the request names none.
+        """
         self._catalog.require_master()
         name = Fields(request.ext).name("topic")
         try:
-            self._store.delete_topic(name)
-            _log.info("%s deleted the topic %s.", escaped(connection.peer), name)
-        except TopicNotFoundError:
-            pass  # as for RocketMQ
+            require_clients_topic(name)
         except OptionError as error:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        return name
+
+    def delete(self, named: Mapping[str, Sequence[Request]]) -> None:
+        """Delete topics together. Those that do not exist are left out, as RocketMQ does it.
+
+        Args:
+            named: the requests for each, by its name.
+
+        Raises:
+            RemotingError: they could not be deleted; nothing has changed.
+        """
+        there = [name for name in named if name in self._store.topics]
+        try:
+            if there:
+                self._store.delete_topics(there)
+        except TopicNotFoundError:  # another thread deleted one of them
+            for name in there:
+                with suppress(TopicNotFoundError):
+                    self._store.delete_topic(name)
         except (RefusedError, StoreWriteError) as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-        return request.answer()
+        for name in there:
+            peer = named[name][0].connection.peer
+            _log.info("%s deleted the topic %s.", escaped(peer), name)
 
     def _topic_stats(self, _: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("topic")

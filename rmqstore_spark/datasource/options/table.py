@@ -83,8 +83,9 @@ OPTIONS: tuple[Option, ...] = (
         None,
         BOTH,
         "Names for the stores, in the order of `path` (a glob's matches are sorted). Names must "
-        "be unique. Offsets in checkpoints contain the broker name, so keep the names when you "
-        "restart a stream. Replicas of a store share one name.",
+        "be unique. A stream that is restarted finds its stores again under other names, with few "
+        "exceptions ([semantics.md](semantics.md#offsets-in-the-checkpoint)). Replicas of a store "
+        "share one name.",
         default_doc="the folder's name; for a folder `store` its parent's name; with `endpoint`, "
         "the name that the store process reports; with `namesrvAddr`, the registered name",
     ),

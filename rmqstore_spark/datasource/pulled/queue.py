@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.errors import CorruptRecordError, SegmentExpiredError
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
+from rmqstore_spark.reader.before import DEAD, NOTHING, Before
 from rmqstore_spark.reader.rows.pulled import record_of
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
@@ -117,14 +119,19 @@ class PulledQueue:
         """Keep the message before an offset, and no other; None: none."""
         self._before = None if pulled is None else (offset - 1, pulled)
 
-    def physical_offset(self, offset: int) -> int:
-        """Return the physical offset of a message, of a kept one without a question.
-
-        Raises:
-            SegmentExpiredError: the broker does not have it.
-            CorruptRecordError: what the broker sent is not this message.
-        """
-        return int(self._record(offset).physical_offset[0])
+    def before(self, offset: int) -> Before:
+        """Look at the record before an offset, at a kept one without a question."""
+        if offset <= self.first_slot:
+            return NOTHING
+        try:
+            record, data = self._record(offset - 1)
+        except SegmentExpiredError:
+            return NOTHING
+        except CorruptRecordError:
+            return Before(DEAD)
+        end = body_end(data, len(data))
+        text = "" if end is None else fingerprint(data, data[end:], len(data))
+        return Before(int(record.physical_offset[0]), text)
 
     def offset_at(self, timestamp: int) -> int | None:
         """Find the first offset whose storeTimestamp is at or past a time; None if there is none.
@@ -158,11 +165,17 @@ class PulledQueue:
 
     def _stored_at(self, offset: int) -> int:
         try:
-            return int(self._record(offset).store_timestamp[0])
+            return int(self._record(offset)[0].store_timestamp[0])
         except SegmentExpiredError:
             return _LONG_AGO
 
-    def _record(self, offset: int) -> Records:
+    def _record(self, offset: int) -> tuple[Records, bytes]:
+        """Return the record of an offset, decoded and as it is stored.
+
+        Raises:
+            SegmentExpiredError: the broker does not have it.
+            CorruptRecordError: what the broker sent is not this message.
+        """
         queue = self.topic, self.queue_id
         if self._before is not None and self._before[0] == offset:
             pulled = self._before[1]
@@ -183,4 +196,4 @@ class PulledQueue:
                 f"{self._client.name} sent something else for offset {offset} of {self.topic}/"
                 f"{self.queue_id}"
             )
-        return found
+        return found, pulled.data

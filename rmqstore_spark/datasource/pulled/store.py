@@ -122,7 +122,7 @@ class PulledStore:
     def look_before(self, offsets: Mapping[QueueName, int]) -> None:
         """Ask for the messages before some offsets, all together, and keep them.
 
-        `physical_offset` of a queue then asks no more for that one. Without this, each queue of
+        `before` of a queue then asks no more for that one. Without this, each queue of
         each micro-batch would wait for answers of its own.
         """
         wanted = [(name, offset) for name, offset in offsets.items() if offset > 0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
@@ -11,116 +11,141 @@ from rmqstore_spark.datasource.resolve import lose
 from rmqstore_spark.datasource.spec import AnyQueue
 from rmqstore_spark.datasource.stores import ChosenQueue
 from rmqstore_spark.datasource.stream.limits import rows_within, share
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.reader.before import UNKNOWN, Before, look_before
 from rmqstore_spark.reader.plan import average_size
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["advanced", "batch_ranges", "limited_ends", "reconciled", "starting_marks"]
+__all__ = [
+    "advanced",
+    "batch_ranges",
+    "before_all",
+    "is_another",
+    "limited_ends",
+    "reconciled",
+    "starting_marks",
+]
 
 Queues = Mapping[QueueKey, ChosenQueue]
 
 _MOST_ENTRIES: Final = 1 << 16
-_UNKNOWN: Final = -1
-_DEAD: Final = -2  # an entry that is not a message
 
 
 def starting_marks(starts: Mapping[QueueKey, int], queues: Queues) -> Offsets:
     """Convert the offsets at which a stream starts to marks."""
-    return {
-        key: Mark(start, physical_before(queues[key].queue, start), start)
-        for key, start in starts.items()
-    }
+    before = before_all(starts, queues)
+    return {key: _mark(start, before[key], start) for key, start in starts.items()}
 
 
-def physical_before(queue: AnyQueue, offset: int) -> int:
-    """Return the physical offset of the entry before an offset; -1 if expired or damaged."""
-    return max(_UNKNOWN, _look_before(queue, offset))
+def _mark(offset: int, before: Before, begin: int | None) -> Mark:
+    return Mark(offset, max(UNKNOWN, before.physical), begin, before.fingerprint)
 
 
-def _look_before(queue: AnyQueue, offset: int) -> int:
-    if offset <= queue.first_slot:
-        return _UNKNOWN
-    try:
-        return queue.physical_offset(offset - 1)
-    except SegmentExpiredError:
-        return _UNKNOWN
-    except CorruptStoreError:
-        return _DEAD
+def before_all(offsets: Mapping[QueueKey, int], queues: Queues) -> dict[QueueKey, Before]:
+    """Look at the records before some offsets, those of one store together.
+
+    Args:
+        offsets: an offset in each queue, at most one past its end.
+        queues: at least the queues of these offsets.
+    """
+    found: dict[QueueKey, Before] = {}
+    of_stores: dict[Store, list[tuple[QueueKey, Queue]]] = {}
+    for key, offset in offsets.items():
+        chosen = queues[key]
+        if isinstance(chosen.store, Store) and isinstance(chosen.queue, Queue):
+            of_stores.setdefault(chosen.store, []).append((key, chosen.queue))
+        elif not isinstance(chosen.queue, Queue):
+            found[key] = chosen.queue.before(offset)
+    for store, own in of_stores.items():
+        looked = look_before(store.log, [(queue, offsets[key]) for key, queue in own])
+        found.update((key, before) for (key, _), before in zip(own, looked, strict=True))
+    return found
 
 
-def _is_another(queue: AnyQueue, mark: Mark) -> bool:
-    """Return whether the entry before a mark has changed since the mark was made."""
-    now = _look_before(queue, mark.next)
-    return now != mark.last_physical and now != _UNKNOWN and mark.last_physical != _UNKNOWN
+def is_another(mark: Mark, now: Before) -> bool:
+    """Return whether the record before a mark has changed since the mark was made."""
+    if UNKNOWN in (now.physical, mark.last_physical):
+        return False
+    if now.physical != mark.last_physical:
+        return True
+    known = now.fingerprint and mark.fingerprint
+    return bool(known) and now.fingerprint != mark.fingerprint
 
 
 def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
     """Compare the marks of a checkpoint to the current queues.
 
     Args:
-        marks: where the next micro-batch starts.
+        marks: where the next micro-batch starts, in queues that exist.
         queues: the queues that the stream reads now.
         options: the query's options.
         checked: marks that were correct before; updated in place.
 
     Returns:
-        The marks. A queue that is new, was cut or was recreated begins at its earliest message. A
-        queue that no longer exists is left out.
+        The marks. A queue that is new, was cut or was recreated begins at its earliest message.
 
     Raises:
         DataLossError: messages are lost, and `failOnDataLoss` is set.
     """
-    result: Offsets = {}
-    for key, mark in marks.items():
-        chosen = queues.get(key)
-        if chosen is None:
-            lose(
-                options, f"Queue {key} no longer exists; the stream had read it up to {mark.next}."
-            )
-            continue
-        # Without new messages, a mark that was correct before is still correct.
-        if chosen.queue.max_offset != mark.next or checked.get(key) != mark:
-            mark = _checked(key, mark, chosen.queue, options)
-            checked[key] = mark
-        result[key] = mark
-    for key, chosen in queues.items():
-        if key not in marks:
-            result[key] = _from_earliest(chosen.queue)
+    # Without new messages, a mark that was correct before is still correct.
+    unsure = {
+        key: mark.next
+        for key, mark in marks.items()
+        if queues[key].queue.max_offset != mark.next or checked.get(key) != mark
+    }
+    before = before_all(
+        {key: at for key, at in unsure.items() if at <= queues[key].queue.max_offset}, queues
+    )
+    again: set[QueueKey] = set()
+    for key in unsure:
+        if not _holds(key, marks[key], queues[key], before.get(key), options):
+            again.add(key)
+    result = {**marks, **_from_earliest([*again, *(queues.keys() - marks.keys())], queues)}
+    checked.update((key, result[key]) for key in unsure)
     return result
 
 
-def _from_earliest(queue: AnyQueue) -> Mark:
-    return Mark(queue.min_offset, physical_before(queue, queue.min_offset), queue.min_offset)
+def _from_earliest(keys: Iterable[QueueKey], queues: Queues) -> Offsets:
+    firsts = {key: queues[key].queue.min_offset for key in keys}
+    return starting_marks(firsts, queues)
 
 
-def _checked(key: QueueKey, mark: Mark, queue: AnyQueue, options: Options) -> Mark:
-    if queue.max_offset < mark.next:
+def _holds(
+    key: QueueKey, mark: Mark, chosen: ChosenQueue, before: Before | None, options: Options
+) -> bool:
+    """Return whether a stream can continue at a mark; if not, that is a loss.
+
+    Args:
+        before: what lies before the mark; None if the queue does not reach it.
+    """
+    queue = chosen.queue
+    if before is None:
         lose(
             options,
             f"The stream had read {key} up to {mark.next}, but the queue now ends at "
             f"{queue.max_offset}: it was cut, or deleted and recreated.",
             f"The stream continues at its first message, {queue.min_offset}.",
         )
-        return _from_earliest(queue)
-    if _is_another(queue, mark):
+        return False
+    if is_another(mark, before):
         lose(
             options,
             f"The stream had read {key} up to {mark.next}, but the message before that offset (at "
             f"{mark.last_physical} in the log) has changed or is missing: the queue was cut, or "
-            "deleted and recreated.",
+            "deleted and recreated, or this is another store, or a copy that has diverged.",
             f"The stream continues at its first message, {queue.min_offset}.",
         )
-        return _from_earliest(queue)
+        return False
     if queue.min_offset > mark.next:
         lose(
             options,
             f"{queue.min_offset - mark.next} messages of {key} have expired unread: the stream "
             f"had read up to {mark.next}, but the queue now begins at {queue.min_offset}.",
         )
-        return _from_earliest(queue)
-    return mark
+        return False
+    return True
 
 
 def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Offsets:
@@ -131,13 +156,12 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
         ends: where it ends; queues that are not in it keep their mark.
         queues: the queues of the marks.
     """
-    result = {}
-    for key, mark in marks.items():
-        end = ends.get(key, mark.next)
-        if end > mark.next:
-            mark = Mark(end, physical_before(queues[key].queue, end), mark.begin)
-        result[key] = mark
-    return result
+    moved = {key: end for key, end in ends.items() if end > marks[key].next}
+    before = before_all(moved, queues)
+    return {
+        **marks,
+        **{key: _mark(end, before[key], marks[key].begin) for key, end in moved.items()},
+    }
 
 
 def limited_ends(
@@ -212,31 +236,33 @@ def batch_ranges(
     Raises:
         DataLossError: messages of the batch no longer exist, and `failOnDataLoss` is set.
     """
+    begins = {key: _begin(key, mark, start) for key, mark in end.items()}
+    begins = {key: begin for key, begin in begins.items() if begin < end[key].next}
+    before = before_all(
+        {
+            key: end[key].next
+            for key in begins
+            if key in queues and end[key].next <= queues[key].queue.max_offset
+        },
+        queues,
+    )
     ranges = {}
-    for key, mark in end.items():
-        begin = mark.begin
-        if begin is None:
-            if key not in start:
-                raise RmqStoreError(
-                    f"The checkpoint has an end offset of {key}, but no start offset. Start the "
-                    "stream with another checkpointLocation and explicit startingOffsets."
-                )
-            begin = start[key].next
-        if begin >= mark.next:
-            continue
+    for key, begin in begins.items():
+        mark = end[key]
         chosen = queues.get(key)
         if chosen is None:
             lose(
                 options,
-                f"Queue {key} no longer exists; offsets {begin} to {mark.next - 1} cannot be read.",
+                f"Queue {key} is not there; offsets {begin} to {mark.next - 1} cannot be read.",
             )
             continue
         queue = chosen.queue
-        if mark.next > queue.max_offset or _is_another(queue, mark):
+        if key not in before or is_another(mark, before[key]):
             lose(
                 options,
                 f"Offsets {begin} to {mark.next - 1} of {key} hold other messages than before: "
-                "the queue was cut, or deleted and recreated.",
+                "the queue was cut, or deleted and recreated, or this is another store, or a copy "
+                "that has diverged.",
             )
             continue
         if begin < queue.min_offset:
@@ -246,3 +272,14 @@ def batch_ranges(
         if begin < mark.next:
             ranges[key] = begin, mark.next
     return ranges
+
+
+def _begin(key: QueueKey, mark: Mark, start: Offsets) -> int:
+    if mark.begin is not None:
+        return mark.begin
+    if key not in start:
+        raise RmqStoreError(
+            f"The checkpoint has an end offset of {key}, but no start offset. Start the stream "
+            "with another checkpointLocation and explicit startingOffsets."
+        )
+    return start[key].next

@@ -8,14 +8,11 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import (
     Mark,
     Offsets,
     QueueKey,
     as_start,
-    decode_offsets,
-    encode_offsets,
     packed_by_topic,
 )
 from rmqstore_spark.datasource.opening import patience_s, rounds
@@ -24,7 +21,7 @@ from rmqstore_spark.datasource.partitions import AnyPartition
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import starting_offsets
 from rmqstore_spark.datasource.spec import SourceBroker
-from rmqstore_spark.datasource.stores import check_topics, open_stores
+from rmqstore_spark.datasource.stores import ChosenQueue, check_topics, open_stores
 from rmqstore_spark.datasource.stream.batch_partitions import batch_partitions
 from rmqstore_spark.datasource.stream.catchup import (
     advanced,
@@ -34,9 +31,11 @@ from rmqstore_spark.datasource.stream.catchup import (
     starting_marks,
 )
 from rmqstore_spark.datasource.stream.group_progress import GroupProgress
+from rmqstore_spark.datasource.stream.kept import KeptPositions
+from rmqstore_spark.datasource.stream.resumed import ResumedStores
 from rmqstore_spark.datasource.stream.standby import Needed, Standby, State
 from rmqstore_spark.datasource.stream.watch import Watch
-from rmqstore_spark.errors import OptionError, ReplicaError, ServiceError
+from rmqstore_spark.errors import ReplicaError, ServiceError, TopicNotFoundError
 
 __all__ = ["Follower"]
 
@@ -72,6 +71,8 @@ class Follower:
             raise
         self._has_brokers = any(isinstance(of, SourceBroker) for of in opened)
         self._standby = Standby(options, opened, self._watch, clock)
+        self._stores = ResumedStores(options, self._standby)
+        self._kept = KeptPositions(options, {of.store.broker_name for of in opened})
         self._strict = replace(options, fail_on_data_loss=True)
         self._progress = self._new_progress()
         self._targets: dict[QueueKey, int] | None = None
@@ -83,6 +84,7 @@ class Follower:
         self._look_again_at = clock()
         self._held_since: float | None = None
         self._newest: dict[str, Any] | None = None
+        self._relists = self._watch.relists
 
     def close(self) -> None:
         """Close the stores."""
@@ -96,7 +98,7 @@ class Follower:
 
     def initial(self) -> dict[str, Any]:
         """Return the offsets at which a new query starts; always the same ones."""
-        return encode_offsets(self._initial)
+        return self._stores.encoded(self._initial)
 
     @cached_property
     def _initial(self) -> Offsets:
@@ -153,6 +155,7 @@ class Follower:
     def _moved(self) -> None:
         """Forget what was known of a store that another replica has taken the place of."""
         self._checked.clear()
+        self._stores.moved()
         self._newest = None
         self._look_anyway = True
         if self._progress is not None:
@@ -176,16 +179,26 @@ class Follower:
         messages before these offsets are processed.
         """
         if start != self._start:
+            (resumed,) = self._resumed(start)
             self._start = start
-            self._known = self._marks = as_start(decode_offsets(start))
+            self._known = self._marks = as_start(resumed)
             self._look_anyway = True
-            self._check_brokers()
             self._read(self._record, (), patience_s(self._options))
+
+    def _resumed(self, *stored: Mapping[str, Any]) -> list[Offsets]:
+        """Decode offsets of a checkpoint, under the names that its stores have now."""
+        patience = patience_s(self._options)
+        return self._read(lambda _: self._stores.resumed(stored), (), patience)
 
     def _record(self, _: Options) -> None:
         progress = self._progress
         if progress is not None:
-            self._past_silence(lambda: progress.record(self._known, self._watch.silent))
+            reached = dict(self._needed())
+            self._past_silence(lambda: progress.record(reached, self._watch.silent))
+
+    def _needed(self) -> list[tuple[QueueKey, Mark]]:
+        """Return the positions from which the stream reads on."""
+        return [(key, mark) for key, mark in self._known.items() if self._kept.reads(key)]
 
     def _past_silence(self, work: Callable[[], T]) -> T:
         """Do something without brokers that do not answer, also if one falls silent meanwhile.
@@ -206,36 +219,6 @@ class Follower:
                     return work()  # it may take longer
                 self._look_anyway = True
 
-    def _check_brokers(self) -> None:
-        """Refuse replicas that answer under another name than when the query ran before.
-
-        Their queues would count as new ones, and be read again. So would those of a broker that no
-        name server knows now, when it comes back.
-        """
-        self._require_routes(self._known)
-        if not self._standby.has_replicas or self._options.broker_names is not None:
-            return
-        names = {of.store.broker_name for of in self._standby.opened}
-        others = {key.broker for key in self._known} - names
-        if others:
-            raise OptionError(
-                f"The checkpoint holds offsets of {some(sorted(others))}, and the replicas that "
-                f"answer are called {some(sorted(names))}. Set option brokerNames to the names in "
-                "the checkpoint."
-            )
-
-    def _require_routes(self, offsets: Offsets) -> None:
-        if not (self._options.name_servers and self._options.fail_on_data_loss):
-            return
-        names = {of.store.broker_name for of in self._standby.opened}
-        gone = {key.broker for key in offsets} - names
-        if gone:
-            raise ServiceError(
-                f"No name server knows the broker {some(sorted(gone))} now, which the checkpoint "
-                "has offsets of. Start it; the stream then continues from its checkpoint. "
-                "failOnDataLoss=false leaves out what it holds."
-            )
-
     def latest(self, *, limited: bool) -> dict[str, Any] | None:
         """Return the offsets up to which the next micro-batch can read, or None without news.
 
@@ -247,7 +230,7 @@ class Follower:
         """
         if self._clock() < self._look_again_at:
             return None
-        needed = list(self._known.items())
+        needed = self._needed() if self._standby.has_replicas else []
         if self._standby.has_replicas and self._standby.prefer(needed):
             self._moved()
         patience = patience_s(self._options) if self.is_at_end else 0.0
@@ -270,19 +253,23 @@ class Follower:
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
+            if self._relists != self._watch.relists:
+                self._relists = self._watch.relists
+                self._checked.clear()
         # Messages that are held back are checked again when their delay is over, not at every look.
         released = self._held_since is not None and (not limited or self._is_overdue)
         if not (self._look_anyway or released):
             return None
         end = self._next(options, limited)
         self._look_anyway = False
-        return None if end is None else encode_offsets(end)
+        return None if end is None else self._stores.encoded(end)
 
     def _next(self, options: Options, limited: bool) -> Offsets | None:
         queues = self._watch.queues
-        silent = self._watch.silent
-        left = {key: mark for key, mark in self._marks.items() if key.broker in silent}
-        marks = {key: mark for key, mark in self._marks.items() if key not in left}
+        left = self._kept.of(self._marks, queues, self._watch.silent, options)
+        marks = {key: mark for key, mark in self._marks.items() if key in queues}
+        for key in left:
+            self._checked.pop(key, None)
         self._watch.look_before(
             {
                 key: mark.next
@@ -351,8 +338,7 @@ class Follower:
         """
         if start == end:
             return []  # although the end still holds where an earlier micro-batch began
-        first, last = decode_offsets(start), decode_offsets(end)
-        self._require_routes(last)
+        first, last = self._resumed(start, end)
         partitions = self._read(
             lambda options: self._plan(options, first, last),
             list(_held_for(first, last)),
@@ -364,8 +350,23 @@ class Follower:
     def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[AnyPartition]:
         if any(key.broker in self._watch.silent for key, _ in _held_for(start, end)):
             self._watch.require_answers()
-        ranges = batch_ranges(start, end, self._watch.queues, options)
+        queues = {**self._watch.queues, **self._promised(start, end)}
+        ranges = batch_ranges(start, end, queues, options)
         return batch_partitions(self._standby.opened, ranges, self._options)
+
+    def _promised(self, start: Offsets, end: Offsets) -> dict[QueueKey, ChosenQueue]:
+        """Return the queues of a micro-batch that are not chosen any more.
+
+        It was planned before that. Its messages are in no other micro-batch.
+        """
+        stores = {of.store.broker_name: of.store for of in self._standby.opened}
+        found: dict[QueueKey, ChosenQueue] = {}
+        for key, _ in _held_for(start, end):
+            if key not in self._watch.queues and key.broker in stores:
+                store = stores[key.broker]
+                with suppress(TopicNotFoundError):
+                    found[key] = ChosenQueue(key, store, store.queue(key.topic, key.queue_id))
+        return found
 
 
 def _held_for(start: Offsets, end: Offsets) -> Iterator[tuple[QueueKey, Mark]]:

@@ -176,7 +176,7 @@ class Standby:
             for key, mark in needed:
                 if key.broker != broker:
                     continue
-                end = QueueEnd(mark.next, mark.last_physical)
+                end = QueueEnd(mark.next, mark.last_physical, mark.fingerprint)
                 queue = held_queue(store, key.topic, key.queue_id, end)
                 if queue.min_offset > mark.next:
                     raise ReplicaError(

@@ -51,6 +51,8 @@ class Watch:
         queues: the queues that the stream reads, as of the last look, without those of brokers that
             do not answer.
         silent: the names of these brokers.
+        relists: how often the folders of queues were listed again, by now: what was checked before
+            may have been deleted and created again since.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Watch:
         self._watches = {store: _watch(options, store, clock) for store in stores}
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self.silent: frozenset[str] = frozenset()
+        self.relists = 0
         self._collect()
 
     def look(self) -> bool:
@@ -143,6 +146,9 @@ class Watch:
             if not isinstance(watch, StoreWatch) and watch.silence is not None
         }
         self.silent = frozenset(store.broker_name for store in silent)
+        self.relists = sum(
+            watch.relists for watch in self._watches.values() if isinstance(watch, StoreWatch)
+        )
         self.queues = {
             key: chosen
             for store, watch in self._watches.items()
@@ -175,6 +181,7 @@ class StoreWatch:
 
     Attributes:
         queues: the queues that the stream reads.
+        relists: how often their folders were listed again.
     """
 
     def __init__(self, options: Options, store: Store, clock: Callable[[], float]) -> None:
@@ -191,6 +198,7 @@ class StoreWatch:
         self._grown = self._is_urgent = False
         self._awaited: dict[QueueKey, _Awaited] = {}
         self._awaited_next = now
+        self.relists = 0
         self.check()
 
     def look(self) -> bool:
@@ -212,7 +220,8 @@ class StoreWatch:
         else:
             quiet = max(0.1, (now - self._moved) / 2)
             due = since >= max(_IDLE * self._cost, min(_LONGEST, quiet))
-        return (due and self.check(relist=now >= self._relist_at)) or arrived
+        relist = due and now >= self._relist_at
+        return (due and self.check(relist=relist)) or arrived or relist
 
     def _await_named(self, now: float) -> None:
         """Note which queues the new records will come into. If unknown, check all queues."""
@@ -254,6 +263,7 @@ class StoreWatch:
             relist: list all folders again.
         """
         begin = self._clock()
+        self.relists += relist
         grown, self._grown, self._is_urgent = self._grown, False, False
         changed = False
         if not self.queues or relist or (grown and begin - self._topology >= _LISTING):

@@ -69,4 +69,4 @@ class ReplicaDeletions:
                             "The master deleted the topic %s. %d queues were removed.",
                             topic, dropped,
                         )  # fmt: skip
-                    store.consumer_offsets.forget(topic)
+                store.consumer_offsets.forget(new)

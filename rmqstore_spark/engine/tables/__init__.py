@@ -1,6 +1,7 @@
 """State that a store keeps beside its log.
 
 config_file        a file of `config/`, and its backup
+changes            writes many changes of a table at once
 topics             reads and writes `config/topics.json`
 consumer_offsets   moves the offsets of consumer groups in `config/consumerOffset.json`
 groups             reads `config/subscriptionGroup.json`, and adds groups to it

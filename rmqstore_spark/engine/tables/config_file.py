@@ -36,6 +36,7 @@ class ConfigFile:
         self.path = os.path.join(store, "config", f"{name}.json")
         self._name = name
         self.value: dict[str, Any] = read_config(LocalFiles(), self.path) or {}
+        self._data: bytes | None = None  # of the value, once it was written
 
     def replace(self, value: dict[str, Any]) -> None:
         """Write a new content, and the old one as the backup. Both are on disk afterwards.
@@ -47,7 +48,8 @@ class ConfigFile:
         reach(f"{self._name}.before_write")
         make_folder(os.path.dirname(self.path))
         if os.path.exists(self.path):
-            replace_file(f"{self.path}.bak", dump_fastjson(self.value).encode())
+            before = self._data or dump_fastjson(self.value).encode()
+            replace_file(f"{self.path}.bak", before)
             reach(f"{self._name}.after_backup")
         replace_file(self.path, data)
-        self.value = value
+        self.value, self._data = value, data

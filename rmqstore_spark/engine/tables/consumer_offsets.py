@@ -7,8 +7,9 @@ An offset that Spark commits is on disk when that is answered, and moves forward
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
@@ -25,6 +26,8 @@ __all__ = ["ConsumerOffsets"]
 
 _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
+
+_log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"
 _MOST_OFFSET: Final = (1 << 63) - 1
@@ -237,22 +240,22 @@ class ConsumerOffsets:
         topic, queue_id = queue
         return self._ends.get(topic, {}).get(queue_id, (0, -1))[1]
 
-    def forget(self, topic: str) -> None:
-        """Remove the offsets of all groups in a topic that is deleted.
+    def forget(self, topics: Collection[str]) -> None:
+        """Remove the offsets of all groups in topics that are deleted.
 
         Raises:
             StoreWriteError: the file could not be written.
         """
-        self._forget(lambda name: name.partition("@")[0] == topic)
+        self._forget(lambda name: name.partition("@")[0] in topics)
 
-    def forget_group(self, group: str) -> None:
-        """Remove the offsets of a group that is deleted. The store's own group stays.
+    def forget_groups(self, groups: Collection[str]) -> None:
+        """Remove the offsets of groups that are deleted. The store's own group stays.
 
         Raises:
             StoreWriteError: the file could not be written.
         """
-        if group != TRANS_GROUP:
-            self._forget(lambda name: name.rpartition("@")[2] == group)
+        gone = set(groups) - {TRANS_GROUP}
+        self._forget(lambda name: name.rpartition("@")[2] in gone)
 
     def _forget(self, is_gone: Callable[[str], bool]) -> None:
         with self._writing:
@@ -266,6 +269,12 @@ def _opened(store: str) -> ConfigFile:
     file = ConfigFile(store, "consumerOffset")
     table = _objects(file.value.get(_TABLE))
     file.value[_TABLE] = {name: _numbered(held) for name, held in table.items()}
+    none = sum(at < 0 for held in table.values() for at in held.values())
+    if none:
+        _log.warning(
+            "%s: %d offsets are -1, as some clients report before they have read anything. Where "
+            "a group has -1, it starts as a new group does.", file.path, none,
+        )  # fmt: skip
     return file
 
 

@@ -6,11 +6,12 @@ project does not know are preserved.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.engine.tables.changes import Changes
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.configshapes import is_data_version, is_group_entry
@@ -80,6 +81,18 @@ class ConsumerGroup:
         )
 
 
+class _Content(NamedTuple):
+    """The content of the table.
+
+    Attributes:
+        table: the entries of the file, by name.
+        version: the `dataVersion` to write; None: the next one.
+    """
+
+    table: dict[str, Any]
+    version: dict[str, Any] | None = None
+
+
 class ConsumerGroups:
     """The consumer groups of a store. Thread-safe.
 
@@ -95,9 +108,14 @@ class ConsumerGroups:
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
         self._clock = clock
         self._most = most
-        self._lock = threading.Lock()
         self._file = ConfigFile(store, "subscriptionGroup")
-        self._groups = dict(_read(self._table))
+        self._groups: dict[str, ConsumerGroup] = {}
+        self._changes = Changes(_Content(self._file.value.get(_TABLE, {})), self._write)
+        self._take(self._changes.held.table)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Write all changes that the body makes with one write; see `TopicTable.together`."""
+        return self._changes.changing()
 
     def get(self, name: str) -> ConsumerGroup | None:
         """Return a group, or None if it does not exist."""
@@ -116,14 +134,14 @@ class ConsumerGroups:
         fault = group_fault(name, "consumer")
         if fault is not None:
             raise OptionError(fault)
-        with self._lock:
-            if name in self._groups:
-                return self._groups[name]
-            if len(self._groups) >= self._most:
-                raise OptionError(f"There are {self._most} consumer groups, the maximum.")
-            self._replace({**self._table, name: {**_USUAL, "groupName": name}})
-            self._groups[name] = ConsumerGroup.from_json(name, _USUAL)
-            return self._groups[name]
+        with self._changes.changing():
+            table = self._changes.now.table
+            if name not in table:
+                if len(table) >= self._most:
+                    raise OptionError(f"There are {self._most} consumer groups, the maximum.")
+                table = {**table, name: {**_USUAL, "groupName": name}}
+                self._changes.set(_Content(table))
+            return ConsumerGroup.from_json(name, table[name])
 
     def update(self, raw: Mapping[str, Any]) -> ConsumerGroup:
         """Change the settings of a group, or create it; settings that are not given stay.
@@ -144,13 +162,12 @@ class ConsumerGroups:
             if type(given) is not type(usual) or is_bound:
                 kind = "true or false" if type(usual) is bool else f"from 0 to {_MOST_NUMBER}"
                 raise OptionError(f"{key} must be {kind}.")
-        self.create(name)
-        with self._lock:
-            table = self._table
+        with self._changes.changing():
+            self.create(name)
+            table = self._changes.now.table
             made = {**table[name], **{key: raw[key] for key in _USUAL if key in raw}}
-            self._replace({**table, name: made})
-            found = self._groups[name] = ConsumerGroup.from_json(name, made)
-            return found
+            self._changes.set(_Content({**table, name: made}))
+            return ConsumerGroup.from_json(name, made)
 
     def delete(self, name: str) -> None:
         """Delete a group, if it exists. Its offsets stay.
@@ -158,15 +175,15 @@ class ConsumerGroups:
         Raises:
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        with self._lock:
-            if name in self._groups:
-                self._replace({key: held for key, held in self._table.items() if key != name})
-                del self._groups[name]
+        with self._changes.changing():
+            table = self._changes.now.table
+            if name in table:
+                left = {key: held for key, held in table.items() if key != name}
+                self._changes.set(_Content(left))
 
     def names(self) -> list[str]:
         """Return the names of all groups, in order."""
-        with self._lock:
-            return sorted(self._groups)
+        return sorted(self._groups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the groups and the number of their last change, as a broker's file has them."""
@@ -185,8 +202,8 @@ class ConsumerGroups:
         Raises:
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        version = value.get(_VERSION)
-        with self._lock:
+        version: Any = value.get(_VERSION)
+        with self._changes.changing():
             if version == self._file.value.get(_VERSION) and _TABLE in self._file.value:
                 return
             table = {
@@ -195,21 +212,19 @@ class ConsumerGroups:
                 if isinstance(name, str) and is_safe_group_name(name) and is_group_entry(raw)
             }
             sound = version if is_data_version(version) else {}
-            self._file.replace({_VERSION: sound, _TABLE: table})
-            self._groups = dict(_read(table))
+            self._changes.set(_Content(table, sound))
 
-    @property
-    def _table(self) -> dict[str, Any]:
-        table: dict[str, Any] = self._file.value.get(_TABLE, {})
-        return table
+    def _write(self, content: _Content) -> None:
+        version = content.version
+        if version is None:
+            old = self._file.value.get(_VERSION) or {}
+            version = {"counter": (old.get("counter") or 0) + 1, "timestamp": self._clock()}
+        self._file.replace({**self._file.value, _VERSION: version, _TABLE: content.table})
+        self._take(content.table)
 
-    def _replace(self, table: dict[str, Any]) -> None:
-        old = self._file.value.get(_VERSION) or {}
-        version = {"counter": (old.get("counter") or 0) + 1, "timestamp": self._clock()}
-        self._file.replace({**self._file.value, _VERSION: version, _TABLE: table})
-
-
-def _read(table: Mapping[str, Any]) -> Iterator[tuple[str, ConsumerGroup]]:
-    for name, raw in table.items():
-        if is_safe_group_name(name):
-            yield name, ConsumerGroup.from_json(name, raw)
+    def _take(self, table: Mapping[str, Any]) -> None:
+        self._groups = {
+            name: ConsumerGroup.from_json(name, raw)
+            for name, raw in table.items()
+            if is_safe_group_name(name)
+        }

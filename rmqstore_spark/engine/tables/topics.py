@@ -7,12 +7,13 @@ Fields that this project does not know are preserved.
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
+from rmqstore_spark.engine.tables.changes import Changes
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
@@ -107,6 +108,28 @@ class TopicConfig:
         return cls(name, read, write, perm, rest)
 
 
+class _Content(NamedTuple):
+    """The content of the table.
+
+    Attributes:
+        topics: by name.
+        version: the `dataVersion` to write; None: the next one.
+    """
+
+    topics: dict[str, TopicConfig]
+    version: dict[str, Any] | None = None
+
+
+class _Wanted:
+    """Topics that a thread wants to create, and what came of it."""
+
+    def __init__(self, topics: Sequence[TopicConfig]) -> None:
+        self.topics = topics
+        self.made: list[TopicConfig] = []
+        self.error: BaseException | None = None
+        self.is_done = False
+
+
 class TopicWatcher(Protocol):
     """Wants to know when topics have changed."""
 
@@ -128,10 +151,11 @@ class TopicTable:
         self.path = self._file.path
         self._clock = clock
         self._most = most
-        self._lock = threading.Lock()
         self._unknown: dict[str, Any] = {}
         self._watchers: tuple[TopicWatcher, ...] = ()
-        self._topics = dict(self._load())
+        self._topics = dict(self._load())  # replaced, never changed: any thread may read it
+        self._changes = Changes(_Content(self._topics), self._write)
+        self._waiting: deque[_Wanted] = deque()
 
     def _load(self) -> Iterator[tuple[str, TopicConfig]]:
         for name, raw in _table_of(self._file.value).items():
@@ -201,18 +225,49 @@ class TopicTable:
             OptionError: no broker accepts a name, or there are too many topics.
             StoreWriteError: the file could not be written.
         """
-        with self._lock:
-            made = {topic.name: topic for topic in wanted if topic.name not in self._topics}
+        mine = _Wanted(wanted)
+        self._waiting.append(mine)
+        with self._changes.changing():
+            if not mine.is_done and self._changes.is_outermost:
+                self._create_waiting()
+            elif not mine.is_done:
+                self._waiting.remove(mine)
+                self._make(mine)
+        if mine.error is not None:
+            raise mine.error
+        return mine.made
+
+    def _create_waiting(self) -> None:
+        """Create what threads have wanted while this one waited for its turn: with one write."""
+        wanted = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        for each in wanted:
+            self._make(each)
+        try:
+            self._changes.write()
+        except BaseException as error:
+            for each in wanted:
+                each.error = each.error or error
+            raise
+
+    def _make(self, wanted: _Wanted) -> None:
+        wanted.is_done = True
+        topics = self._changes.now.topics
+        made = {topic.name: topic for topic in wanted.topics if topic.name not in topics}
+        try:
             for name in made:
                 _require_name(name)
-            if made and len(self._topics) + len(made) > self._most:
+            if made and len(topics) + len(made) > self._most:
                 raise OptionError(
-                    f"there are {len(self._topics)} topics, and maxTopics is {self._most}. "
+                    f"there are {len(topics)} topics, and maxTopics is {self._most}. "
                     "Delete some, or raise maxTopics."
                 )
-            if made:
-                self._replace({**self._topics, **made})
-            return [self._topics[topic.name] for topic in wanted]
+        except OptionError as error:
+            wanted.error = error
+            return
+        if made:
+            topics = {**topics, **made}
+            self._changes.set(_Content(topics))
+        wanted.made = [topics[topic.name] for topic in wanted.topics]
 
     def restore(self, routes: Iterable[tuple[str, int]]) -> None:
         """Create topics that were deleted while messages for them waited.
@@ -246,7 +301,7 @@ class TopicTable:
             OptionError: no broker accepts a number.
             StoreWriteError: the file could not be written.
         """
-        with self._lock:
+        with self._changes.changing():
             old = self._require(name)
             changed = replace(
                 old,
@@ -258,19 +313,21 @@ class TopicTable:
                 rest=old.rest if order is None else {**old.rest, _ORDER: order},
             )
             if changed != old:
-                self._replace({**self._topics, name: changed})
+                self._changes.set(_Content({**self._changes.now.topics, name: changed}))
             return changed
 
-    def delete(self, name: str) -> None:
-        """Remove a topic. The caller removes its queues.
+    def delete(self, names: Collection[str]) -> None:
+        """Remove topics, all of them or none. The caller removes their queues.
 
         Raises:
             TopicNotFoundError: there is no such topic.
             StoreWriteError: the file could not be written.
         """
-        with self._lock:
-            self._require(name)
-            self._replace({n: t for n, t in self._topics.items() if n != name})
+        with self._changes.changing():
+            for name in names:
+                self._require(name)
+            left = {n: t for n, t in self._changes.now.topics.items() if n not in names}
+            self._changes.set(_Content(left))
 
     def renew(self) -> None:
         """Give the table a new version, as if a topic had changed.
@@ -278,8 +335,8 @@ class TopicTable:
         Raises:
             StoreWriteError: the file could not be written.
         """
-        with self._lock:
-            self._replace(self._topics)
+        with self._changes.changing():
+            self._changes.set(_Content(self._changes.now.topics))
 
     def follow(self, value: dict[str, Any]) -> None:
         """Replace all topics by a master's, unless its version is the one that is held.
@@ -291,7 +348,7 @@ class TopicTable:
         Raises:
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        with self._lock:
+        with self._changes.changing():
             version: Any = value.get("dataVersion")
             if not is_data_version(version) or version == self._file.value.get("dataVersion"):
                 return
@@ -303,10 +360,18 @@ class TopicTable:
                         topics[name] = TopicConfig.from_json(name, raw)
                 if len(topics) == self._most:
                     break
-            self._write(topics, version)
+            self._changes.set(_Content(topics, version))
+
+    def together(self) -> AbstractContextManager[None]:
+        """Write all changes that the body makes with one write, at its end; none before counts.
+
+        Other threads cannot change topics meanwhile. The context manager raises StoreWriteError if
+        the file could not be written.
+        """
+        return self._changes.changing()
 
     def _require(self, name: str) -> TopicConfig:
-        topic = self._topics.get(name)
+        topic = self._changes.now.topics.get(name)
         if topic is None:
             raise TopicNotFoundError(
                 f"there is no topic {name[:MAX_TOPIC_LENGTH]!r} in {self.path}. `rmqstore "
@@ -314,20 +379,17 @@ class TopicTable:
             )
         return topic
 
-    def _replace(self, topics: dict[str, TopicConfig]) -> None:
-        """Write the file, then change the table."""
-        old = self._file.value.get("dataVersion")
-        version = dict(old) if isinstance(old, dict) else {}
-        counter = version.get("counter")
-        version["counter"] = (counter if type(counter) is int else 0) + 1
-        version["timestamp"] = self._clock()
-        self._write(topics, version)
-
-    def _write(self, topics: dict[str, TopicConfig], version: dict[str, Any]) -> None:
-        table = {**self._unknown, **{name: topic.to_json() for name, topic in topics.items()}}
-        made = {**self._file.value, "dataVersion": version, "topicConfigTable": table}
-        self._file.replace(made)
-        self._topics = topics
+    def _write(self, content: _Content) -> None:
+        version = content.version
+        if version is None:
+            old = self.version
+            version = {
+                **old, "counter": (old.get("counter") or 0) + 1, "timestamp": self._clock(),
+            }  # fmt: skip
+        topics = {name: topic.to_json() for name, topic in content.topics.items()}
+        table = {**self._unknown, **topics}
+        self._file.replace({**self._file.value, "dataVersion": version, "topicConfigTable": table})
+        self._topics = content.topics
         for watcher in self._watchers:
             watcher.topics_changed()
 

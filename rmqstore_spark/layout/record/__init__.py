@@ -9,6 +9,7 @@ addressee    REAL_TOPIC and REAL_QID: the queue of a message that waits in anoth
 half         makes half messages, and what is stored when they are ended
 block        checks, numbers and stamps encoded records on their way into a store
 delayed      moves messages with a delay level to their schedule queues, and back when due
+fingerprint  tells two records apart without their bodies
 extent       how far a Spark batch reaches, as its first record says
 retarget     copies records to another topic and queue
 """

@@ -66,7 +66,7 @@ def test_a_damaged_file_without_a_sound_backup_stops_the_start(
     StoreWriter.open(used, config()).close()
 
 
-@pytest.mark.parametrize("text", [None, *OTHERS, '{"offsetTable":{"orders@g":{0:-1}}}'])
+@pytest.mark.parametrize("text", [None, *OTHERS, '{"offsetTable":{"orders@g":{0:-2}}}'])
 def test_the_progress_of_a_backup_is_used_and_told(
     used: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -83,6 +83,19 @@ def test_the_progress_of_a_backup_is_used_and_told(
     assert f"{file}.bak is used, so the progress of consumer groups may be older" in told[0]
     found: Any = parse_fastjson(file.read_text())
     assert found["offsetTable"] == {"orders@g": {"0": 3}}
+
+
+def test_what_clients_report_before_they_have_read_is_no_damage(
+    used: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """JavaScript's clients report -1, and a broker stores that."""
+    file = used / "config" / "consumerOffset.json"
+    file.write_text('{"offsetTable":{"orders@g":{0:2},"orders@js":{0:-1}}}')
+    with StoreWriter.open(used, config()) as store:
+        assert offsets(store) == {"orders@g": {0: 2}, "orders@js": {}}
+        assert store.consumer_offsets.get("js", "orders", 0) == -1
+        assert store.commit_offsets("js", {"orders": {0: 1}}) == 1
+    assert any("1 offsets are -1" in record.getMessage() for record in caplog.records)
 
 
 def test_a_new_store_says_nothing(used: Path, caplog: pytest.LogCaptureFixture) -> None:

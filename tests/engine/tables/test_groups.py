@@ -25,7 +25,7 @@ def test_a_group_is_created_as_a_broker_creates_it(tmp_path: Path) -> None:
     assert table.get("billing") is None
     made = table.create("billing")
     assert (made.retry_queues, made.retry_times, made.may_consume) == (1, 16, True)
-    assert table.create("billing") is table.get("billing") is made
+    assert table.create("billing") == table.get("billing") == made
     assert written(tmp_path) == {
         "dataVersion": {"counter": 1, "timestamp": 1_790_000_000_000},
         "subscriptionGroupTable": {

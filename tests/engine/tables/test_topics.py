@@ -120,9 +120,9 @@ def test_topics_go_and_come(tmp_path: Path) -> None:
     topics.create("B", 1, 1)
     with pytest.raises(OptionError, match="maxTopics is 2"):
         topics.create("C", 1, 1)
-    topics.delete("A")
+    topics.delete(["A"])
     topics.create("C", 1, 1)
-    for missing in (lambda: topics.delete("A"), lambda: topics.update("A", perm=2)):
+    for missing in (lambda: topics.delete(["A"]), lambda: topics.update("A", perm=2)):
         with pytest.raises(TopicNotFoundError, match="'A'"):
             missing()
     assert sorted(written(tmp_path)["topicConfigTable"]) == ["B", "C"]

@@ -1,0 +1,119 @@
+"""Keep the positions of what a stream does not read now, so that it continues there later.
+
+A store that is left out, a topic or queue that the options do not choose any more, and one that is
+gone: each keeps its position in the checkpoint. When it is read again, the record before the
+position tells whether it is still the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+
+from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.offsets import Offsets, QueueKey
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.resolve import lose
+from rmqstore_spark.datasource.stores import ChosenQueue, wants_queue
+from rmqstore_spark.reader.before import UNKNOWN
+
+__all__ = ["KeptPositions"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+
+class KeptPositions:
+    """The positions of queues that the stream does not read.
+
+    Args:
+        options: the stream's options.
+        stores: the names of the stores that it reads.
+    """
+
+    def __init__(self, options: Options, stores: AbstractSet[str]) -> None:
+        self._options = options
+        self._stores = stores
+        self._gone: set[QueueKey] = set()
+        self._told: set[QueueKey] = set()
+
+    def reads(self, key: QueueKey) -> bool:
+        """Return whether the stream reads a queue, as far as it is known."""
+        if key.broker not in self._stores or key in self._gone:
+            return False
+        return wants_queue(self._options, key.topic, key.queue_id)
+
+    def of(
+        self,
+        marks: Offsets,
+        queues: Mapping[QueueKey, ChosenQueue],
+        silent: AbstractSet[str],
+        options: Options,
+    ) -> Offsets:
+        """Return the positions to keep.
+
+        Args:
+            marks: the positions of the stream.
+            queues: the queues that it reads.
+            silent: the brokers that do not answer, of whose queues nothing is known.
+            options: the stream's options, or those that allow for no loss.
+
+        Raises:
+            DataLossError: a queue does not exist any more, and `failOnDataLoss` is set.
+        """
+        kept: Offsets = {}
+        unchosen: list[QueueKey] = []
+        self._gone -= queues.keys()
+        self._told -= queues.keys()
+        for key, mark in marks.items():
+            if key in queues:
+                continue
+            if key.broker not in self._stores or key.broker in silent:
+                kept[key] = mark
+            elif not wants_queue(self._options, key.topic, key.queue_id):
+                kept[key] = mark
+                unchosen.append(key)
+            else:
+                self._lose(key, mark.next, options)
+                if mark.last_physical != UNKNOWN or not mark.next:
+                    kept[key] = mark  # else nothing would show that it was created again
+        self._tell(unchosen, queues)
+        return kept
+
+    def _lose(self, key: QueueKey, reached: int, options: Options) -> None:
+        if key in self._gone:
+            return
+        lose(
+            options,
+            f"Queue {key} no longer exists, or may not be read any more (readQueueNums, perm); the "
+            f"stream had read it up to {reached}.",
+            "Its position is kept: if it is there again, the stream continues there.",
+        )
+        self._gone.add(key)
+
+    def _tell(self, keys: list[QueueKey], queues: Mapping[QueueKey, ChosenQueue]) -> None:
+        """Warn once of what is not chosen any more."""
+        new = [key for key in keys if key not in self._told]
+        if not new:
+            return
+        self._told.update(new)
+        topics = {key.topic for key in queues}
+        names = dict.fromkeys(
+            f"queue {key}" if key.topic in topics else f"topic {key.topic} of {key.broker}"
+            for key in sorted(new)
+        )
+        _log.warning(
+            "Not chosen any more: %s. The stream does not read it, and keeps its position in the "
+            "checkpoint: if the options (%s) choose it again, the stream continues there.",
+            some(names),
+            _choosing(self._options),
+        )
+
+
+def _choosing(options: Options) -> str:
+    """Return the option that chooses topics."""
+    if options.assign is not None:
+        return "assign"
+    if options.topics is not None:
+        return "subscribe"
+    return "subscribePattern" if options.pattern is not None else "includeSystemTopics"

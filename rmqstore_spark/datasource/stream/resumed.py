@@ -1,0 +1,141 @@
+"""Resume a stream from a checkpoint: its offsets under the names that its stores have now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
+
+from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.offsets import (
+    Offsets,
+    StoresOf,
+    decode_offsets,
+    decode_stores,
+    encode_offsets,
+)
+from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.stream.identity import StorePlaces, find_stores, ids_of, renamed
+from rmqstore_spark.datasource.stream.standby import Standby
+from rmqstore_spark.errors import DataLossError, OptionError, ServiceError
+
+__all__ = ["ResumedStores"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+_REMEMBERED: Final = 8
+"""Only a restart, a rename and a new store bring new ones."""
+
+
+class ResumedStores:
+    """The stores of a stream, and those of its checkpoint.
+
+    Args:
+        options: the stream's options.
+        standby: the stores that are read.
+    """
+
+    def __init__(self, options: Options, standby: Standby) -> None:
+        self._options = options
+        self._standby = standby
+        self._found: dict[Hashable, StorePlaces] = {}
+        self._ids: Mapping[str, str] | None = None
+        self._missing: dict[str, str] = {}
+        self._told: frozenset[str] = frozenset()
+
+    def moved(self) -> None:
+        """Take note that another replica is read: it has an id of its own."""
+        self._ids = None
+
+    @property
+    def _ids_now(self) -> Mapping[str, str]:
+        if self._ids is None:
+            self._ids = ids_of(self._standby.opened)
+        return self._ids
+
+    def encoded(self, offsets: Offsets) -> dict[str, Any]:
+        """Encode offsets of this stream for its checkpoint."""
+        brokers = {key.broker for key in offsets}
+        ids = {name: found for name, found in self._ids_now.items() if name in brokers}
+        ids.update((name, found) for name, found in self._missing.items() if found)
+        stores = StoresOf(ids, frozenset(self._missing))
+        names = {name: name for name in brokers if name not in self._missing}
+        self._remember(_key(offsets, stores), StorePlaces(names, stores.left_out))
+        return encode_offsets(offsets, stores)
+
+    def resumed(self, stored: Sequence[Mapping[str, Any]]) -> list[Offsets]:
+        """Decode offsets of the checkpoint; they may be from before and after a store was renamed.
+
+        Raises:
+            RmqStoreError: they are damaged.
+            OptionError: a store of the checkpoint is not there, but another one.
+            DataLossError: one is not there, and `failOnDataLoss` is set.
+            ServiceError: no name server knows a broker, and `failOnDataLoss` is set.
+        """
+        return [self._resumed(each) for each in stored]
+
+    def _resumed(self, stored: Mapping[str, Any]) -> Offsets:
+        offsets, stores = decode_offsets(stored), decode_stores(stored)
+        key = _key(offsets, stores)
+        found = self._found.get(key)
+        if found is None:
+            found = find_stores(offsets, stores, self._standby.opened, self._ids_now)
+            self._require(found, stores)
+            self._remember(key, found)
+        self._missing = {name: stores.ids.get(name, "") for name in sorted(found.missing)}
+        return renamed(offsets, found.names)
+
+    def _remember(self, key: Hashable, found: StorePlaces) -> None:
+        if len(self._found) >= _REMEMBERED:
+            self._found.clear()
+        self._found[key] = found
+
+    def _require(self, found: StorePlaces, stores: StoresOf) -> None:
+        """Refuse to continue without a store, unless that is allowed or was allowed before."""
+        missing = sorted(found.missing - stores.left_out)
+        names = [of.store.broker_name for of in self._standby.opened]
+        new = [name for name in names if name not in found.names.values()]
+        is_allowed = not self._options.fail_on_data_loss
+        if self._options.name_servers:
+            if missing and not is_allowed:
+                raise ServiceError(
+                    f"No name server knows the broker {some(missing)} now, which the checkpoint "
+                    "has offsets of. Start it; the stream then continues from its checkpoint. "
+                    "failOnDataLoss=false leaves out what it holds, and keeps its position."
+                )
+        elif missing and new:
+            raise self._other_stores(missing, new, names)
+        elif missing and not is_allowed:
+            raise DataLossError(
+                f"The checkpoint holds offsets of {some(missing)}, which this query does not read "
+                "any more. Name its store again; the stream then continues from its checkpoint. "
+                "failOnDataLoss=false leaves out what it holds, and keeps its position."
+            )
+        if found.missing and found.missing != self._told:
+            self._told = found.missing
+            _log.warning(
+                "The stream continues without %s, which its checkpoint has positions of. They are "
+                "kept: when the query reads it again, it continues there.",
+                some(sorted(found.missing)),
+            )
+
+    def _other_stores(
+        self, missing: Sequence[str], new: Sequence[str], names: Sequence[str]
+    ) -> OptionError:
+        where = some(f"{of.store.broker_name} ({of.store.path})" for of in self._standby.opened)
+        right = "the names in the checkpoint"
+        if len(missing) == len(new) == 1:
+            right += f": {','.join(missing[0] if name in new else name for name in names)}"
+        return OptionError(
+            f"The checkpoint holds offsets of {some(missing)}, but the query reads {where}, and "
+            f"nothing shows that {some(new)} is the same store: neither its id nor its messages. "
+            f"If it is, set option brokerNames to {right}. If it is another one, start the stream "
+            "with another checkpointLocation; or once without it and with failOnDataLoss=false, "
+            f"which leaves {some(missing)} out from then on."
+        )
+
+
+def _key(offsets: Offsets, stores: StoresOf) -> Hashable:
+    """Return what decides which stores are found."""
+    brokers = frozenset(key.broker for key in offsets)
+    return brokers, tuple(sorted(stores.ids.items())), stores.left_out

@@ -1,0 +1,126 @@
+"""Look at the records before some offsets: they tell whether a queue is still the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.consumequeue import FILLER_SIZE, unpack_entry
+from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
+from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.reader.queue import Queue, read_entry_bytes
+
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.log.commitlog import CommitLog
+
+__all__ = ["DEAD", "NOTHING", "UNKNOWN", "Before", "look_before"]
+
+UNKNOWN: Final = -1
+DEAD: Final = -2
+_WHOLE: Final = 4096
+"""Bytes of a record that are read at once: most records are smaller."""
+_GONE: Final = (SegmentExpiredError, CorruptStoreError)
+
+
+class Before(NamedTuple):
+    """The record before an offset.
+
+    Attributes:
+        physical: where it is in the log; UNKNOWN if it has expired, DEAD if the entry is damaged.
+        fingerprint: see `layout.record.fingerprint`; "" if unknown.
+    """
+
+    physical: int
+    fingerprint: str = ""
+
+
+NOTHING: Final = Before(UNKNOWN)
+
+
+def look_before(log: CommitLog, wanted: Sequence[tuple[Queue, int]]) -> list[Before]:
+    """Look at the records before some offsets, in as few requests as possible.
+
+    Args:
+        log: the log of the queues.
+        wanted: n queues of one store, and an offset in each, at most one past its end.
+    """
+    found = [NOTHING] * len(wanted)
+    there = [n for n, (queue, offset) in enumerate(wanted) if offset > queue.first_slot]
+    places: list[tuple[int, int, int]] = []
+    for number, entry in zip(there, _entries([wanted[n] for n in there]), strict=True):
+        if isinstance(entry, Before):
+            found[number] = entry
+        else:
+            found[number] = Before(entry[0])
+            places.append((number, *entry))
+    prints = _fingerprints(log, [(physical, size) for _, physical, size in places])
+    for (number, physical, _), text in zip(places, prints, strict=True):
+        found[number] = Before(physical, text)
+    return found
+
+
+def _entries(wanted: Sequence[tuple[Queue, int]]) -> list[tuple[int, int] | Before]:
+    """Read the entries before some offsets: physical offset and size, or why there is none."""
+    try:
+        data = read_entry_bytes([(queue, offset - 1, offset) for queue, offset in wanted])
+    except _GONE:
+        return [_entry_alone(queue, offset - 1) for queue, offset in wanted]
+    return [_entry(raw) for raw in data]
+
+
+def _entry_alone(queue: Queue, offset: int) -> tuple[int, int] | Before:
+    try:
+        return _entry(queue.entry_bytes(offset, offset + 1))
+    except SegmentExpiredError:
+        return NOTHING
+    except CorruptStoreError:
+        return Before(DEAD)
+
+
+def _entry(raw: bytes) -> tuple[int, int] | Before:
+    physical, size, code = unpack_entry(raw)
+    is_filler = (physical, size, code) == (0, FILLER_SIZE, 0)
+    return Before(DEAD) if physical < 0 or size <= 0 or is_filler else (physical, size)
+
+
+def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the fingerprint of the record at each place, "" for one that is gone."""
+    offsets = np.array([physical for physical, _ in places], np.int64)
+    sizes = np.array([min(size, MAX_RECORD_SIZE + 1) for _, size in places], np.int32)
+    covered = (sizes <= MAX_RECORD_SIZE) & log.covers(offsets, sizes)
+    numbers = np.flatnonzero(covered).tolist()
+    heads = _read(
+        log,
+        [(places[n][0], places[n][1] if places[n][1] <= _WHOLE else HEAD_SIZE) for n in numbers],
+    )
+    ends = [body_end(head, places[n][1]) for n, head in zip(numbers, heads, strict=True)]
+    left = [
+        (places[n][0] + end, places[n][1] - end)
+        for n, end in zip(numbers, ends, strict=True)
+        if end is not None and places[n][1] > _WHOLE
+    ]
+    tails = iter(_read(log, left))
+    found = [""] * len(places)
+    for n, head, end in zip(numbers, heads, ends, strict=True):
+        size = places[n][1]
+        if end is not None:
+            found[n] = fingerprint(head, head[end:] if size <= _WHOLE else next(tails), size)
+    return found
+
+
+def _read(log: CommitLog, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Read spans of the log together; nothing for those that are gone."""
+    try:
+        return log.read_all(spans) if spans else []
+    except _GONE:
+        return [_read_alone(log, *span) for span in spans]
+
+
+def _read_alone(log: CommitLog, offset: int, size: int) -> bytes:
+    try:
+        return log.read(offset, size)
+    except _GONE:
+        return b""
