@@ -22,6 +22,7 @@ from rmqstore_spark.layout.constants import (
     RETRY_GROUP_TOPIC_PREFIX,
     is_safe_group_name,
     is_safe_topic_name,
+    is_system_group,
     is_writable_topic,
 )
 from rmqstore_spark.printable import escaped
@@ -241,7 +242,7 @@ class Catalog:
         found = self._store.groups.get(name)
         if found is not None:
             return found
-        if not is_safe_group_name(name) or not self._store.config.auto_create_subscription_group:
+        if not self._is_creatable(name):
             raise RemotingError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{escaped(name[:_SHOWN])}] does not exist",
@@ -257,12 +258,23 @@ class Catalog:
 
     def may_create_group(self, name: str) -> bool:
         """Return whether a group is missing, and is created for a client that names it."""
-        return (
-            self._store.groups.get(name) is None
-            and self._store.config.auto_create_subscription_group
-            and not self.is_slave
-            and is_safe_group_name(name)
-        )
+        is_new = self._store.groups.get(name) is None
+        return is_new and not self.is_slave and self._is_creatable(name)
+
+    def _is_creatable(self, name: str) -> bool:
+        is_automatic = self._store.config.auto_create_subscription_group
+        return is_safe_group_name(name) and (is_automatic or is_system_group(name))
+
+    def introduce(self, name: str) -> None:
+        """Create a consumer group and its retry topic, as far as they are missing and may be.
+
+        Raises:
+            RemotingError: one of them cannot be created.
+        """
+        if not self.is_known(name):
+            group = self.group(name)
+            if not self.is_slave:
+                self.retry_topic(group)
 
     def is_known(self, group: str) -> bool:
         """Return whether a group and its retry topic exist."""

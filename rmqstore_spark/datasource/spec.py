@@ -52,14 +52,19 @@ class StoreSpec:
     spares_page_cache: bool = False
     archives: tuple[str, ...] = ()
 
-    def with_limits(self, timeout_s: float) -> StoreSpec:
-        """Return the spec for one of several replicas: soon given up, since there is another."""
+    def with_limits(self, timeout_s: float, retries: int = 0) -> StoreSpec:
+        """Return the spec of a store that is soon given up, as if there is a replica of it.
+
+        Args:
+            timeout_s: most seconds that an answer may take.
+            retries: how often a request is tried again.
+        """
         if not self.options:
             return self
         limits = dict(self.options)
         given = limits.get("timeout_s")
         least = timeout_s if not isinstance(given, int | float) else min(timeout_s, given)
-        limits.update(timeout_s=least, retries=0)
+        limits.update(timeout_s=least, retries=retries)
         return replace(self, options=tuple(limits.items()))
 
     def open_replica(self) -> Store:

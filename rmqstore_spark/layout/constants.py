@@ -95,6 +95,12 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 TRANS_GROUP: Final = "CID_RMQ_SYS_TRANS"
 """The consumer group whose offsets say how far a broker has checked transactions."""
 
+_SYSTEM_GROUPS: Final = frozenset(
+    (
+        *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
+        *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER"),
+    )
+)
 RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
 LMQ_PREFIX: Final = "%LMQ%"
@@ -163,6 +169,14 @@ def is_safe_group_name(name: str) -> bool:
     Upstream: Validators.checkGroup.
     """
     return _GROUP_NAME.fullmatch(name) is not None
+
+
+def is_system_group(name: str) -> bool:
+    """Return whether every broker has a consumer group, also one that creates no others.
+
+    (Upstream: SubscriptionGroupManager.init, MixAll.isSysConsumerGroup.)
+    """
+    return name in _SYSTEM_GROUPS or name.startswith("CID_RMQ_SYS_")
 
 
 def group_fault(name: str, kind: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -10,8 +11,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError, RemotingError
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
@@ -49,6 +53,8 @@ from rmqstore_spark.wire.protocol import MAX_REQUEST, Actions
 
 __all__ = ["StoreActions"]
 
+_log = logging.getLogger(__name__)
+
 R = TypeVar("R")
 
 _SMALL_REQUEST: Final = 64 << 10
@@ -76,6 +82,7 @@ class StoreActions:
         self._store = store
         self._stop = stop
         self._is_stopping = is_stopping
+        self._hidden: set[str] = set()
         self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
             Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
             Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
@@ -180,8 +187,23 @@ class StoreActions:
 
     def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
-        changed = self._store.writer.commit_offsets(request.group, offsets, reset=request.reset)
+        writer = self._store.writer
+        changed = writer.commit_offsets(request.group, offsets, reset=request.reset)
+        if writer.config.listen_port and not request.reset:
+            self._introduce(writer, request.group)
         return CommitOffsetsReply(changed)
+
+    def _introduce(self, writer: StoreWriter, group: str) -> None:
+        """Have RocketMQ's tools find a group, which they do by its retry topic."""
+        try:
+            Catalog(writer).introduce(group)
+        except RemotingError as error:
+            if group not in self._hidden and len(self._hidden) < MOST_LISTED:
+                self._hidden.add(group)
+                _log.warning(
+                    "The offsets of the consumer group %s are recorded, but RocketMQ's tools do "
+                    "not show them: %s.", group, escaped(error.remark).rstrip("."),
+                )  # fmt: skip
 
     # ---- batches of Spark ----------------------------------------------------------------------
 

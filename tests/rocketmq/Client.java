@@ -24,13 +24,11 @@ import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.TopicConfig;
-import org.apache.rocketmq.common.admin.TopicOffset;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
-import org.apache.rocketmq.common.protocol.route.QueueData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -198,7 +196,7 @@ public class Client {
 
     /** A question to a consumer, and its reply; the producer of the question tells of its traces. */
     private void call(String topic) throws Exception {
-        DefaultMQProducer asking = new DefaultMQProducer("tests-asking", true);
+        DefaultMQProducer asking = new DefaultMQProducer("tests-asking", null, true, null);
         DefaultMQProducer replying = new DefaultMQProducer("tests-replying");
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("tests-replier");
         for (ClientConfig each : new ClientConfig[] {asking, replying, consumer}) {
@@ -347,7 +345,7 @@ public class Client {
         try {
             switch (words[0]) {
                 case "status":
-                    for (Map.Entry<MessageQueue, TopicOffset> entry :
+                    for (var entry :
                         admin.examineTopicStats(words[1]).getOffsetTable().entrySet()) {
                         Map<String, Object> found = new LinkedHashMap<>();
                         found.put("queueId", entry.getKey().getQueueId());
@@ -357,7 +355,7 @@ public class Client {
                     }
                     break;
                 case "route":
-                    for (QueueData data : admin.examineTopicRouteInfo(words[1]).getQueueDatas()) {
+                    for (var data : admin.examineTopicRouteInfo(words[1]).getQueueDatas()) {
                         Map<String, Object> found = new LinkedHashMap<>();
                         found.put("brokerName", data.getBrokerName());
                         found.put("readQueueNums", data.getReadQueueNums());

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import base64
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.broker import route
-from tests.datasource.driving import batch_rows, plan_batch
-from tests.rocketmq.processes import Client, RocketMq
+from tests.datasource.driving import Stream, batch_rows, plan_batch
+from tests.rocketmq.processes import Admin, Client, RocketMq
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.ports import free_port
@@ -32,13 +34,19 @@ def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_
         try:
             told = eventually(lambda: route(name_server, "announced"), _PATIENCE)
             assert told["filterServerTable"] == {runner.address: [here.endpoint]}
-            options = {"namesrvAddr": name_server, "subscribe": "announced"}
-            _, partitions = plan_batch("", **options)  # type: ignore[arg-type]
+            options: dict[str, Any] = {"namesrvAddr": name_server, "subscribe": "announced"}
+            _, partitions = plan_batch("", **options)
             assert {type(each).__name__ for each in partitions} == {"StorePartition"}
-            rows = batch_rows("", **options)  # type: ignore[arg-type]
+            rows = batch_rows("", **options)
             assert {row["brokerName"] for row in rows} == {"ours"}
             with Client(rocketmq, name_server, runner.address) as client:
                 found = client.pull("announced")
+            stream = Stream("", startingOffsets="earliest", commitGroup="lake", **options)
+            assert [len(batch) for batch in stream.drain()] == [200]
+            stream.reader.stop()
+            with closing(Admin(rocketmq, name_server)) as admin:
+                admin.shows("consumerProgress -g lake", "Diff Total: 0")
+                admin.shows("consumerProgress", "\nlake")
         finally:
             runner.close()
     assert len(rows) == 200

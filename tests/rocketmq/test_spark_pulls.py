@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from rmqstore_spark.errors import OptionError, RemotingError
 from tests.broker.broker import route
 from tests.broker.clients.real_client import RealClient, cpp_command, node_command
 from tests.datasource.driving import batch_rows
-from tests.rocketmq.processes import Broker, Client
+from tests.rocketmq.processes import Admin, Broker, Client, RocketMq
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _SOME = '{"topicC":{"0":40,"1":0,"2":5}}'
 
 def test_spark_pulls_what_rocketmqs_broker_has_stored(
     spark: SparkSession,
+    rocketmq: RocketMq,
     broker: Callable[..., Broker],
     client: Client,
     name_server: str,
@@ -70,6 +71,9 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
         assert query.awaitTermination(300)
         assert len(query.recentProgress) >= 3
         assert pulled(startingOffsets="group:lake").count() == 0
+        with closing(Admin(rocketmq, name_server)) as admin:
+            admin.shows("consumerProgress -g lake", "Diff Total: 0")
+            admin.shows("consumerProgress", "\nlake")
         try:
             batch_rows("", namesrvAddr=name_server, subscribe=TOPIC, startingOffsets="group:no")
         except OptionError as error:

@@ -5,6 +5,7 @@
     routes       `NameServers`: which brokers have a topic, and where they are;
                  `RegisteredBroker`: where one is now
     broker       `BrokerClient`: topics, offsets, consumer groups and messages of one broker
+    introduction makes a consumer group known to a broker, as a consumer does
     answers      reads what brokers answer; nothing in it is trusted
     pulling      `QueuePuller`: pulls a range of a queue, with several requests on the way
     publishing   `PublishRoutes`: the brokers that take messages of a topic

@@ -15,6 +15,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
+from rmqstore_spark.client.brokers.introduction import introduce
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerFinder, ServerGroup
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -153,6 +154,15 @@ class BrokerClient:
         """
         asked = Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         return read_groups(self.servers.ask(asked).command, self.name)
+
+    def introduce(self, group: str) -> None:
+        """Have a consumer group created, and its retry topic, by which RocketMQ's tools find it.
+
+        Raises:
+            ServiceError: the broker does not answer.
+            RemotingError: it refuses that.
+        """
+        introduce(self.servers, group)
 
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set the next offsets that a group consumes.

@@ -266,7 +266,9 @@ OPTIONS: tuple[Option, ...] = (
         None,
         STREAM,
         "Record the stream's progress as the offsets of this consumer group, after each "
-        "micro-batch. `rmqstore groups` then shows its lag. Needs `endpoint` or `namesrvAddr`.",
+        "micro-batch. `rmqstore groups` and `mqadmin consumerProgress` then show its lag. What "
+        "cannot be recorded is logged, and does not stop the query. Needs `endpoint` or "
+        "`namesrvAddr`.",
     ),
     Option(
         "minPartitions",

@@ -12,7 +12,11 @@ from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueNa
 from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
 from rmqstore_spark.datasource.pulled.queue import PulledQueue
 from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
-from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_system_topic
+from rmqstore_spark.layout.constants import (
+    RETRY_GROUP_TOPIC_PREFIX,
+    SCHEDULE_TOPIC,
+    is_system_topic,
+)
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
@@ -143,8 +147,28 @@ class PulledStore:
             name: offset for name, offset in zip(names, found, strict=True) if offset is not None
         }
 
+    def has_group(self, group: str) -> bool:
+        """Return whether RocketMQ's tools find a consumer group, which is by its retry topic."""
+        retry_topic = RETRY_GROUP_TOPIC_PREFIX + group
+        return any(topic.name == retry_topic for topic in self.known_topics())
+
+    def introduce(self, group: str) -> None:
+        """Have a consumer group created, and its retry topic.
+
+        Raises:
+            ServiceError: the broker does not answer.
+            RemotingError: it refuses that.
+        """
+        self._client.introduce(group)
+        self.refresh()
+
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Set the next offsets that a consumer group reads, by topic and queueId."""
+        """Set the next offsets that a consumer group reads, by topic and queueId.
+
+        Raises:
+            ServiceError: the broker does not answer.
+            RemotingError: it refuses that.
+        """
         self._client.commit_offsets(group, offsets)
 
     def groups(self, default: str) -> frozenset[str]:

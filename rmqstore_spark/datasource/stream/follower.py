@@ -94,7 +94,7 @@ class Follower:
 
     def _new_progress(self) -> GroupProgress | None:
         group = self._options.commit_group
-        return None if group is None else GroupProgress(group, self._standby.opened)
+        return None if group is None else GroupProgress(group, self._standby.opened, self._clock)
 
     def initial(self) -> dict[str, Any]:
         """Return the offsets at which a new query starts; always the same ones."""
@@ -183,18 +183,17 @@ class Follower:
             self._start = start
             self._known = self._marks = as_start(resumed)
             self._look_anyway = True
-            self._read(self._record, (), patience_s(self._options))
+            self._record()
 
     def _resumed(self, *stored: Mapping[str, Any]) -> list[Offsets]:
         """Decode offsets of a checkpoint, under the names that its stores have now."""
         patience = patience_s(self._options)
         return self._read(lambda _: self._stores.resumed(stored), (), patience)
 
-    def _record(self, _: Options) -> None:
-        progress = self._progress
-        if progress is not None:
-            reached = dict(self._needed())
-            self._past_silence(lambda: progress.record(reached, self._watch.silent))
+    def _record(self) -> None:
+        if self._progress is not None:
+            with self._watch.hurried():
+                self._progress.record(dict(self._needed()), self._watch.silent)
 
     def _needed(self) -> list[tuple[QueueKey, Mark]]:
         """Return the positions from which the stream reads on."""
