@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.layout.constants import is_safe_group_name, is_safe_topic_name
+from rmqstore_spark.layout.constants import is_listed_topic_name, is_safe_group_name
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.remoting.codec.bodies import parse_body
@@ -159,7 +159,7 @@ def _membership(told: dict[str, Any]) -> Membership:
 def _subscription(told: dict[str, Any]) -> Subscription:
     topic, expression = told.get("topic"), told.get("subString") or "*"
     kind = told.get("expressionType") or TAG
-    if not isinstance(topic, str) or not is_safe_topic_name(topic):
+    if not isinstance(topic, str) or not is_listed_topic_name(topic):
         raise FrameError("a subscription has no valid topic")
     if not isinstance(expression, str) or not isinstance(kind, str):
         raise FrameError(f"the subscription of the topic {topic} is not text")

@@ -35,7 +35,7 @@ from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.constants import TRANS_GROUP
+from rmqstore_spark.layout.constants import TRANS_GROUP, is_listed_topic_name, is_safe_topic_name
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
@@ -221,7 +221,8 @@ class StoreWriter:
             StoreWriteError: the topic could not be written to disk.
         """
         self._admission.require_master()
-        require_clients_topic(name)
+        if is_safe_topic_name(name) or not is_listed_topic_name(name):
+            require_clients_topic(name)
         write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
         return self.topics.create(name, read_queue_nums or write, write, perm, order=order)
 

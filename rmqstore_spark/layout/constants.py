@@ -163,6 +163,19 @@ def is_safe_topic_name(name: str) -> bool:
     return _TOPIC_NAME.fullmatch(name) is not None
 
 
+def is_listed_topic_name(name: str) -> bool:
+    """Return whether a broker's table of topics may have a topic of this name.
+
+    Each group has its topics there, also one whose own name is so long that those of its topics
+    have 128 to 262 characters. No message can name such a topic. (Upstream:
+    TopicConfigManager.createTopicInSendMessageBackMethod, which checks nothing.)
+    """
+    return is_safe_topic_name(name) or any(
+        name.startswith(prefix) and is_safe_group_name(name.removeprefix(prefix))
+        for prefix in _CLIENTS_PREFIXES
+    )
+
+
 def is_safe_group_name(name: str) -> bool:
     """Return whether a broker accepts this group name: `[%|a-zA-Z0-9_-]`, 1 to 255 characters.
 

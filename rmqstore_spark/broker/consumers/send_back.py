@@ -12,11 +12,15 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.producing import refusal
 from rmqstore_spark.engine.queue_reader import QueueReader
+from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import (
     BORNHOST_V6_FLAG,
+    DLQ_GROUP_TOPIC_PREFIX,
     MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
     NAME_VALUE_SEPARATOR,
     PROPERTY_CRC32,
     PROPERTY_DELAY,
@@ -24,6 +28,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_RETRY_TOPIC,
     PROPERTY_SEPARATOR,
     PROPERTY_WAIT,
+    RETRY_GROUP_TOPIC_PREFIX,
     STOREHOST_V6_FLAG,
     TRANSACTION_MASK,
 )
@@ -80,6 +85,7 @@ class SendBack:
             )
         times = int(record.reconsume_times[0])
         is_dead = times >= most or level < 0
+        _check_length(group, is_dead=is_dead)
         topic = self._catalog.dead_topic(group) if is_dead else self._catalog.retry_topic(group)
         if not topic.is_writable:
             raise RemotingError(
@@ -125,6 +131,18 @@ class SendBack:
                 ResponseCode.MESSAGE_ILLEGAL, "the message has no room for RETRY_TOPIC"
             )
         return found
+
+
+def _check_length(group: ConsumerGroup, *, is_dead: bool) -> None:
+    """Refuse a message for a group whose name is so long that no message can name its topic."""
+    prefix = DLQ_GROUP_TOPIC_PREFIX if is_dead else RETRY_GROUP_TOPIC_PREFIX
+    if len(prefix + group.name) > MAX_TOPIC_LENGTH:
+        raise RemotingError(
+            ResponseCode.SYSTEM_ERROR,
+            f"{PutStatus.MESSAGE_ILLEGAL}: {prefix}GROUP may have {MAX_TOPIC_LENGTH} characters, "
+            f"so only groups with names of up to {MAX_TOPIC_LENGTH - len(prefix)} can have "
+            "messages again",
+        )
 
 
 def _born_host(record: Records) -> str:

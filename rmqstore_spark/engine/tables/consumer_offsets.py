@@ -18,8 +18,8 @@ from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import (
     TRANS_GROUP,
     group_fault,
+    is_listed_topic_name,
     is_safe_group_name,
-    is_safe_topic_name,
 )
 
 __all__ = ["ConsumerOffsets"]
@@ -292,7 +292,7 @@ def _numbered(held: Any) -> Any:
 def _is_name(name: str) -> bool:
     """Return whether a key of the table names a topic and a group."""
     topic, _, group = name.partition("@")
-    return is_safe_topic_name(topic) and is_safe_group_name(group)
+    return is_listed_topic_name(topic) and is_safe_group_name(group)
 
 
 def _valid(held: Any) -> dict[int, int]:

@@ -19,7 +19,7 @@ from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
-    is_safe_topic_name,
+    is_listed_topic_name,
     topic_fault,
 )
 
@@ -160,7 +160,7 @@ class TopicTable:
     def _load(self) -> Iterator[tuple[str, TopicConfig]]:
         for name, raw in _table_of(self._file.value).items():
             try:
-                if not is_safe_topic_name(name):
+                if not is_listed_topic_name(name):
                     raise OptionError("a broker accepts no such name")
                 yield name, TopicConfig.from_json(name, raw)
             except OptionError as error:
@@ -413,5 +413,5 @@ def require_clients_topic(name: str) -> None:
 
 def _require_name(name: str) -> None:
     """Refuse a name that no topic can have. The store's own topics are in the table too."""
-    if not is_safe_topic_name(name):
+    if not is_listed_topic_name(name):
         raise OptionError(str(topic_fault(name)))
