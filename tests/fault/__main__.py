@@ -26,6 +26,7 @@ from tests.fault.rounds.accounts import killed_lives
 from tests.fault.rounds.delays import ClockBackAccount, DelayAccount
 from tests.fault.rounds.disk import full_disks
 from tests.fault.rounds.expiry import ExpiryAccount
+from tests.fault.rounds.lost_end import lost_ends
 from tests.fault.rounds.remoting.broker import broker_kills
 from tests.fault.rounds.remoting.clients import client_kills
 from tests.fault.rounds.remoting.kinds import kinds
@@ -54,6 +55,8 @@ def _sections(rounds: int, seed: int) -> Iterator[tuple[str, Callable[[Path], Ta
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         cuts = partial(power_cuts, rounds=rounds // 2, flush=flush, first_seed=seed)
         yield f"power cut at random, {flush}", cuts
+    damaged = partial(lost_ends, rounds=rounds, first_seed=seed)
+    yield "the end of the log damaged in each form, after a kill or a clean close", damaged
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         served = partial(service_kills, rounds=rounds, flush=flush)
         yield f"store process killed under a client, {flush}", served

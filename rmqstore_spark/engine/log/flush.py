@@ -107,7 +107,8 @@ class FlushService:
             finally:
                 self._wake()
             self.latency.observe(time.monotonic() - begin)
-            self._checkpoint.advance(physic=timestamp)
+            if flushed > self._log.min_offset:  # else no message has this time
+                self._checkpoint.advance(physic=timestamp)
             return flushed
 
     def lower_time(self, timestamp: int) -> None:

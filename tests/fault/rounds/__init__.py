@@ -3,6 +3,7 @@
 writer       rounds of one writer that is killed or loses its power; `Tally` counts what came of it
 life         one life of that writer
 disk         full disks
+lost_end     the end of the log is damaged
 service      the store process and its clients
 replication  a master and a follower
 staging      clients that stage and commit batches over Flight
