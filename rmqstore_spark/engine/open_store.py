@@ -29,8 +29,9 @@ from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder, remove_file
 from rmqstore_spark.files.finding import looks_like_store
+from rmqstore_spark.files.links import refuse_links
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
 __all__ = ["OpenStore", "open_store"]
 
@@ -137,6 +138,7 @@ def open_store(
     """
     log_folder = os.path.join(path, "commitlog")
     _require_one_log(config, log_folder)
+    refuse_links(path)
     _require_store_or_nothing(path)
     with ExitStack() as files:
         make_folder(path)
@@ -166,7 +168,7 @@ def open_store(
         if not found.checkpoint.existed:
             found.checkpoint.write()  # by which readers know a store that is still empty
         last = max(found.last_timestamp, found.checkpoint.value.physic_msg_timestamp)
-        segments = SegmentFiles(log_folder, os.path.join(path, OWN_FOLDER, "ready"), size)
+        segments = SegmentFiles(log_folder, _ready_path(path, log_folder), size)
         mark = FlushMarkKeeper(path, size)
         mark.begin(found.log_end)
         files.callback(mark.close)
@@ -193,11 +195,24 @@ def open_store(
 def _require_one_log(config: StoreConfig, log_folder: str) -> None:
     """Refuse a CommitLog in another folder, or in several."""
     given = config.store_path_commit_log
-    if given and os.path.abspath(given) != log_folder:
+    if given and os.path.realpath(given) != os.path.realpath(log_folder):
         raise UnsupportedStoreError(
             f"storePathCommitLog = {given}: a store is writable only if its CommitLog is in "
             f"{log_folder}. Move its files there, or only read the store."
         )
+
+
+def _ready_path(path: str, log_folder: str) -> str:
+    """Return where the next segment is made ahead: on the disk of the log, to be renamed into it.
+
+    If `commitlog` is a link to another disk, it is in the folder of the segments, with a name by
+    which readers take it for a part of the guard.
+    """
+    own = os.path.join(path, OWN_FOLDER)
+    make_folder(own)
+    if os.stat(own).st_dev == os.stat(log_folder).st_dev:
+        return os.path.join(own, "ready")
+    return os.path.join(log_folder, f"{GUARD_NAME}.ready")
 
 
 def _require_own_folders(path: str) -> None:

@@ -1,6 +1,7 @@
 """Gives readers access to the files of a store, and to nothing outside it.
 
-Each component of a path is opened relative to the folder before it, and links are never followed.
+Each component of a path is opened relative to the folder before it, and links are not followed.
+The store and its folders may themselves be links (`files.links`), resolved once, at the start.
 Only a broker's files are shown. Those of a store that this process writes do not include `abort`:
 readers see a store that was closed, since they need not know who writes it. Bytes of the log past
 its published end read as zeros, as in a segment that has not been written yet.
@@ -22,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
+from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.files.own_names import GUARD_NAME
@@ -32,13 +34,12 @@ from rmqstore_spark.wire.messages import FileEntry
 __all__ = ["ForeignView", "StoreView", "ViewError"]
 
 _LOG: Final = "commitlog"
-_FOLDERS: Final = frozenset({_LOG, "consumequeue", "consumequeue_ext", "index", "config"})
+_FOLDERS: Final = frozenset(LINKABLE)
 _MESSAGES: Final = _FOLDERS - {"config"}
 _FILES: Final = frozenset({"checkpoint"})
 _ABORT: Final = "abort"
 _LOCK: Final = "lock"
 _DLEDGER: Final = "dledger-"
-_HIDDEN: Final = frozenset({GUARD_NAME})
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
 _FARTHEST: Final = (1 << 63) - 1
@@ -81,6 +82,10 @@ class StoreView:
     ) -> None:
         self._root = os.path.realpath(root)
         self._logs = tuple(map(os.path.realpath, log_folders))
+        self._tops: dict[str, tuple[str, ...]] = {
+            name: (os.path.realpath(os.path.join(root, name)),) for name in LINKABLE
+        }
+        self._tops[_LOG] = self._logs
         self._published_end = published_end
         self._reads = reads
 
@@ -226,11 +231,11 @@ class StoreView:
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
         top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
-        return top and parts[-1] not in _HIDDEN
+        return top and not parts[-1].startswith(GUARD_NAME)
 
     def _bases(self, parts: list[str]) -> tuple[str, ...]:
         """Return the folders of this machine that a folder of the store can lie in."""
-        return self._logs if parts[:1] == [_LOG] else (self._root,)
+        return self._tops.get(parts[0], (self._root,)) if parts else (self._root,)
 
     @contextmanager
     def _folder(self, base: str, parts: list[str], path: str) -> Iterator[int]:
@@ -241,7 +246,7 @@ class StoreView:
             try:
                 folder = os.open(base, _FOLDER_FLAGS)
                 opened.callback(os.close, folder)
-                for part in parts[1:] if parts[:1] == [_LOG] else parts:
+                for part in parts[1:] if parts and parts[0] in self._tops else parts:
                     folder = os.open(part, _FOLDER_FLAGS, dir_fd=folder)
                     opened.callback(os.close, folder)
             except OSError as error:
@@ -292,13 +297,13 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
     """
     with suppress(OSError, UnicodeEncodeError):
         path.encode("utf-8")
-        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=path in _FOLDERS)
         if stat.S_ISLNK(status.st_mode) and path.partition("/")[0] in _MESSAGES:
             raise ViewError(
                 DENIED,
-                f"{path!r} is a link, and a store process does not follow links: messages would "
-                "be missing. Read the store on the machine that has its files, or move the "
-                "link's target into it.",
+                f"{path!r} is a link, and a store process follows only those of a store's own "
+                f"folders ({', '.join(LINKABLE)}): messages would be missing. Read the store on "
+                "the machine that has its files, or move the link's target into it.",
             )
         is_dir = stat.S_ISDIR(status.st_mode)
         if is_dir or stat.S_ISREG(status.st_mode):

@@ -5,6 +5,9 @@
 
 The CommitLog goes last. If this is interrupted, the store still has its log, and rebuilds from it
 what has gone before: it can be opened, or set aside again. The configuration of topics stays.
+
+Of a folder that is a link to another disk, the target gets another name beside it, to which a link
+in `aside/` leads, and an empty folder takes its place.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from rmqstore_spark.engine.lock import StoreLock
-from rmqstore_spark.files.durable import explained, make_folder, sync_folder
+from rmqstore_spark.files.durable import FOLDER_MODE, explained, make_folder, sync_folder
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
 __all__ = ["set_aside"]
@@ -61,6 +64,15 @@ def set_aside(store: str, now: int) -> str | None:
 
 
 def _move(source: str, target: str) -> None:
-    if os.path.lexists(source):
-        with explained(source, "moved"):
+    if not os.path.lexists(source):
+        return
+    with explained(source, "moved"):
+        if not os.path.islink(source):
             os.rename(source, target)
+            return
+        real = os.path.realpath(source)
+        kept = f"{real}.aside-{os.path.basename(os.path.dirname(target))}"
+        os.rename(real, kept)
+        os.mkdir(real, FOLDER_MODE)
+        os.symlink(kept, target)
+        sync_folder(os.path.dirname(real))

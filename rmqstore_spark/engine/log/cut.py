@@ -9,6 +9,7 @@ begins. So only zeros may remain there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -113,11 +114,8 @@ def _keep(
     for segment, begin, stop in extents:
         name = f"{segment.start + begin:020}"
         target = os.path.join(partial, name)
-        if segment.start > end:  # the file leaves the log as a whole: a link needs no room
-            with explained(target, "linked"):
-                os.link(segment.path, target)
-            sync_file(target)
-        else:
+        # The file may leave the log as a whole: then a link needs no room.
+        if not (segment.start > end and _link(segment.path, target)):
             _copy(segment.path, begin, stop, target)
         kept = os.path.join(folder, name)
         ranges.append(CutRange(segment.start + begin, segment.start + stop, kept))
@@ -129,6 +127,19 @@ def _keep(
         os.rename(partial, folder)
     sync_folder(parent)
     return tuple(ranges)
+
+
+def _link(source: str, target: str) -> bool:
+    """Give a file another name; return whether both are on one disk, which that needs."""
+    with explained(target, "linked"):
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno == errno.EXDEV:
+                return False
+            raise
+    sync_file(target)
+    return True
 
 
 def _copy(source: str, begin: int, stop: int, target: str) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.holes import solid_end
 from rmqstore_spark.files.log.log_folders import MAX_OFFSET, segment_start
@@ -207,6 +207,11 @@ def _files(folder: str) -> list[tuple[int, int]]:
     with os.scandir(folder) as entries:
         for entry in entries:
             start = segment_start(entry.name)
+            if entry.is_symlink():
+                raise OptionError(
+                    f"{entry.path} is a link to {os.readlink(entry.path)}. Put the file itself in "
+                    "its place."
+                )
             if start is None or not entry.is_file():
                 return []
             size = entry.stat().st_size

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqstore_spark.engine.tables.store_id import kept_store_id
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.files.disk.pacing import PacedReads
+from rmqstore_spark.files.links import refuse_links
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.view import ForeignView
@@ -79,6 +80,7 @@ class ForeignStore(ServedStore):
         self._folders = log_folders
         self._config = config
         self._reads = reads
+        refuse_links(path, keeps_config=False)
         self._store = Store.open(path, broker_name=name, commitlog_paths=log_folders, reads=reads)
         super().__init__(
             name, path, ForeignView(path, self._store.directory.commitlog_folders, reads)
