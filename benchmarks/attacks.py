@@ -1,4 +1,4 @@
-"""Memory of a store process, and the puts of an honest client, while plain clients attack it."""
+"""A store process and honest clients of it, while plain clients attack it, or come in crowds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Final
 from benchmarks.figures import Figure
 from benchmarks.stores import Stores
 from tests.fault.attacks import ATTACKS, MOST_AFTER, MOST_DURING, attacked, run
+from tests.fault.crowds import CROWDS, crowded, run_crowd
 
 __all__ = ["attack_figures"]
 
 _SECTION: Final = "The store process under attack"
 _MOST_SECONDS: Final = 2.0
+_MOST_OF_CROWDS: Final = 0.5
+"""Seconds of the other client's p99 while a crowd comes."""
 
 
 def attack_figures(stores: Stores) -> Iterator[Figure]:
@@ -37,4 +40,23 @@ def attack_figures(stores: Stores) -> Iterator[Figure]:
             "",
             "600 MiB; 400 MiB; 2 s",
             "yes" if is_met and not found.failed else "no",
+        )
+    for crowd in CROWDS:
+        with (
+            tempfile.TemporaryDirectory(prefix="rmqstore-bench-", dir=stores.folder) as folder,
+            crowded(Path(folder)) as (address, pid),
+        ):
+            outcome = run_crowd(crowd.__name__, address, pid)
+        p99, slowest = outcome.latency(0.99), outcome.latencies[-1]
+        is_met = p99 < _MOST_OF_CROWDS and outcome.peak < MOST_DURING and not outcome.failed
+        yield Figure(
+            _SECTION,
+            (crowd.__doc__ or crowd.__name__).rstrip("."),
+            f"{outcome.seconds:.1f} s, peak {outcome.peak >> 20} MiB",
+            "sends of another client meanwhile: number; refused, of all; p99, slowest",
+            f"{outcome.sends:,}; {len(outcome.failed)}; {p99 * 1000:.0f} ms, "
+            f"{slowest * 1000:.0f} ms",
+            "",
+            "none refused; p99 500 ms",
+            "yes" if is_met else "no",
         )

@@ -11,11 +11,12 @@ proxy        a connection that breaks
 traces       what a writer asked of the kernel
 stores       small stores that damage is done to
 attacks      what a plain client can do to a store process
+crowds       what very many honest clients do to a broker at once
 rounds/      rounds of kills, power cuts and full disks
 
 Tests by what goes wrong: test_kill, test_lives, test_service, test_replication and test_clients
 kill processes, test_syscalls at or in calls of the kernel; test_power cuts the power; test_order
 checks what is on disk before anything is acknowledged; test_disk and test_limits take disk, files
 and time away; test_damage and test_bits damage files; test_reads reads meanwhile; test_attacks
-attacks.
+attacks, and test_crowds comes with many clients.
 """
