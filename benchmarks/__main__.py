@@ -30,6 +30,7 @@ from benchmarks.sink import sink_figures
 from benchmarks.spark import memory_figures, spark_figures
 from benchmarks.stores import Stores
 from benchmarks.streams import stream_figures
+from benchmarks.tables import table_figures
 from benchmarks.writer import writer_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
@@ -56,6 +57,7 @@ def main() -> None:
         "streams": stream_figures,
         "idle": idle_figures,
         "backfill": backfill_figures,
+        "tables": table_figures,
         "service": service_figures,
         "blocks": block_figures,
         "writer": writer_figures,

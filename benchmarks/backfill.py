@@ -27,9 +27,8 @@ from rmqstore_spark.reader.reading import read_split
 from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["backfill_figures", "write_ready_made"]
+__all__ = ["backfill_figures", "run_backfill", "write_ready_made"]
 
-ROOT: Final = Path(__file__).resolve().parents[1]
 _MESSAGES: Final = {100: 4_000_000, 1024: 1_000_000}
 _ROUNDS: Final = 3
 _TASKS: Final = 2  # of the job at the same time, and processes of pyarrow alone
@@ -42,9 +41,9 @@ def backfill_figures(stores: Stores) -> Iterator[Figure]:
         store = stores(Shape(body, 64, messages))
         rates: dict[str, list[float]] = {"straight": [], "alone": [], "through": []}
         for _ in range(_ROUNDS):
-            rates["straight"].append(_run(store, messages, []))
+            rates["straight"].append(run_backfill(store, messages, ["out"]))
             rates["alone"].append(_run_alone(store, messages))
-            rates["through"].append(_run(store, messages, ["--through-dataframe"]))
+            rates["through"].append(run_backfill(store, messages, ["out", "--through-dataframe"]))
         straight, alone, through = (statistics.median(found) for found in rates.values())
         ratio = straight / alone
         yield Figure(
@@ -115,10 +114,16 @@ def write_ready_made(store: str, path: str, rows: int) -> float:
     return time.perf_counter() - began
 
 
-def _run(store: Path, messages: int, arguments: Sequence[str]) -> float:
+def run_backfill(store: Path, messages: int, arguments: Sequence[str]) -> float:
+    """Rows a second of the job, by its own account.
+
+    Args:
+        messages: how many the store has.
+        arguments: where to write, in a folder that the job runs in and that is removed.
+    """
+    command = [sys.executable, "-m", "rmqstore_spark.pipelines.backfill", str(store), *arguments]
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
-        command = [sys.executable, "-m", "jobs.backfill", str(store), f"{folder}/out", *arguments]
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
     summary = re.search(r"([\d,]+) rows.* ([\d.]+) s$", done.stdout.strip(), re.DOTALL)
     if summary is None or int(summary[1].replace(",", "")) != messages:
         raise AssertionError(f"the job did not copy {messages} messages: {done.stdout}")

@@ -1,6 +1,7 @@
 """Ready-made Spark jobs (docs/jobs.md): `python -m rmqstore_spark.pipelines.NAME --help`.
 
-    backfill           copies stores to Parquet; `parquet/` holds what its tasks do
+    backfill           copies stores to Parquet, which `parquet/` writes, or to a table, which
+                       `tables/` knows; `backfill_arguments` are its options
     stream_to_parquet  does the same as a stream; `following` prints its progress
     verify_store       verifies stores in many tasks (`verify_task`), and prints its `progress`
     replay             writes messages again, of stores or Parquet (`replay_parquet`), at a rate

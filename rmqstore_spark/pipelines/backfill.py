@@ -1,44 +1,46 @@
 """Copy stores to Parquet, whole or in part: OUTPUT/topic=NAME/date=YYYY-MM-DD/*.parquet.
 
+With --to delta or --to iceberg, to a table that is partitioned in the same way (`tables`).
+
     python -m jobs.backfill STORE OUTPUT
     spark-submit jobs/backfill.py STORE OUTPUT --subscribe orders --endingOffsets '{...}'
 
 The date is that of storeTimestamp in UTC. Tasks write Parquet directly from the Arrow batches that
 they decode; Spark only schedules them. If a run is killed or fails, only the pieces being written
 are lost: repeat the command to continue. Files appear when everything is written, and every queue
-has as many rows as were planned (see `output`).
+has as many rows as were planned (see `parquet.output` and `tables.output`).
 """
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import typer
+import pyarrow as pa
 
-from rmqstore_spark.datasource.options.option import STREAM
-from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
 from rmqstore_spark.datasource.partitions import AnyPartition
+from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.files.open import local_path
-from rmqstore_spark.pipelines.arguments import Job, Schema, StoreArguments, as_parser
+from rmqstore_spark.pipelines.backfill_arguments import JOB, BackfillArguments
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.columns import columns_to_read
-from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
-from rmqstore_spark.pipelines.parquet.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet.output import Output
+from rmqstore_spark.pipelines.parquet.run_folder import Attempt
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from rmqstore_spark.pipelines.progress import run_tasks
 from rmqstore_spark.pipelines.session import session
+from rmqstore_spark.pipelines.tables.arguments import PARQUET
+from rmqstore_spark.pipelines.tables.choosing import create_table, find_table
+from rmqstore_spark.pipelines.tables.output import TableOutput
+from rmqstore_spark.pipelines.tables.schema import table_schema
+from rmqstore_spark.pipelines.tables.table import LakeTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,83 +54,6 @@ NEEDED: Final = ("brokerName", "topic", "queueId", "storeTimestamp")
 """The columns from which partitions and totals are computed."""
 
 
-_size = as_parser(parse_bytes)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BackfillArguments(StoreArguments):
-    """The arguments of the job."""
-
-    output: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUTPUT", help="new folder, or the folder of an interrupted run to continue"
-        ),
-    ]
-    schema: Schema = None
-    compression: Annotated[
-        str | None,
-        typer.Option("--compression", metavar="CODEC", help=", ".join(CODECS), show_default="zstd"),
-    ] = None
-    target_file_size: Annotated[
-        int,
-        typer.Option(
-            "--target-file-size",
-            metavar="SIZE",
-            parser=_size,
-            help="close a file when it reaches this size  [default: 512m]",
-            show_default=False,
-        ),
-    ] = 512 << 20
-    row_group_size: Annotated[
-        int,
-        typer.Option(
-            "--row-group-size",
-            metavar="SIZE",
-            parser=_size,
-            help="approximate uncompressed size of a row group  [default: 64m]",
-            show_default=False,
-        ),
-    ] = 64 << 20
-    through_dataframe: Annotated[
-        str | None,
-        typer.Option(
-            "--through-dataframe",
-            metavar="[FORMAT]",
-            help="let Spark write, in any format that it supports (parquet, orc, json, ...); "
-            "slower, and an interrupted run starts over",
-        ),
-    ] = None
-
-
-JOB: Final = Job(
-    "backfill",
-    BackfillArguments,
-    "Copy RocketMQ stores to Parquet by topic and date.",
-    without=STREAM,
-    optional_value=("--through-dataframe", "parquet"),
-)
-
-
-def _identity(arguments: BackfillArguments) -> dict[str, Any]:
-    """Return the arguments that must be the same for a run to continue another one."""
-    options = arguments.source_options()
-    if "path" in options:
-        options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
-    return {
-        **options,
-        "schema": arguments.schema,
-        "compression": arguments.compression or "zstd",
-        "target-file-size": arguments.target_file_size,
-        "row-group-size": arguments.row_group_size,
-    }
-
-
-def _absolute(path: str) -> str:
-    local = local_path(path)
-    return path if local is None else os.path.abspath(local)
-
-
 def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any]:
     options = arguments.source_options()
     # Spark itself would only call these.
@@ -137,18 +62,18 @@ def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any
     rows = pieces.planned_rows(work)
     return {
         "version": 1,
-        "arguments": _identity(arguments),
+        "arguments": arguments.identity(),
         "pieces": [pieces.to_json(piece) for piece in work],
         "rows": rows and rows.to_json(),
     }
 
 
-def _check_same(plan: Mapping[str, Any], arguments: BackfillArguments, output: Output) -> None:
+def _check_same(plan: Mapping[str, Any], arguments: BackfillArguments) -> None:
     if plan["version"] != 1:
         raise OptionError(
-            f"{output.url} was started by another version of this job. Use a new folder."
+            f"{arguments.output} was started by another version of this job. Use a new folder."
         )
-    old, new = plan["arguments"], _identity(arguments)
+    old, new = plan["arguments"], arguments.identity()
     different = [
         f"{name} was {old.get(name)!r} and is now {new.get(name)!r}"
         for name in sorted(old.keys() | new.keys())
@@ -156,9 +81,44 @@ def _check_same(plan: Mapping[str, Any], arguments: BackfillArguments, output: O
     ]
     if different:
         raise OptionError(
-            f"{output.url} contains a backfill with other arguments: {'; '.join(different)}. "
+            f"{arguments.output} contains a backfill with other arguments: {'; '.join(different)}. "
             "Repeat the old arguments to continue it, or use a new folder."
         )
+
+
+def _find_output(arguments: BackfillArguments, columns: pa.Schema) -> Output | TableOutput | None:
+    """Return the folder or the table to write to; None for a table that does not exist yet."""
+    if arguments.to == PARQUET:
+        return Output(arguments.output)
+    table = find_table(arguments, columns)
+    return None if table is None else _table_output(arguments, table)
+
+
+def _table_output(arguments: BackfillArguments, table: LakeTable) -> TableOutput:
+    options = arguments.file_options()
+    return TableOutput(table, options, arguments.identity())
+
+
+def _begin(
+    arguments: BackfillArguments, schema: StructType, columns: pa.Schema
+) -> tuple[Output | TableOutput, dict[str, Any]] | None:
+    """Return where to write, and the plan, of this run or an earlier one.
+
+    Returns:
+        None if a table has the rows, and the bookkeeping was removed since.
+    """
+    output = _find_output(arguments, columns)
+    if output is not None:
+        plan = output.read_plan()
+        if plan is not None:
+            _check_same(plan, arguments)
+            return output, plan
+        if output.is_published:
+            return None
+    plan = _new_plan(arguments, schema)
+    if output is None:
+        output = _table_output(arguments, create_table(arguments, columns))
+    return output, output.write_plan(plan)
 
 
 def backfill(arguments: BackfillArguments, run: Runner) -> None:
@@ -172,27 +132,22 @@ def backfill(arguments: BackfillArguments, run: Runner) -> None:
         RmqStoreError: a store cannot be read, or rows are missing.
     """
     began = time.monotonic()
-    if (arguments.compression or "zstd") not in CODECS:
-        raise OptionError(f"--compression must be one of {', '.join(CODECS)}.")
-    output = Output(arguments.output)
+    arguments.check()
     schema, written = columns_to_read(arguments.schema, NEEDED)
-    plan = output.read_plan()
-    if plan is None:
-        plan = output.write_plan(_new_plan(arguments, schema))
-    else:
-        _check_same(plan, arguments, output)
+    columns = table_schema(written, body_as_text=project(schema).body_as_text)
+    begun = _begin(arguments, schema, columns)
+    if begun is None:
+        print("This backfill is already finished.")
+        return
+    output, plan = begun
     attempts = output.committed()
     if attempts is None:
         task = BackfillTask(
-            output,
+            output.folder,
             arguments.source_options(),
             schema,
-            written,
-            FileFormat(
-                arguments.compression or "zstd",
-                arguments.row_group_size,
-                arguments.target_file_size,
-            ),
+            written if isinstance(output, Output) else output.file_schema,
+            arguments.file_format(),
             uuid.uuid4().hex,
         )
         attempts = _attempts(plan, output, task, run)
@@ -205,7 +160,7 @@ def backfill(arguments: BackfillArguments, run: Runner) -> None:
 
 
 def _attempts(
-    plan: Mapping[str, Any], output: Output, task: BackfillTask, run: Runner
+    plan: Mapping[str, Any], output: Output | TableOutput, task: BackfillTask, run: Runner
 ) -> list[Attempt]:
     """Return an attempt for each piece; run the pieces that no earlier run has finished."""
     attempts = output.finished_attempts()
@@ -312,6 +267,7 @@ def main(command: list[str] | None = None) -> int:
 
 
 def _run(arguments: BackfillArguments) -> None:
+    arguments.check()
     with session("rmqstore backfill") as spark:
         if arguments.through_dataframe:
             through_dataframe(spark, arguments, arguments.through_dataframe)

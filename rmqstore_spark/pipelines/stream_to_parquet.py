@@ -1,10 +1,11 @@
-"""Copy stores to Parquet as a stream: existing messages only, or new ones too.
+"""Copy stores to Parquet, or to a table, as a stream: existing messages only, or new ones too.
 
     python -m jobs.stream_to_parquet STORE OUTPUT --checkpoint FOLDER
     spark-submit jobs/stream_to_parquet.py STORE OUTPUT --checkpoint FOLDER --trigger "30 seconds"
 
 Files go to OUTPUT/topic=NAME/date=YYYY-MM-DD (of storeTimestamp, UTC). A run continues where the
-previous one stopped, according to its checkpoint. Each message is written once.
+previous one stopped, according to its checkpoint. Each message is written once. With --to delta or
+--to iceberg, each micro-batch is a commit to a table that is partitioned in the same way.
 """
 
 from __future__ import annotations
@@ -16,16 +17,22 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.pipelines.arguments import Job, Schema, StoreArguments, as_parser
+from rmqstore_spark.datasource.schema import project
+from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.following import follow
 from rmqstore_spark.pipelines.parquet.columns import columns_to_read
-from rmqstore_spark.pipelines.parquet.files import CODECS
+from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.session import session
+from rmqstore_spark.pipelines.tables.arguments import PARQUET, TableArguments
+from rmqstore_spark.pipelines.tables.choosing import create_table, find_table
+from rmqstore_spark.pipelines.tables.micro_batch import TableSink
+from rmqstore_spark.pipelines.tables.schema import table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["JOB", "main", "start_query"]
 
@@ -39,10 +46,13 @@ def _codec(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamArguments(StoreArguments):
+class StreamArguments(TableArguments):
     """The arguments of the job."""
 
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="folder for the Parquet files")]
+    output: Annotated[
+        str,
+        typer.Argument(metavar="OUTPUT", help="folder for the Parquet files; or a table, see --to"),
+    ]
     checkpoint: Annotated[
         str,
         typer.Option("--checkpoint", metavar="FOLDER", help="folder for the stream's progress"),
@@ -68,37 +78,59 @@ class StreamArguments(StoreArguments):
 JOB: Final = Job(
     "stream_to_parquet",
     StreamArguments,
-    "Copy RocketMQ stores to Parquet as a stream.",
+    "Copy RocketMQ stores to Parquet, or to a Delta or Iceberg table, as a stream.",
     without=BATCH,
 )
 
 
 def start_query(spark: SparkSession, arguments: StreamArguments) -> StreamingQuery:
-    """Start the stream that the arguments describe."""
-    from pyspark.sql import functions as sf
+    """Start the stream that the arguments describe.
 
+    Raises:
+        RmqStoreError: an argument is wrong, or the table cannot be written.
+    """
+    arguments.check_table()
     schema, written = columns_to_read(arguments.schema, ("topic", "storeTimestamp"))
     # A copy begins with existing messages; by default a stream would begin with new ones.
     options = {"startingOffsets": "earliest", **arguments.source_options()}
-    source = spark.readStream.format("rmqstore").schema(schema).options(**options)
-    rows: DataFrame = source.load().select(
-        *written, "topic", sf.to_date("storeTimestamp").alias("date")
+    rows = spark.readStream.format("rmqstore").schema(schema).options(**options).load()
+    if arguments.to == PARQUET:
+        return _triggered(_to_parquet(rows, written, arguments), arguments).start(arguments.output)
+    columns = table_schema(written, body_as_text=project(schema).body_as_text)
+    sink = TableSink(
+        find_table(arguments, columns) or create_table(arguments, columns),
+        arguments.file_options(),
+        FileFormat(arguments.compression),
     )
-    writer = (
-        rows.writeStream.format("parquet")
-        .partitionBy("topic", "date")
-        .option("compression", arguments.compression)
-        .option("checkpointLocation", arguments.checkpoint)
-        .queryName("stream_to_parquet")
-    )
+    try:
+        query = _triggered(rows.writeStream.foreachBatch(sink), arguments).start()
+    except BaseException as error:
+        sink.query_id.set_exception(error)  # a batch may be waiting
+        raise
+    sink.query_id.set_result(query.id)
+    return query
+
+
+def _to_parquet(
+    rows: DataFrame, written: tuple[str, ...], arguments: StreamArguments
+) -> DataStreamWriter:
+    from pyspark.sql import functions as sf
+
+    chosen = rows.select(*written, "topic", sf.to_date("storeTimestamp").alias("date"))
+    writer = chosen.writeStream.format("parquet").partitionBy("topic", "date")
+    return writer.option("compression", arguments.compression)
+
+
+def _triggered(writer: DataStreamWriter, arguments: StreamArguments) -> DataStreamWriter:
+    writer = writer.option("checkpointLocation", arguments.checkpoint)
+    writer = writer.queryName("stream_to_parquet")
     if arguments.trigger == AVAILABLE_NOW:
-        writer = writer.trigger(availableNow=True)
-    else:
-        writer = writer.trigger(processingTime=arguments.trigger)
-    return writer.start(arguments.output)
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=arguments.trigger)
 
 
 def _copy(arguments: StreamArguments) -> None:
+    arguments.check_table()
     with session("rmqstore stream_to_parquet") as spark:
         follow(start_query(spark, arguments))
 

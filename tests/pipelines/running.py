@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.support.stores.expected import queue_key
 
-__all__ = ["data_files", "read_back", "run_backfill", "run_here"]
+__all__ = ["Killed", "data_files", "killed_after", "read_back", "run_backfill", "run_here"]
 
 Row = dict[str, Any]
 
@@ -51,3 +56,33 @@ def read_back(output: Path) -> list[Row]:
                 row["properties"] = dict(row["properties"])
             rows.append({"topic": topic, "date": date, **row})
     return sorted(rows, key=queue_key)
+
+
+class Killed(BaseException):
+    """The process has ended."""
+
+
+@contextmanager
+def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Block the file system after this many changes to it.
+
+    Yields:
+        One number: of changes that were tried.
+    """
+    tried, lock = [0], threading.Lock()
+
+    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with lock:
+                tried[0] += 1
+                if tried[0] > operations:
+                    raise Killed
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    with monkeypatch.context() as patch:
+        for name in ("mv", "rm", "pipe_file", "makedirs", "_open"):
+            patch.setattr(LocalFileSystem, name, dying(getattr(LocalFileSystem, name)))
+        patch.setattr(os, "link", dying(os.link))
+        yield tried

@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet.output import Output
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from tests.pipelines.running import data_files, read_back, run_backfill, run_here
+from tests.pipelines.running import (
+    Killed,
+    data_files,
+    killed_after,
+    read_back,
+    run_backfill,
+    run_here,
+)
 from tests.support.stores.expected import backed_rows
 
 Golden = Callable[[str], Path]
 Row = dict[str, Any]
 
 OPTIONS = ("--maxRecordsPerPartition", "15")
-
-
-class Killed(BaseException):
-    """The process has ended."""
-
-
-@contextmanager
-def killed_after(operations: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Block the file system after this many changes to it.
-
-    Yields:
-        One number: of changes that were tried.
-    """
-    tried, lock = [0], threading.Lock()
-
-    def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                tried[0] += 1
-                if tried[0] > operations:
-                    raise Killed
-            return function(*args, **kwargs)
-
-        return wrapper
-
-    with monkeypatch.context() as patch:
-        for name in ("mv", "rm", "pipe_file", "makedirs", "_open"):
-            patch.setattr(LocalFileSystem, name, dying(getattr(LocalFileSystem, name)))
-        patch.setattr(os, "link", dying(os.link))
-        yield tried
 
 
 @pytest.fixture

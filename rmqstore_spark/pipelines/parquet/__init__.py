@@ -5,6 +5,8 @@ pieces      converts pieces of work to JSON, and counts their rows
 task        writes one piece of work
 partitions  splits rows by topic and date
 files       writes the files
-output      the output folder: the plan, the finished work, and the commit
+statistics  reads back what they say of themselves
+run_folder  the bookkeeping: the plan, the finished attempts, and the decision
+output      the output folder, and how files appear in it
 tally       counts the rows of each queue
 """

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from rmqstore_spark.pipelines.parquet.partitions import Partition, split_by_partition
 
-__all__ = ["CODECS", "FileFormat", "PartitionedWriter", "WrittenFile"]
+__all__ = ["CODECS", "WITHOUT_BOUNDS", "FileFormat", "PartitionedWriter", "WrittenFile"]
 
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
@@ -22,10 +22,10 @@ _BUFFERED: Final = 256 << 20
 # repeat, that is wasted work.
 _WITH_DICTIONARY: Final = frozenset({
     "brokerName", "queueId", "tags", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes",
-    "preparedTransactionOffset", "properties.key_value.key",
+    "preparedTransactionOffset", "properties.key_value.key", "topic", "date",
 })  # fmt: skip
 # Bounds help range queries; those of a body would only enlarge the footers.
-_WITHOUT_BOUNDS: Final = frozenset({"body", "properties", "msgId", "bodyCRC"})
+WITHOUT_BOUNDS: Final = frozenset({"body", "properties", "msgId", "bodyCRC"})
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FileFormat:
         return {
             "compression": self.codec,
             "use_dictionary": sorted(_WITH_DICTIONARY),
-            "write_statistics": [name for name in schema.names if name not in _WITHOUT_BOUNDS],
+            "write_statistics": [name for name in schema.names if name not in WITHOUT_BOUNDS],
         }
 
 
@@ -63,11 +63,17 @@ class WrittenFile:
     Args:
         path: path below the writer's folder.
         rows, size: rows and bytes of the whole file.
+        topic, day: its partition.
+        statistics: as `read_back` returns them.
     """
 
     path: str
     rows: int
     size: int
+    # Backfills of earlier versions, which can be continued, did not store these.
+    topic: str = ""
+    day: int | None = None
+    statistics: str | None = None
 
 
 @dataclass
@@ -85,24 +91,31 @@ class _OpenFile:
 class PartitionedWriter:
     """Writes rows into one or more files per partition.
 
-    Each goes to FOLDER/topic=NAME/date=YYYY-MM-DD/PREFIX-NNN.CODEC.parquet. The topic is only in
-    the folder's name. A context manager: leaving it with an exception closes all open files.
+    Each goes to FOLDER/topic=NAME/date=YYYY-MM-DD/PREFIX-NNN.CODEC.parquet. A context manager:
+    leaving it with an exception closes all open files.
 
     Args:
         fs: an fsspec file system.
         folder: path of a folder on `fs`.
         prefix: start of the files' names.
-        columns: the columns to write; others of a batch only choose the partition.
+        columns: the columns to write, by name, as the batches have them; or a schema, whose types
+            the batches are cast to, and which can have the partition's `topic` and `date`. Others
+            of a batch only choose the partition.
         file_format: the format of the files.
     """
 
     def __init__(
-        self, fs: Any, folder: str, prefix: str, columns: tuple[str, ...], file_format: FileFormat
+        self,
+        fs: Any,
+        folder: str,
+        prefix: str,
+        columns: tuple[str, ...] | pa.Schema,
+        file_format: FileFormat,
     ) -> None:
         self._fs = fs
         self._folder = folder
         self._prefix = prefix
-        self._columns = list(columns)
+        self._columns = columns
         self._format = file_format
         self._open: dict[Partition, _OpenFile] = {}
         self._count = 0
@@ -127,7 +140,7 @@ class PartitionedWriter:
         """Add rows."""
         for partition, rows in split_by_partition(batch):
             file = self._open.setdefault(partition, _OpenFile())
-            chosen = rows.select(self._columns)
+            chosen = self._chosen(rows, partition)
             file.waiting.append(chosen)
             file.waiting_bytes += chosen.nbytes
             self.waiting_bytes += chosen.nbytes
@@ -141,8 +154,17 @@ class PartitionedWriter:
         """Write the waiting rows, and close all files."""
         for partition, file in self._open.items():
             self._write_group(partition, file)
-            self._close(file)
+            self._close(partition, file)
         self._open.clear()
+
+    def _chosen(self, rows: pa.RecordBatch, partition: Partition) -> pa.RecordBatch:
+        if not isinstance(self._columns, pa.Schema):
+            return rows.select(list(self._columns))
+        arrays = [
+            partition.dates(rows.num_rows) if each.name == "date" else rows.column(each.name)
+            for each in self._columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, names=self._columns.names).cast(self._columns)
 
     def _write_group(self, partition: Partition, file: _OpenFile) -> None:
         if not file.waiting:
@@ -157,7 +179,7 @@ class PartitionedWriter:
         file.writer.write_table(table, row_group_size=-(-table.num_rows // groups))
         file.rows += table.num_rows
         if file.sink.tell() >= self._format.file_bytes:
-            self._close(file)
+            self._close(partition, file)
 
     def _begin(self, partition: Partition, file: _OpenFile, schema: pa.Schema) -> None:
         name = f"{self._prefix}-{self._count:03d}{self._format.suffix}"
@@ -172,11 +194,11 @@ class PartitionedWriter:
             **self._format.settings(schema),
         )
 
-    def _close(self, file: _OpenFile) -> None:
+    def _close(self, partition: Partition, file: _OpenFile) -> None:
         if file.writer is None:
             return
         file.writer.close()
         size = file.sink.tell()
         file.sink.close()
         file.writer = file.sink = None
-        self.finished.append(WrittenFile(file.path, file.rows, size))
+        self.finished.append(WrittenFile(file.path, file.rows, size, *partition))

@@ -19,64 +19,23 @@ created exclusively. On others, two concurrent runs could both create it: run on
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
-from rmqstore_spark.pipelines.parquet.tally import Tally
+from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
 
-__all__ = ["Attempt", "Output"]
+__all__ = ["Output"]
 
 _OWN: Final = "_backfill"
 _MOVERS: Final = 16
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A finished attempt at a piece of work.
-
-    piece: its number in the plan.
-    folder: name of the attempt's folder.
-    files: the files that it wrote.
-    tally: rows by queue.
-    """
-
-    piece: int
-    folder: str
-    files: tuple[WrittenFile, ...]
-    tally: Tally
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the stored form."""
-        return {
-            "piece": self.piece,
-            "folder": self.folder,
-            "files": [asdict(file) for file in self.files],
-            "queues": self.tally.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Attempt:
-        """Create from the stored form."""
-        return cls(
-            stored["piece"],
-            stored["folder"],
-            tuple(WrittenFile(**file) for file in stored["files"]),
-            Tally.from_json(stored["queues"]),
-        )
-
-
-class Output:
+class Output(RunFolder):
     """An output folder, on any file system of fsspec. It can be pickled.
 
     Args:
@@ -85,10 +44,14 @@ class Output:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.fs, root = url_to_fs(url)
+        fs, root = url_to_fs(url)
         self.root = root.rstrip("/")
+        super().__init__(fs, f"{self.root}/{_OWN}", f"{self.root}/{_OWN}/attempts")
 
-    # ---- the plan ------------------------------------------------------------------------------
+    @property
+    def folder(self) -> RunFolder:
+        """The folders that tasks use."""
+        return self
 
     def read_plan(self) -> dict[str, Any] | None:
         """Return the plan that a run has left here, or None in a new folder.
@@ -96,76 +59,35 @@ class Output:
         Raises:
             OptionError: the folder holds something else.
         """
-        plan = self._read_json(self._own("plan.json"))
+        plan = super().read_plan()
         # A run that ended early can have left its own folder without a plan.
-        if plan is None and set(self._names(self.root)) - {_OWN}:
+        if plan is None and set(self.names(self.root)) - {_OWN}:
             raise OptionError(
                 f"{self.url} is not empty, and contains no backfill to continue. Use a new folder."
             )
         return plan
 
-    def write_plan(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """Store the plan of a new backfill, and return it in its stored form."""
-        self._write_json(self._own("plan.json"), plan)
-        stored: dict[str, Any] = self._read_json(self._own("plan.json"))
-        return stored
-
-    # ---- attempts ------------------------------------------------------------------------------
-
-    def new_attempt(self, piece: int) -> str:
-        """Return the name of a new attempt's folder."""
-        return f"{piece}-{uuid.uuid4().hex}"
-
-    def attempt_path(self, folder: str) -> str:
-        """Return the path of an attempt's folder on `fs`."""
-        return self._own(f"attempts/{folder}")
-
-    def finish_attempt(self, attempt: Attempt) -> None:
-        """Record that all files of an attempt are written."""
-        self._write_json(self.attempt_path(attempt.folder) + ".json", attempt.to_json())
-
     def finished_attempts(self) -> list[Attempt]:
         """Return one finished attempt for each piece that has any, and remove the others."""
-        kept: dict[int, Attempt] = {}
-        names = sorted(self._names(self._own("attempts")))
-        for name in names:
-            if not name.endswith(".json"):
-                continue
-            stored = self._read_json(self.attempt_path(name))
-            attempt = stored and Attempt.from_json(stored)
-            if attempt and attempt.piece not in kept and self._is_whole(attempt):
-                kept[attempt.piece] = attempt
-        wanted = {attempt.folder for attempt in kept.values()}
-        for name in names:
-            if name.removesuffix(".json") not in wanted:
-                self._remove(self.attempt_path(name))
-        return list(kept.values())
+        kept = super().finished_attempts()
+        self.remove_attempts(but=kept)
+        return kept
 
-    def _is_whole(self, attempt: Attempt) -> bool:
-        folder = self.attempt_path(attempt.folder)
-        return all(self._size(f"{folder}/{file.path}") == file.size for file in attempt.files)
-
-    # ---- the commit ----------------------------------------------------------------------------
-
-    def commit(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+    def commit(self, attempts: Collection[Attempt]) -> list[Attempt]:
         """Commit attempts, one for each piece.
 
         Returns:
             The committed attempts: those of another run, if it committed first.
         """
-        ordered = sorted(attempts, key=lambda attempt: attempt.piece)
-        self._write_json(
-            self._own("commit.json"), {"attempts": [a.to_json() for a in ordered]}, once=True
-        )
+        self.decide(attempts, once=True)
         decided = self.committed()
         if decided is None:
-            raise RmqStoreError(f"{self._own('commit.json')} disappeared. Run the backfill again.")
+            raise RmqStoreError(f"{self.own}/commit.json disappeared. Run the backfill again.")
         return decided
 
     def committed(self) -> list[Attempt] | None:
         """Return the committed attempts, or None before the commit."""
-        stored = self._read_json(self._own("commit.json"))
-        return stored and [Attempt.from_json(attempt) for attempt in stored["attempts"]]
+        return self.decided()
 
     def publish(self, attempts: Iterable[Attempt]) -> None:
         """Move the files of committed attempts to the folders from which they are read.
@@ -179,7 +101,7 @@ class Output:
         with ThreadPoolExecutor(_MOVERS) as pool:
             for _ in pool.map(lambda move: self._publish(*move), moves):
                 pass
-        self._remove(self._own("attempts"))
+        self._remove(self.data)
         self._write_json(f"{self.root}/_SUCCESS", None)
 
     def _publish(self, folder: str, file: WrittenFile) -> None:
@@ -198,56 +120,3 @@ class Output:
     def is_published(self) -> bool:
         """Whether all files are in the folders from which they are read."""
         return self._exists(f"{self.root}/_SUCCESS")
-
-    # ---- files ---------------------------------------------------------------------------------
-
-    def _own(self, name: str) -> str:
-        return f"{self.root}/{_OWN}/{name}"
-
-    def _exists(self, path: str) -> bool:
-        self.fs.invalidate_cache()
-        return bool(self.fs.exists(path))
-
-    def _names(self, folder: str) -> list[str]:
-        self.fs.invalidate_cache()
-        try:
-            found = self.fs.ls(folder, detail=False)
-        except FileNotFoundError:
-            return []
-        return [name.rstrip("/").rpartition("/")[2] for name in found]
-
-    def _size(self, path: str) -> int | None:
-        try:
-            return int(self.fs.size(path))
-        except FileNotFoundError:
-            return None
-
-    def _remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self.fs.rm(path, recursive=True)
-
-    def _read_json(self, path: str) -> Any:
-        try:
-            return json.loads(self.fs.cat_file(path))
-        except FileNotFoundError:
-            return None
-
-    def _write_json(self, path: str, value: object, *, once: bool = False) -> None:
-        """Write a file whole, by way of another name.
-
-        Args:
-            once: keep an existing file unchanged.
-        """
-        self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-        draft = f"{path}.{uuid.uuid4().hex}"
-        self.fs.pipe_file(draft, json.dumps(value).encode() if value is not None else b"")
-        if not once:
-            self.fs.mv(draft, path)
-        elif isinstance(self.fs, LocalFileSystem):
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, path)
-            self._remove(draft)
-        elif self._exists(path):
-            self._remove(draft)
-        else:
-            self.fs.mv(draft, path)

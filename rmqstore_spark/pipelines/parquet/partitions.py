@@ -34,10 +34,18 @@ class Partition(NamedTuple):
     day: int | None
 
     @property
+    def date(self) -> str | None:
+        """The day as `YYYY-MM-DD`."""
+        return None if self.day is None else (_EPOCH + timedelta(days=self.day)).isoformat()
+
+    @property
     def folder(self) -> str:
         """The folder below the output: `topic=NAME/date=YYYY-MM-DD`."""
-        text = _NULL if self.day is None else (_EPOCH + timedelta(days=self.day)).isoformat()
-        return f"topic={_escape(self.topic)}/date={text}"
+        return f"topic={_escape(self.topic)}/date={self.date or _NULL}"
+
+    def dates(self, rows: int) -> pa.Array:
+        """Return a column with the day in each row."""
+        return pa.repeat(pa.scalar(self.day, pa.int32()).cast(pa.date32()), rows)
 
 
 def _escape(value: str) -> str:

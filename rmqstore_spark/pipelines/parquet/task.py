@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.partitions import read_partition
 from rmqstore_spark.datasource.schema import project
-from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter
-from rmqstore_spark.pipelines.parquet.output import Attempt, Output
+from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
+from rmqstore_spark.pipelines.parquet.statistics import read_back
 from rmqstore_spark.pipelines.parquet.tally import Tally
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ class BackfillTask:
     """Reads a piece and writes its files.
 
     Args:
-        output: the output folder.
+        output: the folders of the backfill.
         options: the source's options.
         schema: the columns to read.
-        columns: the columns to write.
+        columns: the columns to write, as `PartitionedWriter` takes them.
         file_format: the format of the files.
         run: a name for this run.
     """
 
-    output: Output
+    output: RunFolder
     options: Mapping[str, str]
     schema: StructType
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] | pa.Schema
     file_format: FileFormat
     run: str
 
@@ -71,14 +71,7 @@ class BackfillTask:
             for batch in read_partition(piece, options, project(self.schema)):
                 tally.add(batch)
                 writer.write(batch)
-        for file in writer.finished:
-            self._check(f"{path}/{file.path}", file.rows)
-        attempt = Attempt(number, folder, tuple(writer.finished), tally)
+        files = tuple(read_back(self.output.fs, path, file) for file in writer.finished)
+        attempt = Attempt(number, folder, files, tally)
         self.output.finish_attempt(attempt)
         return attempt.to_json()
-
-    def _check(self, path: str, rows: int) -> None:
-        with self.output.fs.open(path, "rb") as file:
-            found = pq.read_metadata(file).num_rows
-        if found != rows:
-            raise RmqStoreError(f"{path} should have {rows:,} rows, but has {found:,}.")
