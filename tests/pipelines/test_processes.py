@@ -93,6 +93,7 @@ def test_tasks_load_no_command_line() -> None:
 import sys
 import rmqstore_spark.pipelines.pacing
 import rmqstore_spark.pipelines.parquet.task
+import rmqstore_spark.pipelines.tables.micro_batch
 import rmqstore_spark.pipelines.verify_task
 print(sorted({"argparse", "click", "rich", "rmqstore_spark.cli", "typer"} & set(sys.modules)))
 """
