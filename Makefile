@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: $(INSTALLED) ## Spark writes and reads despite a kill -9, follows a store, and meets RocketMQ's consumers
@@ -37,6 +37,10 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 .PHONY: test
 test: lint $(CLASSES) $(NODE) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
 	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+.PHONY: test-spark-versions
+test-spark-versions: $(INSTALLED) ## Run the essential tests on Spark 4.0, 4.1 and 4.2
+	@$(SPARK) -m tools.spark_versions $(PYTEST_ARGS)
 
 $(CLASSES): $(INSTALLED) tests/support/processes/jvm.py
 	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."
@@ -70,7 +74,7 @@ docs: $(INSTALLED) ## Generate the reference pages (docs/, conf/store.conf)
 
 .PHONY: clean
 clean: ## Remove the environment and everything that was built
-	rm -rf $(VENV) build dist *.egg-info .demo .bench
+	rm -rf $(VENV) .venv-spark build dist *.egg-info .demo .bench
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,7 +53,10 @@ def register(spark: SparkSession) -> None:
 
     Not needed where the package is installed: Spark finds it through `pyspark_rmqstore`.
     """
-    spark.dataSource.register(_data_source())
+    source = _data_source()
+    from rmqstore_spark.datasource.spark_api import register
+
+    register(spark, source)
 
 
 def embedded(

@@ -1,4 +1,4 @@
-"""The Python that runs Spark's workers, and the packages that it needs.
+"""The Python that runs Spark's workers, the packages that it needs, and the Spark that it has.
 
 Without PYSPARK_PYTHON, Spark runs `python3`. For a program in a virtual environment that is
 another Python.
@@ -6,16 +6,24 @@ another Python.
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
 from importlib.util import find_spec
 from typing import Final
 
 from rmqstore_spark.errors import InstallationError
 
-__all__ = ["check_packages", "require_spark", "use_this_python"]
+__all__ = ["check_packages", "check_spark", "require_spark", "spark_version", "use_this_python"]
+
+_log = logging.getLogger("rmqstore_spark")
 
 _PACKAGES: Final = ("fsspec", "isal", "lz4", "msgspec", "numpy", "pyarrow", "zstandard")
+
+_OLDEST: Final = (4, 0)
+_NEWEST: Final = (4, 3)
+"""The newest Spark that the tests have run on."""
 
 
 def use_this_python() -> None:
@@ -44,13 +52,52 @@ def check_packages() -> None:
 
 
 def require_spark() -> None:
-    """Check that this Python has pyspark, which comes with an extra.
+    """Check that this Python has pyspark, which comes with an extra, and not too old a one.
 
     Raises:
-        InstallationError: pyspark is missing.
+        InstallationError: pyspark is missing, or knows no data sources that are written in Python.
     """
     if find_spec("pyspark") is None:
         raise InstallationError(
             f"{sys.executable} has no pyspark. Install it with rmqstore-spark: "
             "pip install 'rmqstore-spark[spark]'"
         )
+    if spark_version() < _OLDEST:
+        raise InstallationError(
+            f"rmqstore-spark needs Spark {_text(_OLDEST)} to {_text(_NEWEST)}, and the pyspark of "
+            f"{sys.executable} is {_full_version()}. Run the query on a newer Spark; where this "
+            "Python brings its own, install one: pip install 'rmqstore-spark[spark]'"
+        )
+
+
+def check_spark() -> None:
+    """Check that this Spark is one that the source was written for.
+
+    Raises:
+        InstallationError: it is too old.
+    """
+    require_spark()
+    if spark_version() > _NEWEST:
+        _log.warning(
+            "rmqstore-spark was tested with Spark %s to %s, and this is %s. If something fails, "
+            "look for a newer rmqstore-spark.",
+            _text(_OLDEST),
+            _text(_NEWEST),
+            _full_version(),
+        )
+
+
+def spark_version() -> tuple[int, int]:
+    """Return the major and minor version of this Python's pyspark."""
+    found = re.match(r"(\d+)\.(\d+)", _full_version())
+    return (int(found[1]), int(found[2])) if found else _NEWEST
+
+
+def _full_version() -> str:
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

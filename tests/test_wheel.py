@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tarfile
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,11 +65,15 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("installed")
     (wheel,) = dist.glob("*.whl")
-    run("env", f"PYTHON={sys.executable}", "tools/venv.sh", str(folder))
+    return install(tmp_path_factory.mktemp("installed"), Path(sys.executable), str(wheel))
+
+
+def install(folder: Path, interpreter: Path, what: str) -> Installed:
+    """Make an environment, and install the package into it as pip does it for a user."""
+    run("env", f"PYTHON={interpreter}", "tools/venv.sh", str(folder))
     # With a PYTHONPATH that leads here, pip would find the package installed already.
-    pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel))
+    pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", what)
     run("env", "-u", "PYTHONPATH", *pip)
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
@@ -76,27 +82,99 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed
     return Installed(folder, {**variables, **java, "PYSPARK_PYTHON": python})
 
 
-@pytest.mark.slow
-def test_the_wheel_works_in_an_environment_of_its_own(installed: Installed) -> None:
+def other_interpreters() -> dict[str, Path]:
+    """The Pythons of this machine that are new enough, one of each version but this one's."""
+    home = Path.home()
+    folders = [
+        *map(Path, os.get_exec_path()),
+        *sorted(home.glob(".pyenv/versions/*/bin")),
+        *sorted(home.glob(".local/share/uv/python/*/bin")),
+        Path("/usr/bin"),
+        Path("/usr/local/bin"),
+    ]
+    found: dict[str, Path] = {}
+    for minor in range(10, 15):
+        name = f"python3.{minor}"
+        for path in (folder / name for folder in folders):
+            # A version manager's shim exists whether its Python is the chosen one or not.
+            if minor != sys.version_info.minor and name not in found and answers(path, minor):
+                found[name] = path
+    return found
+
+
+def answers(python: Path, minor: int) -> bool:
+    """Whether this is a Python of that version, with what an extension's build needs."""
+    if not os.access(python, os.X_OK):
+        return False
+    asked = (
+        f"import sys, sysconfig, pathlib; sys.exit(sys.version_info[:2] != (3, {minor}) or not "
+        "pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists())"
+    )
+    return subprocess.run([python, "-c", asked], capture_output=True, check=False).returncode == 0
+
+
+def check_command(installed: Installed) -> None:
+    """The kernel, the command and a store process work."""
     has_kernel = "from rmqstore_spark.layout import kernel; print(kernel.COMPILED)"
     assert installed.run("python", "-c", has_kernel).strip() == "True"
     assert "verify" in installed.run("rmqstore", "--help")
     assert "1 message(s) put" in installed.run("python", "-c", PUT)
     assert "hello" in installed.run("rmqstore", "read", "-c", "body", "store")
 
+
+def lend_spark(installed: Installed) -> None:
+    """Let an environment see the pyspark of this one, which takes a minute to install.
+
+    Only that: other packages are compiled for this Python.
+    """
+    (site,) = installed.folder.glob("lib/python*/site-packages")
+    lent = installed.folder / "lent"
+    lent.mkdir()
+    for name in ("pyspark", "py4j"):
+        (lent / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+    (site / "lent.pth").write_text(f"{lent}\n")
+
+
+def check_spark(installed: Installed) -> None:
+    """Spark reads what the command has put, and a job runs."""
+    read = READ.replace("STORE", repr(str(installed.folder / "store")))
+    assert "[('orders', b'hello')]" in installed.run("python", "-c", read)
+    installed.run("python", "-m", "rmqstore_spark.pipelines.backfill", "store", "out")
+    assert list((installed.folder / "out").rglob("*.parquet"))
+
+
+@pytest.mark.slow
+def test_the_wheel_works_in_an_environment_of_its_own(installed: Installed) -> None:
+    check_command(installed)
     job = ("python", "-m", "rmqstore_spark.pipelines.backfill", "store", "out")
     assert "pip install 'rmqstore-spark[spark]'" in installed.run(*job, code=1)
     source = ("python", "-c", "from rmqstore_spark import RmqStoreDataSource")
     assert "pip install 'rmqstore-spark[spark]'" in installed.run(*source, code=1)
 
-    # pyspark takes a minute to install: lend that of this environment, after its own packages.
-    lent = Path(sysconfig.get_path("purelib"))
-    (site,) = installed.folder.glob("lib/python*/site-packages")
-    (site / "lent.pth").write_text(f"{lent}\n")
-    read = READ.replace("STORE", repr(str(installed.folder / "store")))
-    assert "[('orders', b'hello')]" in installed.run("python", "-c", read)
-    installed.run(*job)
-    assert list((installed.folder / "out").rglob("*.parquet"))
+    lend_spark(installed)
+    check_spark(installed)
+
+
+OTHERS = other_interpreters()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS or [pytest.param("none", marks=pytest.mark.skip)])
+def test_the_sdist_works_on_every_python_of_this_machine(
+    dist: Path, tmp_path: Path, name: str
+) -> None:
+    """Each builds the kernel for itself. An old one gets an older Spark, as far as pip decides."""
+    (sdist,) = dist.glob("*.tar.gz")
+    oldest = re.fullmatch(r">=3\.(\d+)", metadata("pyspark")["Requires-Python"])
+    assert oldest is not None
+    has_own = int(name.removeprefix("python3.")) < int(oldest[1])
+    installed = install(
+        tmp_path / "installed", OTHERS[name], f"{sdist}[spark]" if has_own else str(sdist)
+    )
+    check_command(installed)
+    if not has_own:
+        lend_spark(installed)
+    check_spark(installed)
 
 
 @pytest.mark.slow

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import textwrap
 import venv
 from pathlib import Path
 
+import pyspark
 import pytest
 
+import rmqstore_spark
+from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.errors import InstallationError
 from tests.pipelines.processes import ROOT, environment
 
 PATIENCE = 300
@@ -110,3 +115,31 @@ def test_jobs_leave_a_cluster_alone(tmp_path: Path) -> None:
         assert run(IN_JOBS + CHOSEN, {**env, **given}, tmp_path).strip() == "None"
     local = {"PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell", "SPARK_HOME": str(tmp_path)}
     assert run(IN_JOBS + CHOSEN, {**env, **local}, tmp_path).strip() == sys.executable
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "3.5.2+databricks", "2.4.8"])
+def test_a_spark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    told = rf"needs Spark 4\.0 to 4\.\d+, and the pyspark of .* is {version.replace('+', '.')}\."
+    with pytest.raises(InstallationError, match=told):
+        rmqstore_spark.RmqStoreDataSource  # noqa: B018 - asking is the test
+    with pytest.raises(InstallationError, match=told):
+        RmqStoreDataSource({"path": "/x"})
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("4.0.0", 0), ("4.1.3", 0), ("4.3.7", 0), ("4.3.0.dev1", 0), ("unknown", 0),
+        ("4.4.0", 1), ("4.10.0", 1), ("5.0.0", 1), ("4.4.0.dev2", 1),
+    ],
+)  # fmt: skip
+def test_a_spark_that_is_newer_than_the_tests_is_told_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, told: int
+) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    with caplog.at_level(logging.WARNING, "rmqstore_spark"):
+        RmqStoreDataSource({"path": "/x"})
+    found = [text for text in caplog.messages if "was tested with Spark 4.0 to" in text]
+    assert len(found) == told
+    assert all(f"and this is {version}." in text for text in found)

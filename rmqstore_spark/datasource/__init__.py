@@ -1,6 +1,7 @@
 """The Spark data source: `format("rmqstore")`, batch and streaming.
 
     source       the class that Spark calls first
+    spark_api    makes up for what older versions of Spark lack
     options/     parses and checks options
     tables       carries a catalog table's options to its queries
     schema       defines the columns, and checks a user's choice of them

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmqstore_spark.datasource.spark_api import arrow_schema
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ class Projection:
 
     def arrow_schema(self) -> pa.Schema:
         """Return the Arrow schema that Spark expects of every batch."""
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        return to_arrow_schema(self.schema, timezone="UTC")
+        return arrow_schema(self.schema)
 
 
 def full_schema() -> StructType:

@@ -31,7 +31,7 @@ from rmqstore_spark.datasource.tables import (
     with_options,
 )
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.workers import check_packages
+from rmqstore_spark.workers import check_packages, check_spark
 
 __all__ = ["RmqStoreDataSource"]
 
@@ -46,6 +46,7 @@ class RmqStoreDataSource(DataSource):
     @plain_errors
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
+        check_spark()
         check_packages()  # Without pyarrow, Spark's own workers would crash without a reason.
         # Reported at load(), not when the first action runs.
         check_options(source_options(options))
@@ -74,9 +75,10 @@ class RmqStoreDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Create the reader of a stream; its first method reports errors in the options."""
+        from rmqstore_spark.datasource.spark_api import stream_reader
         from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 
-        return RmqStoreStreamReader(query_options(self.options, schema), schema)
+        return stream_reader(RmqStoreStreamReader(self.options, schema))
 
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

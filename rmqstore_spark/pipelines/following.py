@@ -1,28 +1,58 @@
-"""Print the progress of a job's stream."""
+"""Run a job's stream, and print its progress."""
 
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rmqstore_spark.datasource.spark_api import HAS_READ_LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["follow"]
+__all__ = ["Followed", "follow", "follow_to_the_end"]
 
 
-def follow(query: StreamingQuery) -> tuple[int, bool]:
-    """Print the progress of each micro-batch, until the query ends or is interrupted.
+class Followed(NamedTuple):
+    """What became of a query.
 
-    Returns:
-        The rows of all micro-batches that this query finished, and whether it ended by itself.
+    Args:
+        rows: of all micro-batches that it finished.
+        ended: whether it ended by itself.
+        moved: whether it read anything, if only messages that it leaves out.
     """
-    printed, rows, ended = -1, 0, True
+
+    rows: int
+    ended: bool
+    moved: bool
+
+
+def follow_to_the_end(start: Callable[[], StreamingQuery]) -> Followed:
+    """Run a query whose trigger is availableNow, until it has read everything.
+
+    Before Spark 4.2 each run reads one micro-batch: there it is run again until it finds nothing.
+
+    Args:
+        start: starts the query, from its checkpoint.
+    """
+    rows = 0
+    while True:
+        done = follow(start())
+        rows += done.rows
+        if HAS_READ_LIMITS or not (done.ended and done.moved):
+            return done._replace(rows=rows)
+
+
+def follow(query: StreamingQuery) -> Followed:
+    """Print the progress of each micro-batch, until the query ends or is interrupted."""
+    printed, rows, ended, moved = -1, 0, True, False
 
     def report() -> None:
-        nonlocal printed, rows
+        nonlocal printed, rows, moved
         for progress in query.recentProgress:
+            moved |= any(source.startOffset != source.endOffset for source in progress.sources)
             if progress.batchId > printed and progress.numInputRows:
                 print(_line(progress), flush=True)
                 printed = progress.batchId
@@ -43,7 +73,7 @@ def follow(query: StreamingQuery) -> tuple[int, bool]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    return rows, ended
+    return Followed(rows, ended, moved)
 
 
 def _line(progress: StreamingQueryProgress) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.pipelines.arguments import Job
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.following import follow_to_the_end
 from rmqstore_spark.pipelines.pacing import paced, rows_at_once
 from rmqstore_spark.pipelines.replay_arguments import ReplayArguments
 from rmqstore_spark.pipelines.replay_parquet import replay_parquet
@@ -72,7 +72,8 @@ def replay(spark: SparkSession, arguments: ReplayArguments) -> None:
     if arguments.parquet:
         rows, ended = replay_parquet(spark, arguments), True
     else:
-        rows, ended = follow(start_query(spark, arguments))
+        done = follow_to_the_end(lambda: start_query(spark, arguments))
+        rows, ended = done.rows, done.ended
     print(f"{rows:,} message(s) replayed to {arguments.endpoint}", flush=True)
     if not ended:
         raise KeyboardInterrupt

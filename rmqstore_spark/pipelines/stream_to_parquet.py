@@ -20,7 +20,7 @@ from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.following import follow, follow_to_the_end
 from rmqstore_spark.pipelines.parquet.columns import columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.session import session
@@ -132,7 +132,10 @@ def _triggered(writer: DataStreamWriter, arguments: StreamArguments) -> DataStre
 def _copy(arguments: StreamArguments) -> None:
     arguments.check_table()
     with session("rmqstore stream_to_parquet") as spark:
-        follow(start_query(spark, arguments))
+        if arguments.trigger == AVAILABLE_NOW:
+            follow_to_the_end(lambda: start_query(spark, arguments))
+        else:
+            follow(start_query(spark, arguments))
 
 
 def main(command: list[str] | None = None) -> int:

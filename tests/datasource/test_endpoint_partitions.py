@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.datasource.spark_api import ReadAllAvailable
 from rmqstore_spark.reader.rows.splits import Split
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

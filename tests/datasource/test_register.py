@@ -20,8 +20,14 @@ def test_what_the_package_offers() -> None:
         rmqstore_spark.Store  # noqa: B018 - asking is the test
 
 
-def test_register(spark: SparkSession, golden: Callable[[str], Path]) -> None:
-    session = spark.newSession()
-    rmqstore_spark.register(session)
+@pytest.mark.spark_versions
+def test_register_before_spark_has_found_the_source_and_after(
+    spark: SparkSession, golden: Callable[[str], Path]
+) -> None:
     path = str(golden("tiny") / "store")
-    assert session.read.format("rmqstore").load(path).count() > 0
+    for session in (spark.newSession(), spark):
+        if session is spark:
+            assert session.read.format("rmqstore").load(path).count() > 0
+        rmqstore_spark.register(session)
+        rmqstore_spark.register(session)
+        assert session.read.format("rmqstore").load(path).count() > 0

@@ -66,6 +66,7 @@ def target(serve: Callable[..., Served]) -> Served:
 
 
 @pytest.mark.fault
+@pytest.mark.spark_versions
 def test_a_store_that_is_killed_meanwhile(
     golden: Golden, session: SparkSession, target: Served, tmp_path: Path, capsys: Capture
 ) -> None:

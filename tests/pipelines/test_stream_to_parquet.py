@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.following import follow_to_the_end
 from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
 from tests.support.stores.expected import backed_rows, queue_key
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Golden = Callable[[str], Path]
 
 
+@pytest.mark.spark_versions
 def test_each_message_is_copied_once(
     golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -28,7 +29,7 @@ def test_each_message_is_copied_once(
     ]  # fmt: skip
     expected = backed_rows(golden("live"))
     for rows in (len(expected), 0):
-        follow(start_query(session, JOB.parse(command)))
+        follow_to_the_end(lambda: start_query(session, JOB.parse(command)))
         lines = capsys.readouterr().out.splitlines()
         assert sum(int(line.split()[2].replace(",", "")) for line in lines) == rows
         found = session.read.parquet(str(tmp_path / "out")).collect()

@@ -237,7 +237,7 @@ OPTIONS: tuple[Option, ...] = (
         None,
         STREAM,
         "Wait until this many messages are available or `maxTriggerDelay` has passed. "
-        "Trigger.AvailableNow ignores it.",
+        "Trigger.AvailableNow ignores it, from Spark 4.2 on.",
         minimum=1,
     ),
     Option(

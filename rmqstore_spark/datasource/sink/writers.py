@@ -11,11 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.sink.columns import SinkColumns
@@ -23,6 +19,7 @@ from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages, w
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
+from rmqstore_spark.datasource.spark_api import StreamArrowWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
@@ -82,7 +79,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         return WriterId.of_batch(known.app_id + part, known.version)
 
 
-class RmqStoreStreamWriter(DataSourceStreamArrowWriter):
+class RmqStoreStreamWriter(StreamArrowWriter):
     """A stream: each micro-batch appears whole and once.
 
     Args:

@@ -10,7 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StructType
+
+from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.options.parsing import Options, parse_options
+from rmqstore_spark.datasource.schema import Projection, project
+from rmqstore_spark.datasource.spark_api import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
@@ -18,11 +23,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructType
-
-from rmqstore_spark.datasource.failures import plain_errors
-from rmqstore_spark.datasource.options.parsing import Options, parse_options
-from rmqstore_spark.datasource.schema import Projection, project
+from rmqstore_spark.datasource.tables import query_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +72,7 @@ class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> Options:
-        return parse_options(self._given, streaming=True)
+        return parse_options(query_options(self._given, self._schema), streaming=True)
 
     @cached_property
     def _projection(self) -> Projection:

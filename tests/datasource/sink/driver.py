@@ -18,14 +18,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSourceStreamArrowWriter,
-    DataSourceStreamWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.datasource.spark_api import StreamArrowWriter
 from tests.support.processes.jvm import QUICK_JVM
 
 AT_BATCH = 1
@@ -46,7 +43,7 @@ def _kill_driver(folder: Path) -> None:
         signal.pause()  # the process that runs this goes with them
 
 
-class FailingWriter(DataSourceStreamArrowWriter):
+class FailingWriter(StreamArrowWriter):
     """The writer of a stream, some of whose calls go wrong."""
 
     def __init__(self, inner: Any, die: str, folder: Path) -> None:

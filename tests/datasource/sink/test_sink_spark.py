@@ -65,6 +65,7 @@ def test_each_row_arrives_once(spark: SparkSession, served: Served) -> None:
     assert served.stages() == 0
 
 
+@pytest.mark.spark_versions
 def test_every_column_is_read_as_it_was_written(spark: SparkSession, served: Served) -> None:
     moment = dt.datetime(2024, 3, 31, 1, 30, 0, 123000, dt.timezone.utc)
     schema = (
@@ -113,7 +114,10 @@ def test_rows_with_a_delay_level_arrive_later_and_once(spark: SparkSession, serv
         write(given.withColumn("delayTimeLevel", F.lit(-1)), served, topic=TOPIC)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "Asia/Kolkata"])
+@pytest.mark.parametrize(
+    "zone",
+    ["UTC", "America/St_Johns", pytest.param("Asia/Kolkata", marks=pytest.mark.spark_versions)],
+)
 def test_a_time_is_the_same_moment_in_every_session(
     spark: SparkSession, served: Served, zone: str
 ) -> None:
@@ -127,6 +131,7 @@ def test_a_time_is_the_same_moment_in_every_session(
     assert row.at == 1711850400123
 
 
+@pytest.mark.spark_versions
 def test_what_was_read_is_written_again_as_it_was(
     spark: SparkSession, serve: Serve, golden: Callable[[str], Path]
 ) -> None:
@@ -203,6 +208,7 @@ def failing(frame: DataFrame, row: int) -> DataFrame:
         F.col("body")))  # fmt: skip
 
 
+@pytest.mark.spark_versions
 def test_a_write_that_fails_leaves_nothing(spark: SparkSession, served: Served) -> None:
     frame = numbers(spark, 30_000)
     with pytest.raises(PySparkException, match="this row fails"):
@@ -226,6 +232,7 @@ def test_a_write_over_the_limit_leaves_nothing(spark: SparkSession, served: Serv
     served.wait_for_no_stage()
 
 
+@pytest.mark.spark_versions
 def test_a_write_with_txn_version_can_be_run_again(spark: SparkSession, served: Served) -> None:
     for atomic in ("true", "false"):
         for _ in range(2):
@@ -280,6 +287,7 @@ def test_a_store_that_is_not_there(spark: SparkSession) -> None:
         writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
 
 
+@pytest.mark.spark_versions
 def test_a_row_that_cannot_be_stored_is_named(spark: SparkSession, served: Served) -> None:
     frame = numbers(spark, 500, 1).withColumn("body", F.when(F.col("body") != "row-77", F.col(
         "body")))  # fmt: skip

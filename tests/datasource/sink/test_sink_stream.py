@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from rmqstore_spark.engine.failpoints import NAMES
 from tests.datasource.sink.serving import Served
-from tests.datasource.stream.test_spark_stream import wait_until
+from tests.datasource.stream.test_spark_stream import run_to_the_end, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +71,7 @@ def run(queries: Start, made: Any) -> None:
 # ---- nothing fails ------------------------------------------------------------------------------
 
 
+@pytest.mark.spark_versions
 def test_each_row_of_each_batch_arrives_once(
     spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
 ) -> None:
@@ -97,6 +98,7 @@ def test_at_least_once(
     assert served.commits() == 0
 
 
+@pytest.mark.spark_versions
 def test_a_stream_from_one_store_to_another(
     spark: SparkSession, serve: Serve, arriving: Path, tmp_path: Path, queries: Start
 ) -> None:
@@ -105,7 +107,8 @@ def test_a_stream_from_one_store_to_another(
     first.rows(TOPIC, least=FILES * ROWS)
     reader = spark.readStream.format("rmqstore").option("startingOffsets", "earliest")
     copied = reader.option("maxOffsetsPerTrigger", 700).load(str(first.path))
-    run(queries, writer(copied, second, tmp_path / "two", preserve="true"))
+    copy = writer(copied, second, tmp_path / "two", preserve="true")
+    run_to_the_end(lambda: queries(copy))
     assert second.bodies(TOPIC, least=FILES * ROWS) == bodies()
     ids = [{row["uniqKey"] for row in s.rows(TOPIC, ("uniqKey",))} for s in (first, second)]
     assert ids[0] == ids[1]
@@ -114,6 +117,7 @@ def test_a_stream_from_one_store_to_another(
 # ---- Spark repeats itself -----------------------------------------------------------------------
 
 
+@pytest.mark.spark_versions
 @pytest.mark.parametrize("lost", [1, 2])
 def test_batches_whose_commit_spark_does_not_remember_are_not_stored_again(
     spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start, lost: int
@@ -258,7 +262,14 @@ COMMIT_PLACES = [name for name in NAMES if name.partition(".")[0] in ("stage", "
 
 @pytest.mark.fault
 @pytest.mark.slow
-@pytest.mark.parametrize("place", COMMIT_PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(place, marks=pytest.mark.spark_versions)
+        if place in ("commit.before_write", "commit.after_publish") else place
+        for place in COMMIT_PLACES
+    ],
+)  # fmt: skip
 def test_a_store_that_is_killed_during_a_stream(
     spark: SparkSession,
     serve: Serve,

@@ -13,14 +13,14 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import (
+from pyspark.sql.types import StringType, StructField, StructType
+
+from rmqstore_spark.datasource.spark_api import (
     ReadAllAvailable,
     ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
 )
-from pyspark.sql.types import StringType, StructField, StructType
-
 from rmqstore_spark.errors import (
     CorruptStoreError,
     DataLossError,
