@@ -94,6 +94,22 @@ class Clients:
         """Return the connected members of a producer group."""
         return list(self._producers.get(name, {}).items())
 
+    def producer_groups(
+        self, now: float
+    ) -> dict[str, list[tuple[RemotingConnection, Member, float]]]:
+        """Return the connected members of all producer groups, by the group's name.
+
+        Args:
+            now: the event loop's time.
+
+        Returns:
+            With the seconds since the last heartbeat of each.
+        """
+        return {
+            name: [(at, member, now - self._heard[at]) for at, member in members.items()]
+            for name, members in self._producers.items()
+        }
+
     def requester(self, client_id: str) -> RemotingConnection | None:
         """Return the connection of a producer by its name; None if it is not connected."""
         return self._requesters.get(client_id)

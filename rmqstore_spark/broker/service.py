@@ -10,7 +10,9 @@ from typing import Final
 
 from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.administration.changes import ChangeRequests
+from rmqstore_spark.broker.administration.cleaning import Cleaning
 from rmqstore_spark.broker.administration.groups import GroupAdministration
+from rmqstore_spark.broker.administration.inventory import Inventory
 from rmqstore_spark.broker.administration.messages import MessageQueries
 from rmqstore_spark.broker.administration.state import BrokerState
 from rmqstore_spark.broker.administration.tables import SlaveTables
@@ -94,6 +96,7 @@ class Broker:
         state = BrokerState(
             store, catalog, self._reader, self._producing, self._consuming, statistics
         )
+        inventory = Inventory(store, catalog, self._clients)
         self._changes = ChangeRequests(catalog, topics, groups)
         # A search may take seconds: nothing else waits for it.
         self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
@@ -104,6 +107,8 @@ class Broker:
             **topics.file_handlers(),
             **groups.handlers(),
             **state.handlers(),
+            **inventory.file_handlers(),
+            **Cleaning(store).handlers(),
             **SlaveTables(store, catalog).handlers(),
             RequestCode.CONSUMER_SEND_MSG_BACK: lambda _, request: self._send_back.handle(request),
         }
@@ -115,6 +120,8 @@ class Broker:
         self._tasks = [
             asyncio.create_task(work) for work in (self._save(), self._expire(), state.sample())
         ]
+        # Clients of RocketMQ 5 send the second code for lite pull consumers, with the same fields.
+        pulls_of_all = RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE
         sends = (
             RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE,
         )  # fmt: skip
@@ -124,6 +131,7 @@ class Broker:
                 **self._files.handlers(in_files),
                 **self._searches.handlers(searches),
                 **topics.handlers(),
+                **inventory.handlers(),
                 **Locks(store).handlers(),
                 **Relaying(store, self._clients).handlers(),
                 **unsupported(),
@@ -134,7 +142,7 @@ class Broker:
             },
             {
                 **dict.fromkeys(sends, self._producing.take),
-                RequestCode.PULL_MESSAGE: self._pull,
+                **dict.fromkeys(pulls_of_all, self._pull),
                 RequestCode.END_TRANSACTION: self._ending.take,
                 **dict.fromkeys(self._changes.codes, self._changes.take),
             },

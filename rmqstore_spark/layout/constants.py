@@ -110,7 +110,7 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 _BENCHMARK_TOPIC: Final = "BenchmarkTest"
 """Where RocketMQ's own benchmarks send to."""
 
-_SYSTEM_TOPICS: Final = frozenset(
+SYSTEM_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
         TRANS_HALF_TOPIC,
@@ -145,9 +145,7 @@ def is_system_topic(name: str) -> bool:
     Light queues (`%LMQ%...`) hold users' data and are not system topics. `CLUSTER_REPLY_TOPIC`,
     where a broker keeps the answers of request-reply calls, is one.
     """
-    return (
-        name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(REPLY_SUFFIX)
-    )
+    return name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(REPLY_SUFFIX)
 
 
 def is_topic_of_group(name: str) -> bool:

@@ -69,6 +69,8 @@ class NameServer:
                 RequestCode.REGISTER_BROKER: self._register,
                 RequestCode.UNREGISTER_BROKER: self._unregister,
                 RequestCode.QUERY_DATA_VERSION: self._query_version,
+                RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+                RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
                 RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
                 RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
                 RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
@@ -154,6 +156,17 @@ class NameServer:
             ext={"changed": "true" if is_changed else "false"},
             body=b"" if known is None else dump_body(known._asdict()),
         )
+
+    def _heartbeat(self, _: RemotingConnection, request: Command) -> Command:
+        """Take note of a sign of life, which brokers of RocketMQ 5 may send each second."""
+        self._tables.touch(Fields(request.ext).name("brokerAddr"), self._clock())
+        return request.answer()
+
+    def _members(self, _: RemotingConnection, request: Command) -> Command:
+        """Tell a broker of RocketMQ 5 its master and slaves."""
+        fields = Fields(request.ext)
+        cluster, name = fields.name("clusterName"), fields.name("brokerName")
+        return request.answer(body=self._tables.members(cluster, name))
 
     def _say(
         self, level: int, connection: RemotingConnection, text: str, broker: BrokerId, *more: object

@@ -280,6 +280,13 @@ class RouteTables:
             },
         )
 
+    def members(self, cluster: str, name: str) -> bytes:
+        """Return the processes of a broker name as JSON (GetBrokerMemberGroupResponseBody)."""
+        known = self._brokers.get(name)
+        found = {} if known is None or known.cluster != cluster else _broker_data(name, known)
+        told = {"brokerAddrs": {}, "brokerName": name, "cluster": cluster, **found}
+        return dump_body({"brokerMemberGroup": told})
+
     def all_topics(self) -> bytes:
         """Return the names of all topics as JSON (TopicList)."""
         return self._list("topics", lambda: {"topicList": list(self._topics)})

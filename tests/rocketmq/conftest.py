@@ -17,10 +17,10 @@ from tools.java import find_java
 
 @pytest.fixture(scope="session", autouse=True)  # before Spark is started for nothing
 def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> RocketMq:
-    """A distribution of RocketMQ 4.9."""
+    """A distribution of RocketMQ 4.9 or 5.3."""
     home = os.environ.get("ROCKETMQ_HOME")
     if not home:
-        pytest.skip("ROCKETMQ_HOME is not set: it names the folder of a RocketMQ 4.9 release")
+        pytest.skip("ROCKETMQ_HOME is not set: the folder of a release of RocketMQ 4.9 or 5.3")
     assert list(Path(home, "lib").glob("*.jar")), f"ROCKETMQ_HOME={home} has no lib/*.jar"
     java = find_java()
     if not (java / "bin" / "javac").exists():

@@ -50,8 +50,20 @@ _JAVA_FLAGS = [
 ]
 
 
+_LOGGING = """\
+<configuration>
+  <appender name="FILE" class="ch.qos.logback.core.FileAppender">
+    <file>${user.home}/logs/root.log</file>
+    <encoder><pattern>%d %p %c{0} - %m%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="FILE"/></root>
+</configuration>
+"""
+"""Without it, programs of RocketMQ 5 may log to standard output, where they also answer."""
+
+
 class RocketMq:
-    """A distribution of RocketMQ.
+    """A distribution of RocketMQ 4.9 or 5.3.
 
     Args:
         home: its folder, which holds `lib/*.jar` and `conf/`.
@@ -68,9 +80,19 @@ class RocketMq:
         self._java = java / "bin" / "java"
         self._java_options = java_options
 
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Its version, such as (4, 9, 8)."""
+        names = [jar.name for jar in sorted((self.home / "lib").glob("rocketmq-*.jar"))]
+        found = re.search(r"-([0-9]+)\.([0-9]+)\.([0-9]+)", " ".join(names))
+        assert found, f"no jar of {self.home} tells its version"
+        return tuple(map(int, found.groups()))
+
     def user_home(self) -> Path:
         """A folder for one process: it logs below it."""
-        return Path(tempfile.mkdtemp(dir=self.folder))
+        made = Path(tempfile.mkdtemp(dir=self.folder))
+        (made / "logback.xml").write_text(_LOGGING)
+        return made
 
     def application(self, *arguments: str) -> list[str]:
         """The command of the application that rounds of faults kill; compiles it."""
@@ -83,7 +105,7 @@ class RocketMq:
 
     def _command(self, user_home: Path, *folders: Path) -> list[str]:
         """The command of Java, with its own classes and those of some folders."""
-        classes = ":".join([f"{self.home}/lib/*", *map(str, folders)])
+        classes = ":".join([str(user_home), f"{self.home}/lib/*", *map(str, folders)])
         options = (f"-Duser.home={user_home}", *self._java_options, *_JAVA_FLAGS)
         return [str(self._java), *options, "-cp", classes]
 

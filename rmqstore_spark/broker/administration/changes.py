@@ -51,6 +51,8 @@ class ChangeRequests:
         self._changes: Mapping[int, _Change] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: topics.update,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: topics.update_all,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: groups.update_all,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: groups.delete,
         }
         self.codes = (*self._changes, RequestCode.DELETE_TOPIC_IN_BROKER)

@@ -18,7 +18,7 @@ from rmqstore_spark.errors import FrameError, OptionError, RemotingError, StoreW
 from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body, parse_request
+from rmqstore_spark.remoting.codec.bodies import dump_body, objects_in, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_LONG, MAX_NAME, Fields
@@ -74,14 +74,23 @@ class GroupAdministration:
 
     def update(self, _: RemotingConnection, request: Command) -> Command:
         """Create or change the group that a request names; see `ChangeRequests`."""
+        self._update([parse_request(request.body)])
+        return request.answer()
+
+    def update_all(self, _: RemotingConnection, request: Command) -> Command:
+        """Create or change the groups that a request names, as clients of RocketMQ 5 ask for it."""
+        self._update(objects_in(request.body, "groupConfigList"))
+        return request.answer()
+
+    def _update(self, groups: Iterable[dict[str, Any]]) -> None:
         self._catalog.require_master()
         try:
-            self._store.groups.update(parse_request(request.body))
+            for group in groups:
+                self._store.groups.update(group)
         except OptionError as error:
             raise RemotingError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         except StoreWriteError as error:
             raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error)) from error
-        return request.answer()
 
     def delete(self, connection: RemotingConnection, request: Command) -> Command:
         """Delete the group that a request names, but not its offsets; see `ChangeRequests`."""

@@ -16,10 +16,12 @@ from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.broker.producing import Producing
 from rmqstore_spark.broker.statistics import Statistics
-from rmqstore_spark.engine.config.properties_file import parse_properties
+from rmqstore_spark.engine.config.properties_file import format_properties, parse_properties
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, RemotingError
+from rmqstore_spark.layout.constants import TRACE_TOPIC
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -123,6 +125,7 @@ class BrokerState:
             "pageCacheLockTimeMills": 0,
             "pullThreadPoolQueueHeadWaitTimeMills": 0,
             "pullThreadPoolQueueSize": len(self._consuming),
+            "putMessageAverageSize": stats["putBytes"] / max(1, stats["putMessages"]),
             "putMessageSizeTotal": stats["putBytes"],
             "putMessageTimesTotal": stats["putMessages"],
             "putTps": puts,
@@ -158,8 +161,8 @@ class BrokerState:
         config = self._store.config
         # The URL may have a user's name and password.
         archive = _USER.sub("://***@", config.archive_to)
-        body = replace(config, archive_to=archive).to_properties().encode()
-        return request.answer(ext={"version": version}, body=body)
+        body = replace(config, archive_to=archive).to_properties() + _also_told(config)
+        return request.answer(ext={"version": version}, body=body.encode())
 
     def _update_config(self, connection: RemotingConnection, request: Command) -> Command:
         if len(request.body) > _MAX_CHANGE:
@@ -192,3 +195,15 @@ class BrokerState:
         if is_permission:
             self._catalog.register_again()
         return request.answer()
+
+
+def _also_told(config: StoreConfig) -> str:
+    """Return keys of a broker that have no effect here, without which mqadmin exports nothing."""
+    keys = {
+        "filterServerNums": "0",
+        "msgTraceTopicName": TRACE_TOPIC,
+        "traceOn": "true",  # clients may send traces, as to any topic
+        "traceTopicEnable": "false",  # the topic is not created at the start
+        "useTLS": str(config.tls_enable).lower(),
+    }
+    return format_properties(keys)

@@ -7,7 +7,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.followed import DELETED_TOPICS
 from rmqstore_spark.remoting.codec.bodies import dump_body
-from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
@@ -34,6 +34,9 @@ class SlaveTables:
             RequestCode.GET_ALL_CONSUMER_OFFSET: self._consumer_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._request_modes,
+            RequestCode.GET_TIMER_CHECK_POINT: self._timer,
+            RequestCode.GET_TIMER_METRICS: self._timer,
         }
 
     def _topics(self, _: RemotingConnection, request: Command) -> Command:
@@ -47,7 +50,10 @@ class SlaveTables:
         return request.answer(body=dump_body(body))
 
     def _consumer_offsets(self, _: RemotingConnection, request: Command) -> Command:
-        return request.answer(body=dump_body({"offsetTable": self._store.consumer_offsets.table()}))
+        # Slaves of RocketMQ 5 write no offsets without a version; those of 4.9 pass over it.
+        offsets = self._store.consumer_offsets
+        body = {"dataVersion": offsets.version(), "offsetTable": offsets.table()}
+        return request.answer(body=dump_body(body))
 
     def _delay_offsets(self, _: RemotingConnection, request: Command) -> Command:
         # The file covers only copies that are on disk, unlike what the process has in memory.
@@ -57,3 +63,12 @@ class SlaveTables:
 
     def _groups(self, _: RemotingConnection, request: Command) -> Command:
         return request.answer(body=dump_body(self._store.groups.to_json()))
+
+    def _request_modes(self, _: RemotingConnection, request: Command) -> Command:
+        """Answer slaves of RocketMQ 5 that no group consumes by POP."""
+        return request.answer(body=dump_body({"messageRequestModeMap": {}}))
+
+    def _timer(self, _: RemotingConnection, request: Command) -> Command:
+        """Answer slaves of RocketMQ 5 as a broker does that has no timer wheel."""
+        what = "Checkpoint" if request.code == RequestCode.GET_TIMER_CHECK_POINT else "MessageStore"
+        return request.answer(ResponseCode.SYSTEM_ERROR, f"The timer{what} is null")

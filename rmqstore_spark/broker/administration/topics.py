@@ -23,14 +23,14 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import is_writable_topic
 from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.codec.bodies import dump_body
+from rmqstore_spark.remoting.codec.bodies import dump_body, objects_in
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Handler
 
-__all__ = ["TopicAdministration"]
+__all__ = ["TopicAdministration", "subscription_data"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,9 +74,19 @@ class TopicAdministration:
 
     def update(self, connection: RemotingConnection, request: Command) -> Command:
         """Create or change the topic that a request names; see `ChangeRequests`."""
+        self._update(connection, Fields(request.ext), "topic")
+        return request.answer()
+
+    def update_all(self, connection: RemotingConnection, request: Command) -> Command:
+        """Create or change the topics that a request names, as clients of RocketMQ 5 ask for it."""
+        for given in objects_in(request.body, "topicConfigList"):
+            texts = {key: str(value) for key, value in given.items()}
+            self._update(connection, Fields(texts), "topicName")
+        return request.answer()
+
+    def _update(self, connection: RemotingConnection, fields: Fields, named: str) -> None:
         self._catalog.require_master()
-        fields = Fields(request.ext)
-        name = fields.name("topic")
+        name = fields.name(named)
         if not is_writable_topic(name):
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
@@ -101,7 +111,6 @@ class TopicAdministration:
             "%s set the topic %s: readQueueNums=%d, writeQueueNums=%d, perm=%d, order=%s.",
             escaped(connection.peer), name, *settings.values(), str(order).lower(),
         )  # fmt: skip
-        return request.answer()
 
     def deleted_name(self, request: Command) -> str:
         """Return the topic that a request deletes.
@@ -193,7 +202,7 @@ class TopicAdministration:
         if found is None:
             told = f"{escaped(group[:MAX_NAME])}@{escaped(topic)} is not online!"
             return {"filterData": told}
-        return {"filterData": "null", "subscriptionData": _subscription(found)}
+        return {"filterData": "null", "subscriptionData": subscription_data(found)}
 
     # ---- clients
 
@@ -205,7 +214,7 @@ class TopicAdministration:
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{escaped(name)}] not online"
             )
         told = group.told
-        subscriptions = {one.topic: _subscription(one) for one in told.subscriptions.values()}
+        subscriptions = {one.topic: subscription_data(one) for one in told.subscriptions.values()}
         body = {
             "connectionSet": _connections(group.members.items()),
             "consumeFromWhere": told.from_where,
@@ -225,7 +234,8 @@ class TopicAdministration:
         return request.answer(body=dump_body({"connectionSet": _connections(members)}))
 
 
-def _subscription(told: Subscription) -> dict[str, Any]:
+def subscription_data(told: Subscription) -> dict[str, Any]:
+    """Return a subscription as a broker tells it (SubscriptionData)."""
     return {
         "classFilterMode": False,
         "codeSet": [] if told.codes is None else told.codes.tolist(),

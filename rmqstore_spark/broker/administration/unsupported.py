@@ -15,15 +15,20 @@ __all__ = ["unsupported"]
 _ACCOUNTS: Final = (
     "accounts are changed in the files of aclPath, which the broker reads again when they change"
 )
-_CLEANING: Final = "the broker removes what has expired by itself (fileReservedTime, deleteWhen)"
-_WHY: Final = {
+_POP: Final = (
+    "messages are pulled alone, so set clientRebalance of push consumers to true, their default"
+)
+_WHY: Final[dict[int, str]] = {
     RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: _ACCOUNTS,
     RequestCode.DELETE_ACL_CONFIG: _ACCOUNTS,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: _ACCOUNTS,
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _ACCOUNTS,
-    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: _CLEANING,
-    RequestCode.CLEAN_UNUSED_TOPIC: "delete a topic with mqadmin deleteTopic",
-    RequestCode.DELETE_EXPIRED_COMMITLOG: _CLEANING,
+    **dict.fromkeys(range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1), _ACCOUNTS),
+    **dict.fromkeys(range(RequestCode.POP_MESSAGE, RequestCode.POP_ROLLBACK + 1), _POP),
+    RequestCode.BATCH_ACK_MESSAGE: _POP,
+    RequestCode.QUERY_ASSIGNMENT: _POP,
+    RequestCode.SET_MESSAGE_REQUEST_MODE: _POP,
+    RequestCode.RECALL_MESSAGE: "only timer messages can be recalled, which this broker has not",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: (
         "consumers get messages only as they pull them; reset the group with mqadmin "
         "resetOffsetByTime"
@@ -37,7 +42,7 @@ def unsupported() -> dict[int, Handler]:
 
 
 def _refuse(_: RemotingConnection, request: Command) -> Command:
-    why = _WHY[RequestCode(request.code)]
+    why = _WHY[request.code]
     raise RemotingError(
         ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
         f" request type {request.code} not supported: {why}",

@@ -15,6 +15,7 @@ from typing import Any, Final
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
+from rmqstore_spark.files.configshapes import is_data_version
 from rmqstore_spark.layout.constants import (
     TRANS_GROUP,
     group_fault,
@@ -30,6 +31,7 @@ _Queue = tuple[str, int]
 _log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"
+_VERSION: Final = "dataVersion"
 _MOST_OFFSET: Final = (1 << 63) - 1
 _MOST_ENTRIES: Final = 100_000
 """Most pairs of a topic and a group that RocketMQ's consumers may add."""
@@ -120,6 +122,15 @@ class ConsumerOffsets:
             name: {queue: at for queue, at in _objects(held).items() if _offset(at) >= 0}
             for name, held in table.items()
         }
+
+    def version(self) -> dict[str, int]:
+        """Return the number of the last change that is told to slaves, and its time.
+
+        That is the one of the file, which brokers of RocketMQ 5 write into it; zeros otherwise.
+        """
+        found = self._file.value.get(_VERSION)
+        version: dict[str, int] = found if found and is_data_version(found) else {}
+        return {name: version.get(name) or 0 for name in ("counter", "stateVersion", "timestamp")}
 
     def report(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Set an offset in memory, as a broker does: any, also a lower one. `save` writes it.

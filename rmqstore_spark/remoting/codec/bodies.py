@@ -13,7 +13,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import CorruptStoreError, FrameError
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 
-__all__ = ["MAX_VALUES", "dump_body", "inflate", "parse_body", "parse_request"]
+__all__ = ["MAX_VALUES", "dump_body", "inflate", "objects_in", "parse_body", "parse_request"]
 
 MAX_VALUES: Final = 1_000_000
 """Most values of a body, so that a few megabytes of brackets do not become a gigabyte of lists."""
@@ -74,6 +74,22 @@ def parse_request(body: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise FrameError("the request has no body")
     return told
+
+
+def objects_in(body: bytes, name: str) -> list[dict[str, Any]]:
+    """Return the objects of a list in the body of a request.
+
+    Args:
+        body: the whole body, as `parse_request` reads it.
+        name: of the list.
+
+    Raises:
+        FrameError: there is no such list, or it holds something else.
+    """
+    found = parse_request(body).get(name)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise FrameError(f"{name} must be a list of objects")
+    return found
 
 
 def dump_body(value: Any) -> bytes:
