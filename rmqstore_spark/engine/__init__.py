@@ -3,6 +3,7 @@
     store        the API of the writer
     open_store   the open store: opens and closes it
     lock, guard  keep other writers and brokers away
+    reserve      keeps room on the disk for the next start
     config/      the configuration of a store
     recovery/    recovers a store when it is opened
     admission    decides whether the store accepts a block; `health` remembers what failed

@@ -64,6 +64,7 @@ class Admission:
         self._topics = store.topics
         self._queues = store.queues
         self._log = store.log
+        self._reserve = store.reserve
         self._dispatcher = dispatcher
         self._health = health
         self._unpacking = threading.Semaphore(_UNPACKING)
@@ -131,6 +132,12 @@ class Admission:
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"{self._disk_limit}. Free some space: the store then accepts messages again.",
+                "SERVICE_NOT_AVAILABLE",
+            )
+        if self._reserve.lacking is not None:
+            raise RefusedError(
+                f"The disk of the store is full: {self._reserve.lacking} Free some space: the "
+                "store then accepts messages again.",
                 "SERVICE_NOT_AVAILABLE",
             )
 
@@ -269,8 +276,9 @@ class Admission:
         return self._config.broker_role == "SLAVE"
 
     def _lacks_room(self) -> bool:
-        """Return whether the next segment, or queues and index, lack room, so that puts fail."""
-        return self._dispatcher.stalled is not None or self._log.lacking is not None
+        """Return whether a segment, queues and index, or the reserve lack room: puts fail then."""
+        found = (self._dispatcher.stalled, self._log.lacking, self._reserve.lacking)
+        return any(error is not None for error in found)
 
     def _is_disk_full(self) -> bool:
         return self.disk_used_ratio > self._config.disk_full_ratio

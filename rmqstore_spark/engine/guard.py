@@ -10,7 +10,15 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from rmqstore_spark.files.durable import remove_file, replace_file
+from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    NO_ROOM,
+    explained,
+    remove_file,
+    replace_file,
+    sync_folder,
+)
 from rmqstore_spark.files.own_names import GUARD_NAME
 
 __all__ = ["StoreGuard"]
@@ -41,10 +49,28 @@ class StoreGuard:
         """Whether the guard file exists."""
         return os.path.lexists(self.path)
 
-    def place(self) -> None:
-        """Create the guard file durably."""
-        if not self.is_placed:
+    def place(self, *, is_full: bool = False) -> None:
+        """Create the guard file durably; if the disk is full, with its length and no content."""
+        if self.is_placed:
+            return
+        try:
             replace_file(self.path, _TEXT.encode())
+        except StoreWriteError as error:
+            if not (is_full and error.errno in NO_ROOM):
+                raise
+            self._place_hole()
+
+    def _place_hole(self) -> None:
+        """Create the file without a block of the disk: only its name and length matter."""
+        with explained(self.path, "made"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self.path, flags, FILE_MODE)
+            try:
+                os.ftruncate(descriptor, len(_TEXT))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(os.path.dirname(self.path))
 
     def remove(self) -> None:
         """Remove the guard file durably. After that, a broker may open the store."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
@@ -21,19 +22,22 @@ from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration
 from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.reserve import Reserve
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
-from rmqstore_spark.errors import OptionError, UnsupportedStoreError
-from rmqstore_spark.files.durable import make_folder, remove_file
+from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
+from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
 from rmqstore_spark.files.finding import looks_like_store
 from rmqstore_spark.files.links import refuse_links
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
 __all__ = ["OpenStore", "open_store"]
+
+_log = logging.getLogger(__name__)
 
 _ENTRY_SIZE: Final = 20
 _MOST_GROUPS: Final = 10_000
@@ -67,6 +71,7 @@ class OpenStore:
         recovery: what recovery found and did.
         absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
             know.
+        reserve: the room that is kept for the next start.
     """
 
     path: str
@@ -83,6 +88,7 @@ class OpenStore:
     deleted: DeletedTopics
     recovery: Recovery
     absent: frozenset[tuple[str, int]]
+    reserve: Reserve
     _files: ExitStack
 
     def close(self, *, clean: bool) -> None:
@@ -140,6 +146,34 @@ def open_store(
     _require_one_log(config, log_folder)
     refuse_links(path)
     _require_store_or_nothing(path)
+    reserve = Reserve(path, config.mapped_file_size_commit_log)
+    asked = _Asked(path, log_folder, config, clock, progress, reserve, cut, rebuild)
+    try:
+        return _opened(asked)
+    except StoreWriteError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        reserve.free()
+        _log.warning("%s The start tries again, with the room that was kept for it.", error)
+        return _opened(asked, is_full=True)
+
+
+class _Asked(NamedTuple):
+    """What a store is opened with; see `open_store`."""
+
+    path: str
+    log_folder: str
+    config: StoreConfig
+    clock: Callable[[], int]
+    progress: Progress
+    reserve: Reserve
+    cut: bool
+    rebuild: bool
+
+
+def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
+    """Open a store; on a disk that is known to be full, what can wait is left out."""
+    path, log_folder, config, clock, progress, reserve, cut, rebuild = asked
     with ExitStack() as files:
         make_folder(path)
         lock = StoreLock(path)
@@ -154,6 +188,7 @@ def open_store(
             delay_levels=config.message_delay_level,
             cut=cut,
             rebuild=rebuild,
+            is_full=is_full,
         )
         found = recover(path, clock=clock, settings=settings, progress=progress)
         if found.indexes is not None:
@@ -172,6 +207,7 @@ def open_store(
         mark = FlushMarkKeeper(path, size)
         mark.begin(found.log_end)
         files.callback(mark.close)
+        reserve.fill()
         return OpenStore(
             path=path,
             log_folder=log_folder,
@@ -188,6 +224,7 @@ def open_store(
             deleted=DeletedTopics(path),
             recovery=found.summary,
             absent=found.absent,
+            reserve=reserve,
             _files=files.pop_all(),
         )
 

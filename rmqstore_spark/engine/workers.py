@@ -128,6 +128,7 @@ class Workers:
     def _look(self) -> None:
         """Check what changes without a put: the room on the disk, and the clock."""
         self.admission.look_at_disk()
+        self._store.reserve.fill()
         self._store.log.retry_segment()
         self.appender.time.look()
 

@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from rmqstore_spark.errors import StoreWriteError
 __all__ = [
     "FILE_MODE",
     "FOLDER_MODE",
+    "NO_ROOM",
     "WRITE_BYTES",
     "add_folder",
     "explained",
@@ -33,6 +35,8 @@ __all__ = [
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a full disk, a quota that is used up, or a file system without a free inode."""
 WRITE_BYTES = 128 << 10
 """The most bytes of one write. For a larger one, ext4 and XFS take pages of up to 2 MiB. A system
 whose memory is in smaller pieces has to look for them, and a virtual machine that returns unused
@@ -118,6 +122,11 @@ def replace_file(path: str, data: bytes) -> None:
         try:
             write_all(descriptor, data, 0)
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                with suppress(OSError):
+                    os.unlink(temporary)  # it would keep the last room
+            raise
         finally:
             os.close(descriptor)
         os.replace(temporary, path)

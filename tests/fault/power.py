@@ -42,14 +42,16 @@ class PoweredDisk:
     Args:
         folder: where the image and the mount point are made.
         size: bytes of the image.
+        inodes: how many files and folders it has room for; 0 for what mkfs chooses.
     """
 
-    def __init__(self, folder: Path, size: int = 128 << 20) -> None:
+    def __init__(self, folder: Path, size: int = 128 << 20, *, inodes: int = 0) -> None:
         self._image, self.path = folder / "disk.img", folder / "disk"
         self.path.mkdir(parents=True)
         with open(self._image, "wb") as image:
             image.truncate(size)
-        subprocess.run([str(_mkfs()), "-q", "-F", str(self._image)], check=True)
+        given = ["-N", str(inodes)] if inodes else []
+        subprocess.run([str(_mkfs()), "-q", "-F", *given, str(self._image)], check=True)
         self._mount()
 
     def __enter__(self) -> PoweredDisk:

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.engine.reserve import RESERVE_PREFIX
 from rmqstore_spark.files.durable import FOLDER_MODE, explained, make_folder, sync_folder
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
@@ -53,7 +54,7 @@ def set_aside(store: str, now: int) -> str | None:
         for name in _PARTS:
             _move(os.path.join(store, name), os.path.join(folder, name))
         for name in os.listdir(own):
-            if name not in _OWN_THAT_STAYS:
+            if name not in _OWN_THAT_STAYS and not name.startswith(RESERVE_PREFIX):
                 _move(os.path.join(own, name), os.path.join(kept, name))
         for changed in (kept, folder, own, store):
             sync_folder(changed)

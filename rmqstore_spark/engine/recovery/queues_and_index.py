@@ -78,6 +78,7 @@ class QueuesAndIndex:
         )
         self.survey: IndexSurvey | None = None
         self.made_index_files: list[str] = []
+        self._opened: list[IndexFiles] = []
         self.keys = 0
         self.dropped = 0
         self._is_completed = settings.rebuild or self.check.incomplete
@@ -107,6 +108,12 @@ class QueuesAndIndex:
             self.made_index_files += indexes.names
             self.keys += tail[1].keys
         return self.queues, indexes
+
+    def close(self) -> None:
+        """Close the files of queues and index, if they are not to be used."""
+        self.queues.close()
+        for indexes in self._opened:
+            indexes.close()
 
     def _queue_feed(self, from_begin: bool) -> QueueFeed:
         return QueueFeed(
@@ -153,6 +160,7 @@ class QueuesAndIndex:
                 store, clock=self.clock, shape=survey.shape, last=gap.last, after=gap.after,
                 before=gap.before,
             )  # fmt: skip
+            self._opened.append(made)
             feed = KeyFeed(made, gap.skip)
             for part in self._blocks("index", gap.start, gap.end):
                 feed.feed(part)
@@ -167,6 +175,7 @@ class QueuesAndIndex:
             store, clock=self.clock, shape=survey.shape, last=tail.last, after=tail.after,
             on_sealed=lambda time: self.keeper.advance(index=time),
         )  # fmt: skip
+        self._opened.append(indexes)
         if survey.resume is not None:
             indexes.resume(survey.resume)
         return (tail.start, KeyFeed(indexes, tail.skip)), indexes

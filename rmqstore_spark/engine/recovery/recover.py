@@ -39,8 +39,9 @@ from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
+from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.durable import make_folder, replace_file, sync_file
+from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import Checkpoint
@@ -180,7 +181,11 @@ class _Run:
             settings=self.settings,
             progress=self.progress,
         )
-        queues, indexes = parts.bring_up()
+        try:
+            queues, indexes = parts.bring_up()
+        except BaseException:
+            parts.close()
+            raise
         changed = bool(cuts) or not clean or parts.changed or _is_ahead(keeper.value, end.newest)
         changed = changed or (bool(end.offset) and not keeper.existed)
         if changed:
@@ -244,7 +249,7 @@ class _Run:
         )  # fmt: skip
 
     def _mark_open(self) -> None:
-        StoreGuard(self.folder).place()
+        StoreGuard(self.folder).place(is_full=self.settings.is_full)
         abort = os.path.join(self.store, "abort")
         if not os.path.lexists(abort):
             replace_file(abort, b"")
@@ -272,7 +277,12 @@ class _Run:
         if mark is not None and mark.offset > end.offset:  # the log was cut, as told
             replace_file(path, replace(mark, offset=end.offset).encode())
         index_end = end.offset if indexes is not None else 0
-        remember(self.store, queues, absent=parts.absent, index_end=index_end)
+        try:
+            remember(self.store, queues, absent=parts.absent, index_end=index_end)
+        except StoreWriteError as error:
+            if not (self.settings.is_full and error.errno in NO_ROOM):
+                raise
+            _log.warning("%s The next start looks for it again.", error)
 
 
 def _plausible(checkpoint: Checkpoint, latest: int) -> Checkpoint:

@@ -28,6 +28,8 @@ class RecoverySettings:
             if the store keeps no index (`messageIndexEnable=false`).
         delay_levels: `messageDelayLevel`.
         cut: cut the log even where this removes bytes that were known to be flushed.
+        is_full: the disk is known to have no room: the guard may be without content, and what was
+            found need not be recorded.
         rebuild: rebuild all queues and the index from the log, even if they are valid.
     """
 
@@ -36,3 +38,4 @@ class RecoverySettings:
     delay_levels: str = DELAY_LEVELS
     cut: bool = False
     rebuild: bool = False
+    is_full: bool = False
