@@ -183,12 +183,15 @@ class Delivery:
             ends: the offset behind the last message of each level.
         """
         known = {level: end for level, end in ends.items() if level in file.offsets}
-        starts = [file.log_offset, oldest_undelivered(self._queues, len(self._delays), known)]
-        told = [start for start in starts if start is not None]
+        unknown = oldest_undelivered(self._queues, len(self._delays), known)
+        told = [start for start in (file.log_offset, unknown) if start is not None]
         found: dict[int, int] = {}
         if told:
             begin, end = max(min(told), self._store.log.min_offset), self._store.log.max_offset
-            for part in delivered(self._store.path, self._queues, begin, end):
+            by_brokers = unknown is not None
+            for part in delivered(
+                self._store.path, self._queues, begin, end, by_brokers=by_brokers
+            ):
                 if self._health.is_closed:
                     return None
                 for level, offset in part.items():

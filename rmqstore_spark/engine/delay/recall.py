@@ -1,7 +1,8 @@
 """Finds in the log which delayed messages were delivered.
 
-Each copy names the message that waited (`copies`). So a process that was killed has delivered what
-the log has copies of, whatever it could still write to `config/delayOffset.json`.
+Each copy names the message that waited (`copies`), and a broker's resembles it (`brokers_copies`).
+So a process that was killed has delivered what the log has copies of, whatever it could still write
+to `config/delayOffset.json`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.engine.delay.brokers_copies import BrokersCopies
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
 from rmqstore_spark.files.directory import StoreDirectory
@@ -28,7 +30,9 @@ _HEAD = 36
 _MOST_AT_ONCE = 1 << 20
 
 
-def delivered(store: str, queues: ConsumeQueues, start: int, end: int) -> Iterator[dict[int, int]]:
+def delivered(
+    store: str, queues: ConsumeQueues, start: int, end: int, *, by_brokers: bool
+) -> Iterator[dict[int, int]]:
     """Walk over a part of the log; yield how far levels were delivered in each stretch of it.
 
     Args:
@@ -36,6 +40,7 @@ def delivered(store: str, queues: ConsumeQueues, start: int, end: int) -> Iterat
         queues: its queues.
         start: physical offset at which a record begins, or the log.
         end: where the log ends.
+        by_brokers: also find what brokers delivered, of the messages of this part.
 
     Yields:
         The offset behind the last message that was delivered, by level.
@@ -46,8 +51,12 @@ def delivered(store: str, queues: ConsumeQueues, start: int, end: int) -> Iterat
     files = LocalFiles()
     try:
         log = CommitLog(StoreDirectory(files, store).commit_log())
+        copies = BrokersCopies()
         for part in log_blocks(log, max(start, log.min_offset), end):
+            if by_brokers:
+                copies.note(part)
             yield dict(_levels(queues, log, _sources(part)))
+        yield dict(_ends(queues, *copies.delivered()))
     finally:
         files.close()
 
@@ -75,8 +84,21 @@ def _levels(queues: ConsumeQueues, log: CommitLog, sources: I8) -> Iterator[tupl
     queue_id = values_at(data, np.dtype(">i4"), at + 12).astype(np.int64)
     offset = values_at(data, np.dtype(">i8"), at + 20).astype(np.int64)
     own = values_at(data, np.dtype(">i8"), at + 28).astype(np.int64) == sources
-    for number in np.unique(queue_id[own]).tolist():
-        rows = own & (queue_id == number)
+    yield from _ends(queues, queue_id[own], offset[own], sources[own])
+
+
+def _ends(
+    queues: ConsumeQueues, queue_id: I8, offset: I8, sources: I8
+) -> Iterator[tuple[int, int]]:
+    """Yield a level and the offset behind the last of its messages among n.
+
+    Args:
+        queues: the queues, which say which messages they hold.
+        queue_id, offset: n, where each is.
+        sources: n, their physical offsets.
+    """
+    for number in np.unique(queue_id).tolist():
+        rows = queue_id == number
         known = _known(queues, number, offset[rows], sources[rows])
         if len(known):
             yield number + 1, int(known.max()) + 1

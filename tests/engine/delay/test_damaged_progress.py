@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
+from tests.support.stores.golden import load_records
 from tests.support.stores.storing import Clock, until
 
 BEYOND = 1 << 40
@@ -95,6 +97,31 @@ def test_the_older_copy_of_the_file_and_the_log_tell_it_exactly(store: Path, clo
     assert file.with_name("delayOffset.json.bak").exists()
     file.write_text("[]")
     delivers_the_rest_once(store, clock)
+
+
+@pytest.mark.parametrize(
+    "text", [None, *(f'{{"offsetTable":{{1:{at},2:"x",3:-1}}}}' for at in (-1, BEYOND))]
+)
+@pytest.mark.parametrize("name", ["delayed", "live"])
+def test_what_a_broker_delivered_is_not_delivered_again(
+    copy: Callable[[str], Path], golden: Callable[[str], Path], name: str, text: str | None
+) -> None:
+    """Its copies do not name the messages that waited; here the file that told it is lost."""
+    store, records = copy(name) / "store", load_records(golden(name))
+    file = store / "config" / "delayOffset.json"
+    told: Any = parse_fastjson(file.read_text())["offsetTable"]
+    waiting = sum(record.topic == "SCHEDULE_TOPIC_XXXX" for record in records)
+    theirs = sum(told.values())
+    assert theirs
+    if text is None:
+        file.unlink()
+        file.with_name(f"{file.name}.bak").unlink(missing_ok=True)
+    else:
+        file.write_text(text)
+    clock = Clock(max(record.store_timestamp for record in records) + 3 * 3_600_000)
+    with StoreWriter.open(store, clock=clock) as writer:
+        until(lambda: set(writer.stats()["delayedWaiting"].values() or [1]) == {0})
+        assert writer.stats()["delayedDelivered"] == waiting - theirs
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, '"x"', "true", 1 << 63])
