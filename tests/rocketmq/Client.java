@@ -10,6 +10,7 @@ import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -91,6 +92,9 @@ public class Client {
             case "consume":
                 consume(words[1], words[2], Integer.parseInt(words[3]));
                 break;
+            case "lite":
+                lite(words[1], words[2], Integer.parseInt(words[3]));
+                break;
             case "flood":
                 flood(words[1], Integer.parseInt(words[2]));
                 break;
@@ -149,6 +153,31 @@ public class Client {
             if (!left.await(180, TimeUnit.SECONDS)) {
                 throw new IllegalStateException(left.getCount() + " messages have not come");
             }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    /** So many messages of a topic, as a lite pull consumer polls them. */
+    private void lite(String topic, String group, int count) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        consumer.setNamesrvAddr(nameServer);
+        consumer.setInstanceName(fresh());
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.start();
+        try {
+            long until = System.currentTimeMillis() + 180_000;
+            for (int left = count; left > 0; ) {
+                if (System.currentTimeMillis() > until) {
+                    throw new IllegalStateException(left + " messages have not come");
+                }
+                for (MessageExt message : consumer.poll(1000)) {
+                    answer(described(message, message.getQueueId()));
+                    left--;
+                }
+            }
+            consumer.commitSync();
         } finally {
             consumer.shutdown();
         }

@@ -93,6 +93,27 @@ def test_a_java_producer_ends_its_transactions_once(rocketmq: RocketMq, tmp_path
     assert stats["transactionsGivenUp"] == 0
 
 
+def test_consumers_of_every_kind_get_everything(rocketmq: RocketMq, tmp_path: Path) -> None:
+    with (
+        name_server(tmp_path) as address,
+        broker(tmp_path / "store", namesrv_addr=address) as served,
+        Client(rocketmq, address, served.address) as client,
+    ):
+        served.store.create_topic("orders", write_queue_nums=4)
+        eventually(lambda: route(address, "orders"))
+        sent = [f"body-{number}".encode() for number in range(80)]
+        ask(served, *(message(body, queue=at % 4) for at, body in enumerate(sent)), by=None)
+        for kind in ("consume", "lite"):
+            found = [each for each in client.ask(kind, "orders", kind, len(sent)) if each]
+            assert sorted(base64.b64decode(each["body"]) for each in found) == sorted(sent), kind
+            eventually(lambda of=kind: _consumed(served, of) == len(sent), _PATIENCE)
+
+
+def _consumed(served: Served, group: str) -> int:
+    offsets = served.store.consumer_offsets
+    return sum(max(0, offsets.get(group, "orders", queue)) for queue in range(4))
+
+
 def _rolled_back(outcomes: dict[str, str]) -> set[str]:
     return {body for body, outcome in outcomes.items() if outcome == "ROLLBACK_MESSAGE"}
 
@@ -197,6 +218,32 @@ def test_mqadmin_administers_it(rocketmq: RocketMq, tmp_path: Path) -> None:
         admin.shows(f"deleteSubGroup -g consumers {where}", "success")
         admin.shows("deleteTopic -t RecAcl -c DefaultCluster", "success")
         assert "RecAcl" not in served.store.topics
+
+
+def test_mqadmin_exports_it_and_cleans_up(rocketmq: RocketMq, tmp_path: Path) -> None:
+    with ExitStack() as cleanup:
+        address = cleanup.enter_context(name_server(tmp_path))
+        served = cleanup.enter_context(broker(tmp_path / "store", namesrv_addr=address))
+        admin = Admin(rocketmq, address)
+        cleanup.callback(admin.close)
+        served.store.create_topic("orders", write_queue_nums=3)
+        served.store.groups.create("consumers")
+        eventually(lambda: route(address, "orders"))
+        for what in ("Configs", "Metadata", "Metrics"):
+            admin.shows(f"export{what} -c DefaultCluster -f {tmp_path}", f"{what.lower()}.json")
+        exported = {
+            name: json.loads((tmp_path / f"{name}.json").read_text())
+            for name in ("configs", "metadata", "metrics")
+        }
+        (config,) = exported["configs"]["brokerConfigs"].values()
+        assert config["msgTraceTopicName"] == "RMQ_SYS_TRACE_TOPIC"
+        assert exported["metadata"]["topicConfigTable"].keys() == {"orders"}
+        assert exported["metadata"]["topicConfigTable"]["orders"]["writeQueueNums"] == 3
+        assert exported["metadata"]["subscriptionGroupTable"].keys() == {"consumers"}
+        (report,) = exported["metrics"]["evaluateReport"].values()
+        assert report["runtimeQuota"]["topicSize"] == report["runtimeQuota"]["groupSize"] == 1
+        for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
+            admin.shows(f"{command} -b {served.address}", "success")
 
 
 def _consume(served: Served) -> None:

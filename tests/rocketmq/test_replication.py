@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from rmqstore_spark.ha.replication import Replication
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
 from tests.pipelines.processes import environment
-from tests.rocketmq.processes import SIZES, Broker, Client
+from tests.rocketmq.processes import SIZES, Broker, Client, RocketMq
 from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.messages.batches import bodies, commit_batch, expected, rows_block
 from tests.support.waiting import eventually
@@ -39,8 +40,12 @@ def config(**others: Any) -> StoreConfig:
 
 
 def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
-    client: Client, broker: Brokers, tmp_path: Path
+    rocketmq: RocketMq, client: Client, broker: Brokers, tmp_path: Path
 ) -> None:
+    if rocketmq.version >= (5,):
+        pytest.skip(
+            "slaves of RocketMQ 5.3 pass over haMasterAddress, and this master has no broker"
+        )
     settings = config(brokerRole="SYNC_MASTER", haListenPort=0, slaveTimeout=20_000)
     wanted = {"brokerId": 1, "brokerRole": "SLAVE"}
     with StoreWriter.open(tmp_path / "ours", settings) as store:
@@ -137,9 +142,11 @@ def _held(path: Path) -> int:
 
 
 def test_a_store_follows_a_slave_of_a_broker_no_put_waits_for(
-    client: Client, broker: Brokers, port: int, tmp_path: Path
+    rocketmq: RocketMq, client: Client, broker: Brokers, port: int, tmp_path: Path
 ) -> None:
     """An observer of a SYNC_MASTER acknowledges nothing; a slave that counts does."""
+    if rocketmq.version >= (5,):
+        pytest.skip("RocketMQ 5.3 waits only for slaves that are registered as brokers")
     with broker(tmp_path / "theirs", brokerRole="SYNC_MASTER", slaveTimeout=2000):
         client.ask("topic", "orders", 4, 4, 6)
         (alone,) = client.ask("send", "orders", 0, 1, "alone-", 0)
@@ -186,7 +193,9 @@ def test_a_follower_asks_a_broker_for_its_beginning_its_topics_and_its_groups(
             finally:
                 replication.close()
             assert store.replica.begin == int(second.name)
-            assert store.topics.get("bills") == TopicConfig("bills", 2, 3, 4)
+            held = store.topics.get("bills")
+            assert held is not None
+            assert replace(held, rest={}) == replace(TopicConfig("bills", 2, 3, 4), rest={})
         running.stop()
     assert ends(tmp_path / "ours", "orders") == ends(theirs, "orders")
     assert re.search(r"billing +orders +0 +7 ", run("groups", tmp_path / "ours").stdout)

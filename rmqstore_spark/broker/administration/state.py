@@ -120,6 +120,7 @@ class BrokerState:
             "earliestMessageTimeStamp": self._reader.first_stored(),
             "getTotalTps": gives,
             "getTransferedTps": gives,
+            "getTransferredTps": gives,  # what mqadmin of RocketMQ 5 looks for
             "msgGetTotalTodayNow": given,
             "msgPutTotalTodayNow": put,
             "pageCacheLockTimeMills": 0,
