@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.printable import escaped
 
 __all__ = [
+    "MOST_TOPICS",
     "CommitRequest",
     "CommitResult",
     "CommitStatus",
@@ -17,11 +22,16 @@ __all__ = [
     "Kind",
     "StageInfo",
     "WriterId",
+    "digest_text",
+    "is_digest",
     "is_writer_name",
+    "sum_of_digests",
+    "topics_with_most_rows",
 ]
 
+MOST_TOPICS: Final = 8
 _LONGEST_NAME: Final = 256
-
+_DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 _MOST_NUMBER: Final = 2**63 - 1
 
@@ -103,6 +113,21 @@ class WriterId:
         return words.get(self.kind, "write {1}").format(self.number, self.name)
 
 
+def digest_text(high: int, low: int) -> str:
+    """Return the digest with two sums of hashes (`layout.record.block.content_digest`)."""
+    return f"{high % (1 << 64):016x}{low % (1 << 64):016x}"
+
+
+def sum_of_digests(texts: Sequence[str]) -> str:
+    """Return the digest of what several digests are of, together."""
+    return digest_text(sum(int(t[:16], 16) for t in texts), sum(int(t[16:], 16) for t in texts))
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value is the text of a digest."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
 def is_writer_name(value: object) -> bool:
     """Return whether a value can be the name of a writer."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
@@ -110,29 +135,44 @@ def is_writer_name(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Content:
-    """The size of a batch's content, by which a repeated attempt is recognized.
+    """What a batch holds, by which a repeated attempt is recognized.
 
-    Two attempts at the same batch agree in it; two different batches hardly ever do. Records of the
-    same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost. Their length
-    differs if one executor has an IPv4 address and another IPv6. Their order and partition differ
-    if Spark splits a replay differently. Bodies stay the same.
+    Records of the same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost,
+    and their order, queue and partition differ if Spark splits a replay differently. All else is
+    the same, and so is the digest, which is a sum over all records.
 
     Attributes:
         rows: number of records.
-        body_bytes: bytes of all bodies; None in a marker of an earlier version.
+        body_bytes: bytes of all bodies; None in a marker of version 1.
+        digest: 32 hexadecimal digits (`layout.record.block.content_digest`); None in a marker of
+            version 1 or 2.
+        topics: the rows of the topics with the most rows, at most `MOST_TOPICS`. The digest covers
+            all topics; these are for people.
     """
 
     rows: int
     body_bytes: int | None
+    digest: str | None = None
+    topics: Mapping[str, int] = field(default_factory=dict)
 
     def is_like(self, other: Content) -> bool:
         """Return whether both can be the content of the same batch."""
-        unknown = self.body_bytes is None or other.body_bytes is None
-        return self.rows == other.rows and (unknown or self.body_bytes == other.body_bytes)
+        pairs = ((self.body_bytes, other.body_bytes), (self.digest, other.digest))
+        known = (one == another for one, another in pairs if None not in (one, another))
+        return self.rows == other.rows and all(known)
 
     def __str__(self) -> str:
         size = "" if self.body_bytes is None else f" with {self.body_bytes} bytes of bodies"
-        return f"{self.rows} rows{size}"
+        parts = [f"{escaped(topic)}: {rows}" for topic, rows in self.topics.items()]
+        if parts and sum(self.topics.values()) < self.rows:
+            parts.append("other topics")
+        parts += [f"digest {self.digest}"] if self.digest else []
+        return f"{self.rows} rows{size}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def topics_with_most_rows(topics: Mapping[str, int], most: int = MOST_TOPICS) -> dict[str, int]:
+    """Return the topics that have the most rows, those first."""
+    return dict(sorted(topics.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
 @dataclass(frozen=True)
@@ -145,6 +185,7 @@ class StageInfo:
         bytes: bytes of all records.
         body_bytes: bytes of all bodies.
         checksum: CRC-32 of the records as they were sent.
+        digest, topics: as those of `Content`.
     """
 
     stage_id: str
@@ -152,6 +193,8 @@ class StageInfo:
     bytes: int
     body_bytes: int
     checksum: int
+    digest: str
+    topics: Mapping[str, int]
 
 
 CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
@@ -172,16 +215,26 @@ class CommitRequest:
     @property
     def content(self) -> Content:
         """The content of all stages together."""
-        rows = sum(info.rows for info in self.stages)
-        return Content(rows, sum(info.body_bytes for info in self.stages))
+        topics = Counter[str]()
+        for info in self.stages:
+            topics.update(info.topics)
+        return Content(
+            sum(info.rows for info in self.stages),
+            sum(info.body_bytes for info in self.stages),
+            sum_of_digests([info.digest for info in self.stages]),
+            topics_with_most_rows(topics),
+        )
 
     def check(self) -> None:
         """Refuse a request that no client of ours sends.
 
         Raises:
-            RefusedError: the writer is invalid, or there are no rows.
+            RefusedError: the writer or a digest is invalid, or there are no rows.
         """
         self.writer.check()
+        if not all(is_digest(info.digest) for info in self.stages):
+            text = f"The digest of a stage of {self.writer} is not one of 32 hexadecimal digits."
+            raise RefusedError(text, "MESSAGE_ILLEGAL")
         if not self.content.rows:
             raise RefusedError(
                 f"{self.writer} cannot be committed: its commit has no rows. Skip the commit of "

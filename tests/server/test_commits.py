@@ -66,7 +66,8 @@ def test_commits_of_nothing_change_nothing_for_others(here: Served, kind: str) -
 
 def test_a_commit_that_only_claims_to_hold_something_is_refused(here: Served) -> None:
     """Its stages are not there, so that the number stays free."""
-    ghost = {"stageId": uuid4().hex, "rows": 1, "bytes": 100, "bodyBytes": 3, "checksum": 7}
+    ghost = {"stageId": uuid4().hex, "rows": 1, "bytes": 100, "bodyBytes": 3, "checksum": 7,
+        "digest": "0" * 32, "topics": {}}  # fmt: skip
     writer = {"kind": "stream", "name": "victim", "number": 0}
     assert "misses the stage" in committed(here.endpoint, writer, [ghost])
     with StoreClient(here.endpoint) as client:

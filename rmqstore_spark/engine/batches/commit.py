@@ -17,6 +17,7 @@ accepts nothing more, and its next start finds out from what is on disk.
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -107,7 +108,7 @@ class Committer:
             begin = self._appender.log.max_offset
             done = self._ledger.find(writer, content, identity, recalled)
             stages = [] if done else self._claim(request, identity)
-            committed = done or self._append(writer, stages, identity)
+            committed = done or self._append(writer, content, stages, identity)
             end = self._appender.log.max_offset
         if done:
             ids = [info.stage_id for info in request.stages]
@@ -130,28 +131,36 @@ class Committer:
             )
         return self._staging.claim(request.stages, identity)
 
-    def _append(self, writer: WriterId, stages: Sequence[Stage], identity: str) -> Committed:
+    def _append(
+        self, writer: WriterId, content: Content, stages: Sequence[Stage], identity: str
+    ) -> Committed:
         """Append stages and their marker to the log. Needs the append lock."""
         # Later than every time in the checkpoint, whose times must never cover a hidden block.
         stamp = Stamp(self._appender.timestamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
-            return self._append_block(writer, stages, block, identity)
+            return self._append_block(writer, content, stages, block, identity)
         finally:
             block.close()
 
     def _append_block(
-        self, writer: WriterId, stages: Sequence[Stage], block: BatchBlock, identity: str
+        self,
+        writer: WriterId,
+        content: Content,  # that of the stages, as `_claim` has found
+        stages: Sequence[Stage],
+        block: BatchBlock,
+        identity: str,
     ) -> Committed:
+        topics = Counter[str]()
         try:
             for stage in stages:
                 # Where delayed messages wait is not for clients; `Admission.check` put them there.
                 self._admission.check_routes(r for r in stage.routes if r.topic != SCHEDULE_TOPIC)
                 block.add(stage)
-            content = Content(block.rows, sum(stage.info.body_bytes for stage in stages))
+                topics.update(stage.topics)
             size, begin = block.bytes, block.begin
             ids = tuple(stage.stage_id for stage in stages)
-            body = marker_body(writer, content, size, begin, ids, identity)
+            body = marker_body(writer, content, topics, size, begin, ids, identity)
             marker = Marker(writer, body, self._host_text, block.timestamp)
             (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
             block.add(marker)

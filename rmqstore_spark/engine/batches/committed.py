@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqstore_spark.engine.batches.owners import is_identity
-from rmqstore_spark.types import Content
+from rmqstore_spark.types import Content, is_digest, topics_with_most_rows
 
 __all__ = ["Committed", "is_long"]
 
@@ -35,11 +35,15 @@ class Committed:
     identity: str = ""
 
     @classmethod
-    def of_numbers(cls, numbers: Sequence[Any], identity: Any = "") -> Committed:
+    def of_values(
+        cls, numbers: Sequence[Any], digest: Any, topics: Any, identity: Any = ""
+    ) -> Committed:
         """Check what a file or a marker says of a commit.
 
         Args:
             numbers: number, rows, bytes, bytes of bodies or None, physicalOffset, marker.
+            digest: that of the content, or None.
+            topics: the rows of topics.
             identity: the client that owns the writer.
 
         Raises:
@@ -49,16 +53,21 @@ class Committed:
         for one in (number, rows, size, 0 if body_bytes is None else body_bytes, first, marker):
             if not is_long(one):
                 raise ValueError(f"{one!r:.40} is not the number of a commit")
+        if digest is not None and not is_digest(digest):
+            raise ValueError(f"{digest!r:.40} is not a digest")
+        if not isinstance(topics, dict) or not all(map(is_long, topics.values())):
+            raise ValueError(f"{topics!r:.40} are not the rows of topics")
         if not is_identity(identity):
             raise ValueError(f"{identity!r:.40} is not an identity")
-        return cls(number, Content(rows, body_bytes), size, first, marker, identity)
+        content = Content(rows, body_bytes, digest, topics_with_most_rows(topics))
+        return cls(number, content, size, first, marker, identity)
 
-    def to_row(self) -> list[int | str | None]:
-        """Return its row in the file: the numbers that `of_numbers` takes, and the identity."""
+    def to_row(self) -> list[Any]:
+        """Return its row in the file: what `of_values` takes, the numbers one by one."""
         content = self.content
         return [
             self.number, content.rows, self.bytes, content.body_bytes, self.physical_offset,
-            self.marker, self.identity,
+            self.marker, content.digest, dict(content.topics), self.identity,
         ]  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 A commit leaves a marker in the log (`marker`), after the rows of its batch and published with them.
 A marker stands for its own number and no other. A batch is known if a marker has its writer and its
-number. It must then have as many rows, and as many bytes of bodies, as that marker says.
+number. It must then have the content that the marker says: as many rows and bytes of bodies, and
+the same digest, unless the marker is older than digests.
 
 A writer's numbers ascend. The last number of each writer is in memory; Spark repeats no other. An
 earlier one, or a writer that was evicted, is looked up among the markers in the log. A number below
@@ -41,7 +42,7 @@ __all__ = ["Ledger"]
 
 _log = logging.getLogger(__name__)
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MOST_BYTES: Final = 1 << 30  # of the file: more than all entries can take
 _MOST: Final = {"stream": 100_000, "batch": 100_000, "once": 10_000}
 
@@ -73,9 +74,10 @@ _OTHERS: Final = {
         "after this batch if they are its rows, from those of this batch if they are not."
     ),
     "batch": (
-        "Either two writes share this txnAppId and txnVersion, or the write gave different "
-        "rows when it ran again. Give each write a separate txnAppId, or a txnVersion above "
-        "all that were used. Skip this write if the rows in the log are its rows."
+        "Either two writes share this txnAppId and txnVersion, such as those to two topics in "
+        "one foreachBatch, or the write gave different rows when it ran again. Give each write "
+        "a separate txnAppId, or a txnVersion above all that were used. Skip this write if the "
+        "rows in the log are its rows."
     ),
     "once": (
         "The task gave different rows when it ran again. The rows in the log stay. Make the "
@@ -273,7 +275,7 @@ class Ledger:
         try:
             with open(self._path, "rb") as file:
                 value = json.loads(file.read(_MOST_BYTES))
-            take = {1: _row_of_version_1, _VERSION: _row}[value["version"]]
+            take = {1: _row_of_version_1, 2: _row_of_version_2, _VERSION: _row}[value["version"]]
             rows = [take(row) for row in value["writers"]]
             mark = value["mark"]
             if not is_long(mark):
@@ -293,13 +295,19 @@ class Ledger:
 
 def _row(row: Any) -> tuple[str, str, Committed]:
     """Check a row of the file; return kind, name and commit."""
-    kind, name, *numbers, identity = row
+    kind, name, *numbers, digest, topics, identity = row
     if kind not in _MOST or not is_writer_name(name):
         raise ValueError(f"{row!r:.100} is not a commit")
-    return kind, name, Committed.of_numbers(numbers, identity)
+    return kind, name, Committed.of_values(numbers, digest, topics, identity)
+
+
+def _row_of_version_2(row: Any) -> tuple[str, str, Committed]:
+    """Check a row of version 2, which had no digest and no topics."""
+    *values, identity = row
+    return _row([*values, None, {}, identity])
 
 
 def _row_of_version_1(row: Any) -> tuple[str, str, Committed]:
-    """Check a row of version 1, which had no bytes of bodies and no identity."""
+    """Check a row of version 1, which had no bytes of bodies and no identity either."""
     kind, name, number, rows, size, first, marker = row
-    return _row([kind, name, number, rows, size, None, first, marker, ""])
+    return _row_of_version_2([kind, name, number, rows, size, None, first, marker, ""])

@@ -2,17 +2,19 @@
 
 It is a message of topic `rmq_sys_RMQSTORE_COMMIT`, queue 0. Its body is JSON:
 
-    {"version": 2, "kind": "stream", "name": "<queryId>", "number": 7, "rows": 100, "bytes": 12345,
-     "bodyBytes": 3456, "physicalOffset": 4096, "stages": ["<stageId>", ...], "identity": "client"}
+    {"version": 3, "kind": "stream", "name": "<queryId>", "number": 7, "rows": 100, "bytes": 12345,
+     "bodyBytes": 3456, "digest": "<32 hexadecimal digits>", "topics": {"orders": 100},
+     "physicalOffset": 4096, "stages": ["<stageId>", ...], "identity": "client"}
 
-Without client certificates there is no `identity`. Version 1 has no `bodyBytes` either.
+Without client certificates there is no `identity`. Version 2 has no `digest` and no `topics`,
+version 1 no `bodyBytes` either.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,7 +30,7 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.properties import MAP_TYPE, encode_properties
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import Origin, record_batch
-from rmqstore_spark.types import Content, WriterId
+from rmqstore_spark.types import Content, WriterId, topics_with_most_rows
 
 __all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
 
@@ -36,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+_MOST_TOPICS: Final = 1000
 
 Marked = tuple[WriterId, Committed]
 """The content of a marker."""
@@ -45,15 +48,21 @@ Marked = tuple[WriterId, Committed]
 def marker_body(
     writer: WriterId,
     content: Content,
+    topics: Mapping[str, int],
     size: int,
     physical_offset: int,
     stages: tuple[str, ...],
     identity: str = "",
 ) -> bytes:
-    """Return the body of a commit's marker (see the module's text)."""
+    """Return the body of a commit's marker (see the module's text).
+
+    Args:
+        topics: the rows of all topics; the marker names the thousand with the most.
+    """
     value: dict[str, object] = {
         "version": _VERSION, "kind": writer.kind, "name": writer.name, "number": writer.number,
         "rows": content.rows, "bytes": size, "bodyBytes": content.body_bytes,
+        "digest": content.digest, "topics": topics_with_most_rows(topics, _MOST_TOPICS),
         "physicalOffset": physical_offset, "stages": list(stages),
     }  # fmt: skip
     if identity:
@@ -91,7 +100,8 @@ def _decode(body: bytes, place: int) -> Marked:
         writer.number, value["rows"], value["bytes"], value.get("bodyBytes"),
         value["physicalOffset"], place,
     )  # fmt: skip
-    return writer, Committed.of_numbers(numbers, value.get("identity", ""))
+    digest, topics = value.get("digest"), value.get("topics", {})
+    return writer, Committed.of_values(numbers, digest, topics, value.get("identity", ""))
 
 
 class Marker:

@@ -14,6 +14,7 @@ never the other way round.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Protocol
 
@@ -30,9 +31,15 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FOLDER_MODE
-from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
+from rmqstore_spark.layout.record.block import (
+    Block,
+    Route,
+    body_sizes,
+    content_digest,
+    index_hashes,
+)
 from rmqstore_spark.layout.spans import I4, U1
-from rmqstore_spark.types import StageInfo
+from rmqstore_spark.types import StageInfo, digest_text, topics_with_most_rows
 
 __all__ = ["Stage", "StageRoom"]
 
@@ -88,6 +95,7 @@ class Stage:
         portions: the portions so far, in the order of the records; none once it is removed.
         touched: time of the last write, milliseconds.
         finished: whether it takes no more records.
+        topics: the rows of each topic.
     """
 
     def __init__(
@@ -112,6 +120,8 @@ class Stage:
         self._lock = threading.Lock()
         self._numbers: dict[Route, int] = {}
         self._rows = self._bytes = self._body_bytes = self._checksum = 0
+        self._sums = 0, 0  # of hashes; see `content_digest`
+        self.topics = Counter[str]()
         self._closed_because = ""
         folder.mkdir(mode=FOLDER_MODE)
         self._files = SpillFiles(folder, room.spares)
@@ -136,7 +146,7 @@ class Stage:
     def _append(self, data: U1) -> int:
         block = self._admission.check(data)  # a long stage must not fill the disk
         keys = self._hashed(block)
-        bodies = int(body_sizes(block).sum(dtype=np.int64))
+        bodies, sums = int(body_sizes(block).sum(dtype=np.int64)), content_digest(block)
         with self._lock:
             self._require_open()
             rows = np.empty(len(block), ROW_DTYPE)
@@ -154,6 +164,8 @@ class Stage:
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
             self._body_bytes += bodies
+            self._sums = self._sums[0] + sums[0], self._sums[1] + sums[1]
+            self._count_topics(block)
             self.touched = self._room.clock()
             return self._rows
 
@@ -173,7 +185,15 @@ class Stage:
     @property
     def info(self) -> StageInfo:
         """What the stage holds."""
-        return StageInfo(self.stage_id, self._rows, self._bytes, self._body_bytes, self._checksum)
+        return StageInfo(
+            self.stage_id,
+            self._rows,
+            self._bytes,
+            self._body_bytes,
+            self._checksum,
+            digest_text(*self._sums),
+            topics_with_most_rows(self.topics),
+        )
 
     def remove(self, because: str) -> None:
         """Close and delete the stage. The caller removes it from the table of stages."""
@@ -202,6 +222,11 @@ class Stage:
                 self._numbers[route] = len(self.routes)
                 self.routes.append(route)
         return np.array([self._numbers[route] for route in block.routes], np.int32)
+
+    def _count_topics(self, block: Block) -> None:
+        counts = np.bincount(block.route_of, minlength=len(block.routes))
+        for route, count in zip(block.routes, counts.tolist(), strict=True):
+            self.topics[route.topic] += count
 
     def _hashed(self, block: Block) -> npt.NDArray[np.void]:
         """Return the keys of a block, with the block's row numbers."""

@@ -34,6 +34,7 @@ __all__ = [
     "Route",
     "body_sizes",
     "check_block",
+    "content_digest",
     "index_hashes",
     "number_rows",
     "queue_entries",
@@ -308,3 +309,13 @@ def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+def content_digest(block: Block) -> tuple[int, int]:
+    """Return two sums of hashes that tell the content of records from any other, in any order.
+
+    Those of several blocks are added, each modulo 2**64 (`types.digest_text`). They leave out what
+    differs when the same rows are written again: UNIQ_KEY, queues, hosts and times.
+    """
+    sums: tuple[int, int] = kernel.active.digest_records(block.data, block.starts, block.sizes)
+    return sums

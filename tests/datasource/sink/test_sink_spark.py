@@ -243,6 +243,26 @@ def test_a_write_with_txn_version_can_be_run_again(spark: SparkSession, served: 
         assert served.bodies(f"{TOPIC}-{atomic}", least=500) == bodies(500)
 
 
+def test_only_the_same_rows_count_as_written_under_a_txn_version(
+    spark: SparkSession, served: Served
+) -> None:
+    """In any order and any partitions; not other bodies, keys or topics of the same lengths."""
+    rows = numbers(spark, 500)
+    again: dict[str, Any] = {"txnAppId": "app", "txnVersion": 1}
+    write(rows, served, topic=TOPIC, **again)
+    write(rows.orderBy(F.rand()).repartition(5), served, topic=TOPIC, **again)
+    for others, topic, words in (
+        (rows, "others", rf"{TOPIC}: 500, digest .* new commit has .*others: 500"),
+        (rows.withColumn("body", F.reverse("body")), TOPIC, f"new commit has .*{TOPIC}: 500"),
+        (rows.withColumn("keys", F.lit("key")), TOPIC, f"new commit has .*{TOPIC}: 500"),
+    ):
+        with pytest.raises(PySparkException, match=f"different content.*{words}") as caught:
+            write(others, served, topic=topic, **again)
+        assert "Give each write a separate txnAppId" in str(caught.value)
+    assert served.bodies(TOPIC, least=500) == bodies(500)
+    assert served.bodies("others") == Counter()
+
+
 # ---- errors -------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -144,6 +145,36 @@ def test_a_checkpoint_set_back_so_far_that_spark_cuts_other_batches_is_an_error(
         run(queries, writer(source(spark, arriving), served, checkpoint))
     assert served.bodies(TOPIC) == bodies()
     assert served.commits() == FILES
+
+
+def test_a_copied_checkpoint_that_writes_to_another_topic_is_an_error(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    checkpoint, copied = tmp_path / "checkpoint", tmp_path / "copied"
+    run(queries, writer(source(spark, arriving), served, checkpoint))
+    shutil.copytree(checkpoint, copied)
+    forget(copied, 2)
+    with pytest.raises(StreamingQueryException, match=r"different content.*audit: 400") as caught:
+        run(queries, writer(source(spark, arriving), served, copied, topic="audit"))
+    assert "a copy of its checkpoint" in str(caught.value)
+    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert served.bodies("audit") == Counter()
+
+
+def test_one_txn_app_id_for_two_targets_in_one_foreach_batch_is_an_error(
+    spark: SparkSession, served: Served, arriving: Path, tmp_path: Path, queries: Start
+) -> None:
+    """Delta's pattern would leave the second topic empty."""
+
+    def both(frame: DataFrame, batch_id: int) -> None:
+        for topic in (TOPIC, "audit"):
+            made = frame.write.format("rmqstore").mode("append").options(topic=topic)
+            made.options(endpoint=served.endpoint, txnAppId="app", txnVersion=batch_id).save()
+
+    made = source(spark, arriving).writeStream.foreachBatch(both).trigger(availableNow=True)
+    with pytest.raises(StreamingQueryException, match=r"different content.*audit: 400") as caught:
+        run(queries, made.option("checkpointLocation", str(tmp_path / "checkpoint")))
+    assert "two topics in one foreachBatch" in str(caught.value)
 
 
 def forget(checkpoint: Path, commits: int) -> None:

@@ -26,7 +26,7 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
+from rmqstore_spark.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,
@@ -75,8 +75,12 @@ def test_a_stage_is_committed_only_as_the_task_said_it_was(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         first, *others = stage_batch(store, "b0")
         before = log_end(store)
-        for name in ("rows", "bytes", "body_bytes", "checksum"):
-            wrong = replace(first, **{name: getattr(first, name) ^ 1})
+        wrongs = {
+            **{name: getattr(first, name) ^ 1 for name in ("rows", "bytes", "checksum")},
+            "body_bytes": first.body_bytes ^ 1, "digest": "0" * 32, "topics": {},
+        }  # fmt: skip
+        for name, value in wrongs.items():
+            wrong = replace(first, **{name: value})
             with pytest.raises(RefusedError, match="differs from what its task reported"):
                 store.commit(CommitRequest(writer(0), (wrong, *others)))
         assert log_end(store) == before
@@ -120,7 +124,9 @@ def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path
         store.commit(CommitRequest(writer(7), infos))
     assert markers(path) == [
         {
-            "version": 2, "kind": "stream", "name": QUERY, "number": 7, "rows": BATCH,
+            "version": 3, "kind": "stream", "name": QUERY, "number": 7, "rows": BATCH,
+            "digest": sum_of_digests([i.digest for i in infos]),
+            "topics": {"bills": BATCH // 2, "orders": BATCH // 2},
             "bytes": sum(i.bytes for i in infos), "physicalOffset": 0,
             "bodyBytes": sum(map(len, expected(7))),
             "stages": [i.stage_id for i in infos],
@@ -393,6 +399,17 @@ def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_stag
         longer.append(rows_block([b"z" * 500] * BATCH))
         with pytest.raises(RefusedError, match="120 rows with 60000 bytes of bodies"):
             store.commit(CommitRequest(writer(1), (longer.finish(),)))
+        # As many rows of the same lengths: another body, another topic, another property.
+        for rows, topics, words in (
+            ([body.swapcase() for body in expected(1)], ("orders", "bills"), "orders: 60"),
+            (expected(1), ("refund", "taxes"), "refund: 60, taxes: 60"),
+        ):
+            stage = store.begin_stage(stage_id(words))
+            stage.append(rows_block(rows, topics))
+            with pytest.raises(RefusedError, match=words) as seen:
+                store.commit(CommitRequest(writer(1), (stage.finish(),)))
+            assert "orders: 60" in str(seen.value)
+            assert "bills: 60" in str(seen.value)
     rest = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
     assert scanned(path) == expected(0, 1) + rest
 
@@ -407,9 +424,9 @@ def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path
             n = len(part)
             batch = pa.RecordBatch.from_pydict(
                 {
-                    "topic": ["orders"] * n,
+                    "topic": [("orders", "bills")[wanted.index(body) % 2] for body in part],
                     "body": pa.array(part, pa.binary()),
-                    "properties": [b"UNIQ_KEY" + b"F" * 56] * n,
+                    "properties": [b"UNIQ_KEY\x01" + b"F" * 56] * n,
                     "bornTimestamp": [1_800_000_000_000] * n,
                     "bornHost": ["[2001:db8::1]:0"] * n,
                 }

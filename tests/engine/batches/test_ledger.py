@@ -21,7 +21,8 @@ from tests.support.messages.traffic import Traffic
 from tests.support.stores.storebuilder import StoreBuilder
 
 END = 1 << 62
-TEN = Content(10, 500)
+TOPICS = {"orders": 7, "bills": 3}
+TEN = Content(10, 500, "0f" * 16, TOPICS)
 
 
 def query(batch: int, name: str = "q") -> WriterId:
@@ -67,7 +68,7 @@ class Log:
     def commit(self, *writers: WriterId, identity: str = "") -> list[int]:
         """Append markers."""
         stages = ("0" * 32,)
-        return self.put(*(marker_body(w, TEN, 1000, 77, stages, identity) for w in writers))
+        return self.put(*(marker_body(w, TEN, TOPICS, 1000, 77, stages, identity) for w in writers))
 
     def commit_as_before(self, writer: WriterId) -> int:
         """Append a marker of version 1."""
@@ -156,7 +157,46 @@ def test_what_was_written_before_there_were_bytes_of_bodies_is_known_by_its_rows
             assert knows(ledger, writer, Content(10, 7))
             assert "10 rows," in str(refusal(ledger, writer, Content(11, 7)))
         ledger.save()
-        assert json.loads(Path(log.file).read_bytes())["version"] == 2
+        assert json.loads(Path(log.file).read_bytes())["version"] == 3
+
+
+def test_what_was_written_before_there_were_digests_is_known_by_rows_and_bytes(log: Log) -> None:
+    value = {
+        "version": 2, "kind": "stream", "name": "q", "number": 3, "rows": 10, "bytes": 1000,
+        "bodyBytes": 500, "physicalOffset": 77, "stages": ["0" * 32],
+    }  # fmt: skip
+    log.put(json.dumps(value).encode())
+    rows = [["batch", "app", 5, 10, 1000, 500, 1, 2, "spark"]]
+    Path(log.file).write_text(json.dumps({"version": 2, "mark": 0, "writers": rows}))
+    for _ in range(2):
+        ledger = log.open()
+        for writer in (query(3), WriterId.of_batch("app", 5)):
+            assert ledger.find(writer, TEN, "spark") is not None
+            error = refusal(ledger, writer, Content(10, 7, "0f" * 16), "spark")
+            assert "10 rows with 500 bytes of bodies, from" in str(error)
+        ledger.save()
+        assert json.loads(Path(log.file).read_bytes())["version"] == 3
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_content_of_the_same_size_is_told_apart_by_its_digest(log: Log, is_expired: bool) -> None:
+    log.commit(query(3))
+    ledger = log.open()
+    if is_expired:
+        ledger.save()
+        log = Log(log.path.with_name("expired"))
+        Path(log.file).parent.mkdir(parents=True, exist_ok=True)
+        Path(log.file).write_bytes(Path(ledger._path).read_bytes())
+        ledger = log.open()
+    assert knows(ledger, query(3))
+    others = Content(10, 500, "1f" * 16, {"audit": 10})
+    error = refusal(ledger, query(3), others)
+    for words in (
+        f"10 rows with 500 bytes of bodies (orders: 7, bills: 3, digest {'0f' * 16})",
+        f"10 rows with 500 bytes of bodies (audit: 10, digest {'1f' * 16})",
+        "a copy of its checkpoint",
+    ):
+        assert words in str(error)
 
 
 def test_writers_of_other_names_and_kinds_are_others(log: Log) -> None:
@@ -222,7 +262,11 @@ def test_only_markers_past_the_files_mark_are_read(log: Log) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"{", b"null", b"[]", b'{"version":3,"mark":0,"writers":[]}',
+        b"", b"{", b"null", b"[]", b'{"version":4,"mark":0,"writers":[]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,"xyz",{},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,[],""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,{"a":"b"},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,""]]}',
         b'{"version":[],"mark":0,"writers":[]}',
         b'{"version":2,"mark":1,"writers":[["stream","q",9,1,1,1,1]]}',
         b'{"version":2,"mark":1,"writers":[["stream","q",9,1,1,-1,1,1,""]]}',
@@ -284,7 +328,8 @@ def test_saving_leaves_the_old_file_or_the_new(log: Log) -> None:
     ledger.save()
     assert Path(log.file).stat().st_mode & 0o777 == 0o600
     assert json.loads(Path(log.file).read_bytes()) == {
-        "version": 2, "mark": 1, "writers": [["stream", "q", 1, 2, 3, 6, 4, 5, "spark"]],
+        "version": 3, "mark": 1,
+        "writers": [["stream", "q", 1, 2, 3, 6, 4, 5, None, {}, "spark"]],
     }  # fmt: skip
 
 
@@ -346,13 +391,15 @@ def test_writers_that_no_client_of_ours_has_are_refused(writer: WriterId) -> Non
 
 def test_a_marker_says_whose_commit_it_is() -> None:
     stages = ("a" * 32, "b" * 32)
+    topics = {"orders": 60, "bills": 40}
     value = {
-        "version": 2, "kind": "stream", "name": "q", "number": 7, "rows": 100, "bytes": 12345,
-        "bodyBytes": 3456, "physicalOffset": 4096, "stages": list(stages),
+        "version": 3, "kind": "stream", "name": "q", "number": 7, "rows": 100, "bytes": 12345,
+        "bodyBytes": 3456, "digest": "ab" * 16, "topics": topics, "physicalOffset": 4096,
+        "stages": list(stages),
     }  # fmt: skip
-    content = Content(100, 3456)
-    assert json.loads(marker_body(query(7), content, 12345, 4096, stages)) == value
-    owned = marker_body(query(7), content, 12345, 4096, stages, "spark")
+    content = Content(100, 3456, "ab" * 16, topics)
+    assert json.loads(marker_body(query(7), content, topics, 12345, 4096, stages)) == value
+    owned = marker_body(query(7), content, topics, 12345, 4096, stages, "spark")
     assert json.loads(owned) == {**value, "identity": "spark"}
     assert str(query(7)) == "batch 7 of query q"
     assert str(WriterId.of_batch("app", 2)) == "txnVersion 2 of txnAppId app"

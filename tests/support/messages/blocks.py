@@ -67,13 +67,20 @@ def block_outcome(
         offsets = np.arange(len(found.routes), dtype=np.int64)
         numbers = block.number_rows(found.route_of, found.queued, offsets)
         hashes, rows = block.index_hashes(data, found.starts, found.sizes)
+        digest = block.content_digest(found)
         columns = (
             found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
             offsets, numbers, hashes, rows, np.array(found.compressed),
             np.array(found.delayed), moved.data, moved.tags_code, moved.route_of,
         )  # fmt: skip
         made = _stamp(data, found, v6), _held(found) if strict else None
-        return found.routes, entries.tobytes(), made, [column.tolist() for column in columns]
+        return (
+            found.routes,
+            entries.tobytes(),
+            made,
+            digest,
+            [column.tolist() for column in columns],
+        )
 
 
 def _held(found: block.Block) -> bytes | str:

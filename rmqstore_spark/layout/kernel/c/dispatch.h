@@ -161,4 +161,67 @@ static PyObject *index_hashes(PyObject *self, PyObject *args)
     return Py_BuildValue("nn", row, keys.count);
 }
 
+static inline uint64_t finalized(uint64_t x) /* the finalizer of SplitMix64 */
+{
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}
+
+static inline int begins_with(const uint8_t *p, const uint8_t *end, const char *lead, size_t n)
+{
+    return (size_t)(end - p) >= n && memcmp(p, lead, n) == 0;
+}
+
+/* CRC of properties without those that differ from attempt to attempt; each ends with a 2. */
+static uint32_t crc_of_lasting(const uint8_t *at, const uint8_t *end, const uint8_t *limit)
+{
+    uint32_t crc = 0xFFFFFFFFu;
+    while (at < end) {
+        const uint8_t *stop = separator(at, end, limit, 0);
+        if (stop > at && !begins_with(at, stop, "UNIQ_KEY\1", 9) &&
+            !begins_with(at, stop, "REAL_QID\1", 9)) {
+            crc = crc32_on(crc, at, (size_t)(stop - at));
+            crc = crc32_on(crc, (const uint8_t *)"\2", 1);
+        }
+        at = stop + 1;
+    }
+    return ~crc;
+}
+
+static PyObject *digest_records(PyObject *self, PyObject *args)
+{
+    PyObject *o[3];
+    if (!PyArg_ParseTuple(args, "OOO", &o[0], &o[1], &o[2]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(data, const uint8_t, o[0], 0)
+    TAKE(starts, const int64_t, o[1], 0)
+    TAKE(sizes, const int32_t, o[2], 0)
+    Py_ssize_t n = starts_n;
+    REQUIRE(sizes_n == n, SMALL)
+    uint64_t high = 0, low = 0;
+    int damaged = 0;
+    BEGIN_LOOP(n, SOME_ROWS)
+    Record r;
+    for (Py_ssize_t row = 0; row < n && !damaged; row++) {
+        damaged = !inside(starts[row], sizes[row], data_n) ||
+                  read_record(&r, data + starts[row], sizes[row]) != OK;
+        if (damaged)
+            break;
+        const uint8_t *properties = RECORD_PROPERTIES(r);
+        uint64_t body = RECORD_CRC_OF_BODY(r) | (uint64_t)(uint32_t)RECORD_BODY_SIZE(r) << 32;
+        uint64_t names = crc32_of(RECORD_TOPIC(r), (size_t)RECORD_TOPIC_SIZE(r));
+        names |= (uint64_t)crc_of_lasting(properties, properties + RECORD_PROPERTIES_SIZE(r),
+                                          data + data_n) << 32;
+        uint64_t one = finalized(finalized(body + 0x9E3779B97F4A7C15u) ^ names);
+        high += one;
+        low += finalized(one + 0x9E3779B97F4A7C15u);
+    }
+    END_LOOP
+    REQUIRE(!damaged, "a record is damaged")
+    release(&views);
+    return Py_BuildValue("KK", (unsigned long long)high, (unsigned long long)low);
+}
+
 #endif

@@ -93,6 +93,7 @@ static PyMethodDef METHODS[] = {
     {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},
     {"queue_entries", queue_entries, METH_VARARGS, "See plain.queue_entries."},
     {"index_hashes", index_hashes, METH_VARARGS, "See plain.index_hashes."},
+    {"digest_records", digest_records, METH_VARARGS, "See plain.digest_records."},
     {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
     {"join_texts", join_texts, METH_VARARGS, "See plain.join_texts."},
     {"write_records", write_records, METH_VARARGS, "See plain.write_records."},

@@ -20,6 +20,7 @@ from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
+    digest_records,
     index_hashes,
     number_rows,
     queue_entries,
@@ -67,6 +68,7 @@ __all__ = [
     "as_claimed",
     "check_block",
     "crc32_spans",
+    "digest_records",
     "find_properties",
     "format_hosts",
     "format_msg_ids",
