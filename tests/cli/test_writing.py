@@ -395,9 +395,12 @@ def test_a_master_and_its_slave_that_serve_no_endpoint(tmp_path: Path) -> None:
 
 def _bodies(store: Store) -> list[bytes]:
     store.refresh()
-    if not any(topic.name == "orders" for topic in store.topics()):
-        return []
-    return [body for batch in store.read("orders", 0) for body in batch["body"].to_pylist()]
+    return [
+        body
+        for queue in store.queues(["orders"])
+        for batch in store.read(queue.topic, queue.queue_id)
+        for body in batch["body"].to_pylist()
+    ]
 
 
 def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:

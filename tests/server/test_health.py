@@ -149,13 +149,22 @@ def metrics_of(text: str) -> set[str]:
 
 
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:
-    role = ("--set=brokerRole=SLAVE", "--set=haMasterAddress=127.0.0.1:1")
-    exposed = ""
-    for name, settings in (("master", ("--set=haListenPort=0",)), ("slave", role)):
-        folder = tmp_path / name
-        folder.mkdir()
-        with StoreProcess(folder / "store", folder, *SMALL_FILES, *settings) as process:
-            exposed += metrics(process.ready()["metrics"])
+    for name in ("master", "slave"):
+        (tmp_path / name).mkdir()
+    folder = tmp_path / "master"
+    listening = (*SMALL_FILES, "--set=haListenPort=0")
+    with StoreProcess(folder / "store", folder, *listening) as master:
+        told = master.ready()
+        with StoreClient(master.endpoint) as client:
+            client.create_topic("orders", write_queue_nums=1)
+        assert put_status(master.endpoint, block_of([b"a"])) == "PUT_OK"
+        folder = tmp_path / "slave"
+        role = ("--set=brokerRole=SLAVE", f"--set=haMasterAddress={told['slaves']}")
+        with StoreProcess(folder / "store", folder, *SMALL_FILES, *role) as slave:
+            # How far it is behind is not exposed before it is known.
+            address = slave.ready()["metrics"]
+            eventually(lambda: "replication_lag_bytes" in metrics(address))
+            exposed = metrics(told["metrics"]) + metrics(address)
     sidecar = ("--read-only", "--set=metricsPromExporterPort=0")
     with StoreProcess(tmp_path / "master" / "store", tmp_path, *sidecar) as process:
         exposed += metrics(process.ready()["metrics"])
