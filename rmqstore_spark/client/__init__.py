@@ -6,6 +6,7 @@
     blockstream  sends blocks, many in flight, and takes their acknowledgements
     connection   one connection, with time limits, retries and plain errors
     hangup, sockets    end connections to a process that is stalled
+    contact      the first contact with a process, which is given up sooner than later ones
     pauses       how long a client waits before it tries again
     filesystem   gives access to the store's files as a file system of fsspec
     brokers/     asks name servers and brokers, in RocketMQ's protocol

@@ -7,17 +7,20 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
+from rmqstore_spark.client.contact import Waiting, note_reached, was_reached
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import REPEATABLE, refused
-from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER
+from rmqstore_spark.wire.messages import OpenRequest
+from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER, Actions
 from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
 
 __all__ = ["Connection"]
@@ -36,6 +39,7 @@ _RECONNECT: Final = (
 )
 _MOST_LATE: Final = 5
 _QUIET_TRIES: Final = 4
+_SHORTEST: Final = 0.1
 
 
 class Connection:
@@ -47,6 +51,8 @@ class Connection:
         timeout_s: seconds that an answer may take.
         retries: how often a repeatable call is tried again; at most five times after attempts
             that took all of `timeout_s`.
+        connect_s: seconds after which a process that has never answered is given up, with all
+            retries; None for one that another process of this program has reached.
     """
 
     def __init__(
@@ -59,10 +65,12 @@ class Connection:
         tls_key: str | os.PathLike[str] | None,
         timeout_s: float,
         retries: int,
+        connect_s: float | None,
     ) -> None:
         self.endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self.timeout_s = timeout_s
         self.retries = retries
+        self._connect_s = connect_s
         token = read_token(token_file) if token_file else None
         self._check(token, tls_ca, tls_cert, tls_key)
         options: dict[str, Any] = {
@@ -132,7 +140,10 @@ class Connection:
             results = list(self._client.do_action(sent, self.options()))
             return results[0].body.to_pybytes() if results else b""
 
-        return self.repeated(once) if repeat else self.attempt(once)
+        if repeat:
+            return self.repeated(once)
+        self._meet()
+        return self.attempt(once)
 
     def get(self, ticket: bytes) -> Any:
         """Start reading the ranges of a ticket; return Flight's reader."""
@@ -158,6 +169,57 @@ class Connection:
         """Return the options of one call: its time limit."""
         return flight.FlightCallOptions(timeout=self.timeout_s)
 
+    def _meet(self) -> None:
+        """Find out whether a store process answers at all, if it never has.
+
+        Raises:
+            ServiceError: it does not, or rejects the token.
+        """
+        place = self.endpoint.address
+        if self._connect_s is None or was_reached(place):
+            return
+        give_up = time.monotonic() + self._connect_s
+        waits = backoff()
+        with Waiting(f"the store process at {self.endpoint}", self._connect_s) as waiting:
+            for number in count():
+                try:
+                    self._greet(max(give_up - time.monotonic(), _SHORTEST))
+                except RefusedError:
+                    break  # it answers
+                except ServiceError as error:
+                    pause = next(waits)
+                    if not error.can_pass or number >= self.retries:
+                        raise
+                    if time.monotonic() + pause >= give_up:
+                        raise self._given_up(error, self._connect_s) from None
+                    waiting.because(error)
+                    time.sleep(pause)
+                else:
+                    break
+        note_reached(place)
+
+    def _greet(self, seconds: float) -> None:
+        """Ask for what every store process answers at once."""
+        seconds = min(seconds, self.timeout_s)
+
+        def ask() -> None:
+            sent = flight.Action(Actions.OPEN, encode(OpenRequest(())))
+            list(self._client.do_action(sent, flight.FlightCallOptions(timeout=seconds)))
+
+        try:
+            self.attempt(ask)
+        except _TimedOutError:
+            raise ServiceError(
+                f"Nothing answers at {self.endpoint}: no answer came within {seconds:.3g} s. Check "
+                f"that a store process runs there (rmqstore serve), and "
+                f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
+                can_pass=True,
+            ) from None
+
+    def _given_up(self, error: ServiceError, seconds: float) -> ServiceError:
+        text = f"{error} Tried for {seconds:g} s (connectTimeout)."
+        return ServiceError(text, can_pass=True)
+
     def attempt(self, work: Callable[[], T]) -> T:
         """Run something once, and convert its errors to errors of this package."""
         with self.own_errors():
@@ -165,6 +227,7 @@ class Connection:
 
     def repeated(self, work: Callable[[], T]) -> T:
         """Run something that may run twice, and try again after a pause if that can help."""
+        self._meet()
         waits = backoff()
         late = 0
         for number in range(self.retries):
@@ -211,7 +274,7 @@ class Connection:
         text = str(error).partition(". gRPC client debug context")[0]
         text = text.removesuffix(". Detail: Unavailable")
         if isinstance(error, flight.FlightTimedOutError):
-            return self.too_late("answer")
+            return _TimedOutError(str(self.too_late("answer")), can_pass=True)
         if isinstance(error, flight.FlightUnavailableError):
             return self._unavailable(text)
         return ServiceError(
@@ -262,6 +325,10 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+class _TimedOutError(ServiceError):
+    """A request was not answered in time."""
 
 
 # How a connection ends when its process does, besides being unavailable.

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from rmqstore_spark.client.connection import Connection
+from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
 from rmqstore_spark.client.transactions import TransactionProducer
 from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.layout.constants import is_topic_of_group
 from rmqstore_spark.wire.endpoint import Endpoint
 from rmqstore_spark.wire.messages import (
     AbortRequest,
@@ -38,6 +40,7 @@ __all__ = ["StoreClient"]
 
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
+_PERM_READ_WRITE: Final = 6
 
 
 class StoreClient:
@@ -51,6 +54,8 @@ class StoreClient:
         tls_cert, tls_key: files with the client's certificate and key, for mTLS.
         timeout_s: seconds that an answer, or an acknowledgement, may take.
         retries: how often a repeatable action is tried again, with growing waits.
+        connect_s: seconds after which a process that has never answered is given up, with all
+            retries; None for one that another process of this program has reached.
 
     Raises:
         OptionError: the endpoint is invalid, or a file cannot be used. (Only the first call
@@ -67,6 +72,7 @@ class StoreClient:
         tls_key: str | os.PathLike[str] | None = None,
         timeout_s: float = _TIMEOUT,
         retries: int = _RETRIES,
+        connect_s: float | None = CONNECT_SECONDS,
     ) -> None:
         self.connection = Connection(
             endpoint,
@@ -76,6 +82,7 @@ class StoreClient:
             tls_key=tls_key,
             timeout_s=timeout_s,
             retries=retries,
+            connect_s=connect_s,
         )
 
     def __enter__(self) -> StoreClient:
@@ -197,6 +204,29 @@ class StoreClient:
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         self.connection.call(Actions.DELETE_TOPIC, TopicRequest(name), Done)
+
+    def topics_to_write(
+        self, names: Iterable[str], opened: OpenReply
+    ) -> dict[str, TopicSettings]:
+        """Return the settings of topics. None is created: only a message that is stored does that.
+
+        Args:
+            names: of the topics.
+            opened: what the store said when it was opened.
+
+        Returns:
+            The settings by name: for a missing topic those that it will get, if the store creates
+            topics automatically.
+        """
+        known = self.topics()
+        found: dict[str, TopicSettings] = {}
+        for name in names:
+            if name in known:
+                found[name] = known[name]
+            elif opened.auto_create_topic_enable:
+                count = 1 if is_topic_of_group(name) else opened.default_topic_queue_nums
+                found[name] = TopicSettings(count, count, _PERM_READ_WRITE)
+        return found
 
     def topics(self) -> dict[str, TopicSettings]:
         """Return all topics by name."""

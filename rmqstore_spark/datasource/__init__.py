@@ -2,6 +2,7 @@
 
     source       the class that Spark calls first
     spark_api    makes up for what older versions of Spark lack
+    contacts     lets the processes of an application know what the others have reached
     options/     parses and checks options
     tables       carries a catalog table's options to its queries
     schema       defines the columns, and checks a user's choice of them

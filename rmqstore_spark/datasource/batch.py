@@ -55,28 +55,30 @@ class RmqStoreReader(DataSourceReader):
         strict = replace(options, fail_on_data_loss=True)
         for number in range(most_replicas(options)):
             # What one replica lacks, another one may have.
+            opened = open_stores(options, number)  # any replica; fails if none can be opened
             try:
-                return self._planned(strict, number)
+                return _planned(strict, opened)
             except FAILURES as error:
                 failure = failure or error
         if failure is not None and options.fail_on_data_loss:
             raise failure
-        return self._planned(options, 0)
-
-    def _planned(self, options: Options, number: int) -> list[AnyPartition]:
-        opened = open_stores(options, number)
-        try:
-            return partitions_of(
-                (of, [[split] for split in splits])
-                for of, splits in zip(opened, plan_stores(options, opened), strict=True)
-            )
-        finally:
-            for of in opened:
-                of.store.close()
+        return _planned(options, open_stores(options, 0))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
         return read_partition(partition, self._options, self._projection)
+
+
+def _planned(options: Options, opened: Sequence[AnySource]) -> list[AnyPartition]:
+    """Plan the partitions, and close the stores."""
+    try:
+        return partitions_of(
+            (of, [[split] for split in splits])
+            for of, splits in zip(opened, plan_stores(options, opened), strict=True)
+        )
+    finally:
+        for of in opened:
+            of.store.close()
 
 
 def plan_stores(options: Options, opened: Sequence[AnySource]) -> list[Sequence[Split]]:

@@ -16,7 +16,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["host_name", "plain_errors", "plain_errors_of", "some"]
+__all__ = ["host_name", "is_spark_worker", "plain_errors", "plain_errors_of", "some"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -59,8 +59,13 @@ def plain_errors_of(items: Iterator[T]) -> Iterator[T]:
 def _hide_traceback(error: RmqStoreError) -> None:
     """Let Spark show only the message. Outside its workers, errors are left unchanged."""
     _log.debug("raised to Spark", exc_info=error)
-    if any(name.startswith(_IN_WORKER) for name in os.environ):
+    if is_spark_worker():
         os.environ[_HIDE_TRACEBACK] = "1"
+
+
+def is_spark_worker() -> bool:
+    """Return whether Spark has started this process, to plan, read, write or commit."""
+    return any(name.startswith(_IN_WORKER) for name in os.environ)
 
 
 def host_name() -> str:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.client.contact import Waiting, was_reached
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.replicas import FAILURES, can_pass, told
 from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
 from rmqstore_spark.errors import ReplicaError
+from rmqstore_spark.wire.endpoint import parse_endpoint
 
 __all__ = ["no_replica", "open_first", "patience_s", "rounds"]
 
@@ -70,9 +72,27 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
     if len(group) == 1:
         store = group[0].open()
         return SourceStore(replace(group[0], broker_name=store.broker_name), store)
-    specs = [spec.with_limits(options.replica_timeout_ms / 1000) for spec in group]
+    specs = [spec.with_limits(options.replica_timeout_ms / 1000, replicas=len(group)) for spec in group]
+    seconds = _seconds_to_open(options, group)
+    with Waiting(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
+        return _open_any(specs, first, seconds, waiting)
+
+
+def _seconds_to_open(options: Options, group: Sequence[StoreSpec]) -> float:
+    """Return for how long to try the replicas of a store: less if none has ever answered."""
+    connection = options.connection
+    seconds = patience_s(options)
+    if connection is None or connection.connect_s is None:
+        return seconds
+    places = [parse_endpoint(spec.url).address for spec in group]
+    return seconds if any(map(was_reached, places)) else min(seconds, connection.connect_s)
+
+
+def _open_any(
+    specs: Sequence[StoreSpec], first: int, seconds: float, waiting: Waiting
+) -> SourceStore:
     failures: dict[str, Exception] = {}
-    for _ in rounds(patience_s(options)):
+    for _ in rounds(seconds):
         for number in range(len(specs)):
             spec = specs[(first + number) % len(specs)]
             try:
@@ -88,6 +108,7 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
             return SourceStore(named[specs.index(spec)], store, named)
         if not any(map(can_pass, failures.values())):
             break
+        waiting.because(told(failures))
     raise no_replica(specs[0].broker_name, failures)
 
 

@@ -93,17 +93,18 @@ def _partitions(
     plan: str, of: AnySource, groups: Sequence[Sequence[Split]]
 ) -> Iterator[AnyPartition]:
     if isinstance(of, SourceBroker):
-        spec = of.spec.led_by(of.store.servers.addresses)
+        broker = of.spec.led_by(of.store.servers.addresses)
         for group in groups:
-            yield PulledPartition(plan, spec, group)
+            yield PulledPartition(plan, broker, group)
         return
     evidence = None
     if of.replicas:
         wanted = {one for group in groups for split in group for one in ranges_of(split)}
         evidence = Evidence.of(of.store, wanted)
+    spec, replicas = of.spec.reached, [one.reached for one in of.replicas]
     for group in groups:
         own = None if evidence is None else evidence.about(group)
-        yield StorePartition(plan, of.spec, group, of.replicas, own)
+        yield StorePartition(plan, spec, group, replicas, own)
 
 
 def read_options(options: Options, projection: Projection) -> ReadOptions:

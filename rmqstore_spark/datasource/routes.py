@@ -38,14 +38,9 @@ def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
         OptionError: no broker is registered, or one cannot do what the options ask for.
         ServiceError: no name server answers.
     """
-    from rmqstore_spark.client.brokers.routes import NameServers
-    from rmqstore_spark.remoting.access.identity import ClientIdentity
-
     connection = options.connection
     assert connection is not None  # noqa: S101  # as without `path`
-    timeout_s = connection.timeout_ms / 1000
-    identity = ClientIdentity.of(connection.identity)
-    with NameServers(options.name_servers, timeout_s, identity) as servers:
+    with connection.name_servers(options.name_servers) as servers:
         named = options.topics if options.assign is None else tuple(options.assign)
         places = _of_all(options, servers) if named is None else _of_topics(named, servers)
     if not places:
@@ -126,6 +121,8 @@ def _group(
         timeout_s,
         min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s,
         connection.identity,
+        connect_s=connection.connect_s,
+        retries=connection.retries,
     )
 
 

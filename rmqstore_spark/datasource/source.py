@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.datasource.contacts import share_contacts
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import (
     check_options,
@@ -70,6 +71,7 @@ class RmqStoreDataSource(DataSource):
         """Create the reader of a batch query; the schema is the projection."""
         from rmqstore_spark.datasource.batch import RmqStoreReader
 
+        share_contacts()
         given = query_options(self.options, schema)
         return RmqStoreReader(parse_options(given, streaming=False), project(schema))
 
@@ -78,6 +80,7 @@ class RmqStoreDataSource(DataSource):
         from rmqstore_spark.datasource.spark_api import stream_reader
         from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 
+        share_contacts()
         return stream_reader(RmqStoreStreamReader(self.options, schema))
 
     @plain_errors
@@ -94,6 +97,7 @@ class RmqStoreDataSource(DataSource):
                 'consumers may still need the messages. Use mode("append"). To delete a topic, '
                 "run `rmqstore delete-topic`."
             )
+        share_contacts()
         options = parse_sink_options(self.options, streaming=False)
         columns = find_columns(schema, options)
         return RmqStoreWriter(find_targets(options, schema, streaming=False), columns)
@@ -114,6 +118,7 @@ class RmqStoreDataSource(DataSource):
                 'micro-batch, but a message store is append-only. Use outputMode("append"), with '
                 "a watermark if the query aggregates."
             )
+        share_contacts()
         options = parse_sink_options(self.options, streaming=True)
         columns = find_columns(schema, options)
         return RmqStoreStreamWriter(find_targets(options, schema, streaming=True), columns)

@@ -52,20 +52,30 @@ class StoreSpec:
     spares_page_cache: bool = False
     archives: tuple[str, ...] = ()
 
-    def with_limits(self, timeout_s: float, retries: int = 0) -> StoreSpec:
+    def with_limits(self, timeout_s: float, retries: int = 0, *, replicas: int = 1) -> StoreSpec:
         """Return the spec of a store that is soon given up, as if there is a replica of it.
 
         Args:
             timeout_s: most seconds that an answer may take.
             retries: how often a request is tried again.
+            replicas: how many there are, which share the time for a first contact.
         """
         if not self.options:
             return self
         limits = dict(self.options)
+        connect_s = limits.get("connect_s")
+        if isinstance(connect_s, int | float):
+            limits.update(connect_s=connect_s / replicas)
         given = limits.get("timeout_s")
         least = timeout_s if not isinstance(given, int | float) else min(timeout_s, given)
         limits.update(timeout_s=least, retries=retries)
         return replace(self, options=tuple(limits.items()))
+
+    @property
+    def reached(self) -> StoreSpec:
+        """The same for tasks: the driver has made the first contact with the store process."""
+        options = {**dict(self.options), "connect_s": None} if self.options else {}
+        return replace(self, options=tuple(options.items()))
 
     def open_replica(self) -> Store:
         """Open the store if it answers at once, since another one can be read in its place."""

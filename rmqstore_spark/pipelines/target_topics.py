@@ -15,7 +15,6 @@ from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
-from rmqstore_spark.remoting.access.identity import ClientIdentity
 
 __all__ = ["create_topics"]
 
@@ -119,6 +118,4 @@ def _await_route(options: SinkOptions, brokers: int) -> None:
 
 
 def _name_servers(options: SinkOptions) -> NameServers:
-    connection = options.connection
-    identity = ClientIdentity.of(connection.identity)
-    return NameServers(options.name_servers, connection.timeout_ms / 1000, identity)
+    return options.connection.name_servers(options.name_servers)

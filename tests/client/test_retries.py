@@ -179,6 +179,7 @@ def test_encryption_that_does_not_match_fails_at_once(
 
 def test_what_is_refused_for_good_fails_at_once(tmp_path: Path, attempts: Attempts) -> None:
     with served(tmp_path / "store") as here, StoreClient(here.endpoint, retries=RETRIES) as client:
+        client.topics()  # the first contact
         assert_fails_at_once(attempts, lambda: client.delete_topic("none"), "none", RefusedError)
         assert_fails_at_once(
             attempts,

@@ -17,6 +17,7 @@ from rmqstore_spark.client.brokers.answers import (
 )
 from rmqstore_spark.client.brokers.introduction import introduce
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerFinder, ServerGroup
+from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
@@ -48,6 +49,7 @@ class BrokerClient:
         identity: as whom this side talks to them.
         patience_s: for how many seconds to try the master before its slaves are asked.
         finder: finds them again if none of them answers.
+        connect_s, retries: see `ServerGroup`.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class BrokerClient:
         *,
         patience_s: float = 0.0,
         finder: ServerFinder | None = None,
+        connect_s: float | None = CONNECT_SECONDS,
+        retries: int | None = None,
     ) -> None:
         self.servers = ServerGroup(
             addresses,
@@ -69,6 +73,8 @@ class BrokerClient:
             identity,
             patience_s=patience_s,
             finder=finder,
+            connect_s=connect_s,
+            retries=retries,
         )
 
     @property

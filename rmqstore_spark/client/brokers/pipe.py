@@ -6,9 +6,10 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
+from rmqstore_spark.client.brokers.names import Place, looked_up
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -60,8 +61,10 @@ class RemotingPipe:
             self.close()
         if self._socket is not None:
             return
+        until = time.monotonic() + min(seconds, _CONNECT_SECONDS)
         try:
-            found = socket.create_connection(self._place, min(seconds, _CONNECT_SECONDS))
+            places = looked_up(*self._place, until - time.monotonic())
+            found = _connected(places, until)
         except OSError as error:
             raise self._broken("cannot be reached", error) from None
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -152,6 +155,26 @@ class RemotingPipe:
             reason = os.strerror(error.errno)
         guess = self._guess if isinstance(error, ConnectionResetError) else ""
         return PipeError(f"{self.address} {what}: {reason}.{guess}")
+
+
+def _connected(places: Sequence[Place], until: float) -> socket.socket:
+    """Connect to the first of some places that accepts.
+
+    Raises:
+        OSError: none does in time.
+    """
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, address in places:
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.settimeout(max(until - time.monotonic(), 0.001))
+            found.connect(address)
+        except OSError as error:
+            found.close()
+            failure = error
+        else:
+            return found
+    raise failure
 
 
 def _is_over(connection: socket.socket) -> bool:

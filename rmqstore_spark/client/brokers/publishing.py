@@ -10,6 +10,7 @@ from typing import Final
 
 from rmqstore_spark.client.brokers.answers import WritePlace
 from rmqstore_spark.client.brokers.routes import NameServers
+from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -63,6 +64,7 @@ class PublishRoutes:
         timeout_s: seconds after which none has answered.
         identity: as whom this side talks to them.
         brokers: names of the brokers to use; None for all.
+        connect_s, retries: see `NameServers`.
     """
 
     def __init__(
@@ -71,10 +73,15 @@ class PublishRoutes:
         timeout_s: float,
         identity: ClientIdentity,
         brokers: Iterable[str] | None = None,
+        *,
+        connect_s: float | None = CONNECT_SECONDS,
+        retries: int | None = None,
     ) -> None:
         self._name_servers = tuple(name_servers)
         self._timeout_s = timeout_s
         self._identity = identity
+        self._connect_s = connect_s
+        self._retries = retries
         self._brokers = None if brokers is None else tuple(brokers)
         self._found: dict[str, tuple[WritePlace, ...]] = {}
 
@@ -87,6 +94,12 @@ class PublishRoutes:
         """
         found = self._found.get(topic)
         if found is None:
-            with NameServers(self._name_servers, self._timeout_s, self._identity) as servers:
+            with NameServers(
+                self._name_servers,
+                self._timeout_s,
+                self._identity,
+                connect_s=self._connect_s,
+                retries=self._retries,
+            ) as servers:
                 found = self._found[topic] = find_write_places(servers, topic, self._brokers)
         return found

@@ -18,6 +18,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_write_places,
 )
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
+from rmqstore_spark.client.contact import CONNECT_SECONDS, was_reached
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -40,12 +41,24 @@ class NameServers:
         addresses: of each, as `host:port`.
         timeout_s: seconds after which none has answered.
         identity: as whom this side talks to them.
+        connect_s: seconds after which those that have never answered are given up; None if another
+            process of this program has reached them.
+        retries: how often they are asked again; None for as often as time permits.
     """
 
     def __init__(
-        self, addresses: Sequence[str], timeout_s: float, identity: ClientIdentity
+        self,
+        addresses: Sequence[str],
+        timeout_s: float,
+        identity: ClientIdentity,
+        *,
+        connect_s: float | None = CONNECT_SECONDS,
+        retries: int | None = None,
     ) -> None:
         self._timeout_s = timeout_s
+        self._connect_s = connect_s
+        self._retries = retries
+        self._addresses = tuple(addresses)
         self._limit = timeout_s if len(addresses) == 1 else min(timeout_s, _ANSWER_SECONDS)
         self._failed: set[ServerGroup] = set()
         self._servers = [
@@ -55,6 +68,8 @@ class NameServers:
                 self._limit,
                 _ANSWER_SECONDS,
                 identity,
+                connect_s=None if connect_s is None else connect_s / len(addresses),
+                retries=retries,
             )
             for address in addresses
         ]
@@ -126,7 +141,11 @@ class NameServers:
         Raises:
             ServiceError: none does.
         """
-        give_up = time.monotonic() + self._timeout_s
+        seconds = self._timeout_s
+        if self._connect_s is not None and not any(map(was_reached, self._addresses)):
+            seconds = min(seconds, self._connect_s)
+        give_up = time.monotonic() + seconds
+        tries = 0
         while True:
             found, failures = [], []
             for server in self._servers:
@@ -143,8 +162,9 @@ class NameServers:
                     _log.warning("%s Using the answers of the other name servers.", failure)
                 return found
             self._failed.clear()
-            if time.monotonic() + self._limit > give_up:
+            if tries == self._retries or time.monotonic() + self._limit > give_up:
                 raise ServiceError(" ".join(map(str, failures)), can_pass=True)
+            tries += 1
 
 
 class RegisteredBroker:

@@ -6,9 +6,12 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
+from rmqstore_spark.client.contact import CONNECT_SECONDS, Waiting, note_reached, was_reached
+from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -21,8 +24,7 @@ _log = logging.getLogger("rmqstore_spark")
 
 _AT_ONCE: Final = 256
 """Most requests on the way: few enough that a server that answers slowly can still read them."""
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 2.0
+_SHORTEST: Final = 0.1
 _AVOIDED: Final = 30.0
 _SHOWN: Final = 200
 _MOST_BYTES: Final = 1 << 30
@@ -99,6 +101,9 @@ class ServerGroup:
         identity: as whom this side talks to them.
         patience_s: for how many seconds to try the master before its slaves are asked.
         finder: finds them again if none of them answers; closed with this.
+        connect_s: seconds after which servers none of which has ever answered are given up; None
+            for those that another process of this program has reached.
+        retries: how often all of them are asked again; None for as often as time permits.
     """
 
     def __init__(
@@ -111,6 +116,8 @@ class ServerGroup:
         *,
         patience_s: float = 0.0,
         finder: ServerFinder | None = None,
+        connect_s: float | None = CONNECT_SECONDS,
+        retries: int | None = None,
     ) -> None:
         self.addresses = addresses
         self._title = title
@@ -119,6 +126,9 @@ class ServerGroup:
         self._identity = identity
         self._patience_s = patience_s
         self._finder = finder
+        self._connect_s = connect_s
+        self._retries = retries
+        self._contact: Waiting | None = None
         self._pipes = [RemotingPipe(address, identity) for address in addresses.listed]
         self._failed_at: dict[RemotingPipe, float] = {}
         self._is_master_away = False
@@ -198,13 +208,31 @@ class ServerGroup:
         Raises:
             ServiceError: no server answers in time, or all of them stay too busy.
         """
+        if self._connect_s is None or any(map(was_reached, self.addresses.listed)):
+            self._run(exchange, self.timeout_s, self._patience_s)
+            return
+        seconds = min(self.timeout_s, self._connect_s)
+        with Waiting(f"{self.name[:1].lower()}{self.name[1:]}", seconds) as self._contact:
+            try:
+                self._run(exchange, seconds, min(self._patience_s, seconds / 2))
+            finally:
+                self._contact = None
+
+    def _run(self, exchange: Exchange, seconds: float, patience: float) -> None:
+        """Do what `run` does.
+
+        Args:
+            exchange: the requests.
+            seconds: after which no server has answered.
+            patience: for how many seconds to try the master before its slaves are asked.
+        """
         waiting: dict[int, Command] = {}
         began = time.monotonic()
-        give_up = began + self.timeout_s
-        patience = 0.0 if self._is_master_away else self._patience_s
-        pause = _FIRST_PAUSE
+        give_up = began + seconds
+        patience = 0.0 if self._is_master_away else patience
+        pauses = backoff()
         failures: dict[RemotingPipe, str] = {}
-        while True:
+        for tries in count():
             has_both = self.addresses.has_master and len(self._pipes) > 1
             is_early = has_both and time.monotonic() < began + patience
             if not is_early:
@@ -213,7 +241,7 @@ class ServerGroup:
             for pipe in self._pipes[:1] if is_early else self._in_order():
                 before = self._answers
                 try:
-                    self._run_at(pipe, exchange, waiting)
+                    self._run_at(pipe, exchange, waiting, self._limit(give_up))
                 except PipeError as error:
                     pipe.close()
                     self._failed_at[pipe] = time.monotonic()
@@ -222,26 +250,49 @@ class ServerGroup:
                     if not is_early:
                         self._tell_of_master(failures)
                     if self._answers > before:
-                        give_up, pause = time.monotonic() + self.timeout_s, _FIRST_PAUSE
+                        give_up, pauses = time.monotonic() + self.timeout_s, backoff()
+                    elif isinstance(error, _BusyError):
+                        self._has_answered(pipe)
+                        give_up = max(give_up, began + self.timeout_s)
                 except BaseException:
                     pipe.close()  # answers that nobody waits for are on their way
                     raise
                 else:
                     self._is_master_away &= pipe is not self._pipes[0]
                     return
-            if not is_early and time.monotonic() + pause > give_up:
-                raise ServiceError(self._failure(failures.values(), is_busy), can_pass=True)
+            pause = next(pauses)
+            if not is_early and self._gives_up(tries, time.monotonic() + pause > give_up):
+                failure = self._failure(failures.values(), is_busy)
+                raise ServiceError(failure, can_pass=True)
+            if self._contact is not None:
+                self._contact.because(" ".join(failures.values()))
             self.find_again()
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _gives_up(self, tries: int, is_over: bool) -> bool:
+        return is_over or (self._retries is not None and tries >= self._retries)
+
+    def _limit(self, give_up: float) -> float:
+        """Return the seconds that the next server may take for an answer."""
+        if self._contact is None:
+            return self._answer_s
+        return min(self._answer_s, max(give_up - time.monotonic(), _SHORTEST))
+
+    def _has_answered(self, pipe: RemotingPipe) -> None:
+        """Take note that the first contact is made, if it was not yet."""
+        note_reached(pipe.address)
+        if self._contact is not None:
+            self._contact.over()
+            self._contact = None
 
     def _failure(self, failures: Iterable[str], is_busy: bool) -> str:
         """Say why no server has answered."""
         told = " ".join(dict.fromkeys(failures))
         if is_busy:
             return f"{self.name} stays too busy. {told} Try again later, or raise requestTimeout."
+        tried = "" if self._contact is None else f" Waited at most {self._connect_s:.3g} s for it."
         return (
-            f"{self.name} does not answer. {told} Check that it runs, and that this machine "
+            f"{self.name} does not answer. {told}{tried} Check that it runs, and that this machine "
             "reaches its address."
         )
 
@@ -257,15 +308,22 @@ class ServerGroup:
             self.name, error,
         )  # fmt: skip
 
-    def _run_at(self, pipe: RemotingPipe, exchange: Exchange, waiting: dict[int, Command]) -> None:
+    def _run_at(
+        self,
+        pipe: RemotingPipe,
+        exchange: Exchange,
+        waiting: dict[int, Command],
+        answer_s: float,
+    ) -> None:
         """Continue with one server.
 
         Args:
             pipe: the connection to it.
             exchange: what to ask.
             waiting: the requests that have no answer yet, by their `opaque`; updated in place.
+            answer_s: seconds that it may take to connect, and for an answer.
         """
-        pipe.open(self._answer_s)
+        pipe.open(answer_s)
         is_master = self.addresses.has_master and pipe is self._pipes[0]
         new = list(waiting.values()) or exchange.due(_AT_ONCE)
         waiting.clear()
@@ -274,8 +332,8 @@ class ServerGroup:
                 for command in new:
                     self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
                     waiting[command.opaque] = command
-                pipe.send(new, self._answer_s)
-            for answer in pipe.receive(self._answer_s, waiting):
+                pipe.send(new, answer_s)
+            for answer in pipe.receive(answer_s, waiting):
                 asked = waiting.get(answer.opaque)
                 if asked is None:  # answered twice
                     continue
@@ -283,6 +341,8 @@ class ServerGroup:
                     told = escaped((answer.remark or "busy")[:_SHOWN]).rstrip(".")
                     raise _BusyError(f"{pipe.address} answered: {told}.")
                 del waiting[answer.opaque]
+                if not self._answers or self._contact is not None:
+                    self._has_answered(pipe)
                 self._answers += 1
                 exchange.answered(asked, Answered(answer, is_master))
             new = exchange.due(_AT_ONCE - len(waiting))

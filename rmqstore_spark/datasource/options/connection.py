@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.failures import some
@@ -20,6 +20,7 @@ from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.client.brokers.routes import NameServers
 
 __all__ = [
     "CONNECTION_OPTIONS",
@@ -131,15 +132,26 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         minimum=1,
     ),
     Option(
+        "connectTimeout",
+        "duration",
+        parse_duration_ms,
+        "10s",
+        BOTH,
+        "How long to wait, with all retries, for a store process, name server or broker that this "
+        "application has not reached before: its address may be wrong. One that has answered "
+        "before is waited for as `requestTimeout` and `retries` say.",
+        minimum=1,
+    ),
+    Option(
         "retries",
         "number",
         parse_integer,
         "17",
         BOTH,
-        "How often to retry a request, with growing delays, if a store process or broker is "
-        "unreachable or overloaded: the default lasts about a minute, longer than a restart. A "
-        "request to a store process that is not answered within `requestTimeout` is retried at "
-        "most five times.",
+        "How often to retry a request, with growing delays, if a store process, name server or "
+        "broker is unreachable or overloaded: the default lasts about a minute, longer than a "
+        "restart. A request to a store process that is not answered within `requestTimeout` is "
+        "retried at most five times.",
         minimum=0,
     ),
 )
@@ -155,6 +167,7 @@ class ConnectionOptions:
         acl_file: file with an access key for brokers.
         uses_tls: whether remoting uses TLS; None if the user has not said.
         timeout_ms: timeout of one request.
+        connect_ms: how long to wait for a first contact; None once it was made.
     """
 
     endpoints: tuple[str, ...]
@@ -166,6 +179,7 @@ class ConnectionOptions:
     tls_key: str | None
     timeout_ms: int
     retries: int
+    connect_ms: int | None
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ConnectionOptions:
@@ -188,6 +202,7 @@ class ConnectionOptions:
             values.get("tlsKeyFile"),
             values["requestTimeout"],
             values["retries"],
+            values["connectTimeout"],
         )
 
     @property
@@ -200,6 +215,30 @@ class ConnectionOptions:
             ("tls_key", self.tls_key),
             ("timeout_s", self.timeout_ms / 1000),
             ("retries", self.retries),
+            ("connect_s", self.connect_s),
+        )
+
+    @property
+    def connect_s(self) -> float | None:
+        """The seconds to wait for a first contact; None once it was made."""
+        return None if self.connect_ms is None else self.connect_ms / 1000
+
+    @property
+    def reached(self) -> ConnectionOptions:
+        """The same for tasks and commits: the driver has made the first contact."""
+        return replace(self, connect_ms=None)
+
+    def name_servers(self, addresses: Sequence[str]) -> NameServers:
+        """Return a client of some name servers, which is a context manager."""
+        from rmqstore_spark.client.brokers.routes import NameServers
+        from rmqstore_spark.remoting.access.identity import ClientIdentity
+
+        return NameServers(
+            addresses,
+            self.timeout_ms / 1000,
+            ClientIdentity.of(self.identity),
+            connect_s=self.connect_s,
+            retries=self.retries,
         )
 
     @property

@@ -27,6 +27,7 @@ class BrokerSpec:
         answer_s: seconds that one may take for an answer.
         identity: names of the files with which to talk to them; contains no secrets.
         only_master: whether slaves are not asked.
+        connect_s, retries: see `ServerGroup`.
     """
 
     broker_name: str
@@ -36,6 +37,8 @@ class BrokerSpec:
     answer_s: float
     identity: IdentityFiles
     only_master: bool = False
+    connect_s: float | None = None
+    retries: int | None = None
 
     @property
     def url(self) -> str:
@@ -59,12 +62,12 @@ class BrokerSpec:
         return replace(self, addresses=first, answer_s=self.timeout_s, only_master=True)
 
     def led_by(self, found: Addresses) -> BrokerSpec:
-        """Return the same broker where its processes were found since."""
+        """Return the same broker for tasks: it was reached, where its processes are now."""
         if found.listed[0] == self.addresses.listed[0]:
-            return self
+            return replace(self, connect_s=None)
         others = [one for one in self.addresses.listed if one not in found.listed]
         addresses = found._replace(listed=(*found.listed, *others))
-        return replace(self, addresses=addresses)
+        return replace(self, addresses=addresses, connect_s=None)
 
     def open(self, *, patience_s: float = 0.0) -> PulledStore:
         """Return the broker as a store, with connections of its own.
@@ -92,5 +95,7 @@ class BrokerSpec:
             identity,
             patience_s=patience_s,
             finder=registered,
+            connect_s=self.connect_s,
+            retries=self.retries,
         )
         return PulledStore(self.broker_name, client)

@@ -15,18 +15,21 @@ from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
+from rmqstore_spark.wire.endpoint import parse_endpoint
 
 if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.answers import WritePlace
     from rmqstore_spark.client.brokers.routes import NameServers
+    from rmqstore_spark.datasource.options.connection import ConnectionOptions
 
 __all__ = ["find_targets"]
 
 
 def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
-    """Return the options with the endpoints that name servers report, or marked for sending.
+    """Return the options for tasks and commits: with endpoints, or marked for sending.
 
-    If a broker has no endpoint, messages are sent over RocketMQ's protocol.
+    Name servers report the endpoints, unless an option names them. If a broker has no endpoint,
+    messages are sent over RocketMQ's protocol.
 
     Args:
         options: of the write.
@@ -36,16 +39,32 @@ def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -
     Raises:
         OptionError: the brokers cannot do what the options ask for.
         TopicNotFoundError: no broker takes messages of the topic.
-        ServiceError: no name server answers, or a broker has no master.
+        ServiceError: no name server or store process answers, or a broker has no master.
     """
-    if not options.name_servers:
-        return options
-    from rmqstore_spark.client.brokers.routes import NameServers
-    from rmqstore_spark.remoting.access.identity import ClientIdentity
+    found = options
+    if options.name_servers:
+        found = _routed(options, schema, streaming=streaming)
+    if not found.to_brokers:
+        _meet(found.connection)
+    return replace(found, connection=found.connection.reached)
 
+
+def _meet(connection: ConnectionOptions) -> None:
+    """Find out whether the store processes answer at all, if they never have.
+
+    Otherwise each task would find out, and fail, and be tried again.
+    """
+    from rmqstore_spark.client.contact import was_reached
+
+    for endpoint in connection.endpoints:
+        if not was_reached(parse_endpoint(endpoint).address):
+            with connection.client(endpoint) as client:
+                client.open(())
+
+
+def _routed(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
     connection = options.connection
-    identity = ClientIdentity.of(connection.identity)
-    with NameServers(options.name_servers, connection.timeout_ms / 1000, identity) as servers:
+    with connection.name_servers(options.name_servers) as servers:
         places = _places(options, servers)
     names = [place.name for place in places]
     foreign = [f"{place.name} ({place.address})" for place in places if not place.endpoint]

@@ -94,7 +94,14 @@ def _send(
 
     answer_s = options.connection.timeout_ms / 1000
     identity = ClientIdentity.of(options.connection.identity)
-    routes = PublishRoutes(options.name_servers, answer_s, identity, options.broker_names)
+    routes = PublishRoutes(
+        options.name_servers,
+        answer_s,
+        identity,
+        options.broker_names,
+        connect_s=options.connection.connect_s,
+        retries=options.connection.retries,
+    )
     requests = BrokerRequests(routes)
     encoder = RowEncoder(options, columns, requests, first_turn, row_keys=row_keys)
     retries = options.connection.retries

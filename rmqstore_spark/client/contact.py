@@ -1,0 +1,102 @@
+"""The first contact with a process at an address: is anything there at all?
+
+A process that has answered before may be restarting, and is waited for as long as a restart takes.
+One that has never answered is more likely at another address. So the first contact is given up
+soon, and after two seconds a line says what is waited for.
+
+Programs that consist of many short processes keep what they have reached in a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Final
+
+__all__ = ["CONNECT_SECONDS", "Waiting", "note_reached", "remember_in", "was_reached"]
+
+_log = logging.getLogger("rmqstore_spark")
+
+CONNECT_SECONDS: Final = 10.0
+"""How long to wait for a first contact, unless told otherwise."""
+
+_QUIET: Final = 2.0
+
+_reached: set[str] = set()
+_folders: list[str] = []
+
+
+def remember_in(folder: str) -> None:
+    """Keep what is reached in a folder, for other processes of the same program."""
+    if folder not in _folders:
+        _folders.append(folder)
+
+
+def was_reached(place: str) -> bool:
+    """Return whether a process at an address has answered before."""
+    if place in _reached:
+        return True
+    return any(os.path.exists(os.path.join(folder, _name(place))) for folder in _folders)
+
+
+def note_reached(place: str) -> None:
+    """Take note that a process at an address has answered."""
+    if place in _reached:
+        return
+    _reached.add(place)
+    for folder in _folders:
+        with suppress(OSError), open(os.path.join(folder, _name(place)), "wb"):
+            pass  # without it, another process is a little less patient
+
+
+def _name(place: str) -> str:
+    return hashlib.sha256(place.encode()).hexdigest()[:32]
+
+
+class Waiting:
+    """Logs once what is waited for, if it takes long. A context manager.
+
+    Args:
+        who: is waited for, to begin a sentence with.
+        seconds: after which it is given up.
+    """
+
+    def __init__(self, who: str, seconds: float) -> None:
+        self._who = who
+        self._seconds = seconds
+        self._why = ""
+        self._timer = threading.Timer(_QUIET, self._tell)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Waiting:
+        if self._seconds > _QUIET:
+            self._timer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.over()
+
+    def over(self) -> None:
+        """Take note that there was an answer: nothing more is logged."""
+        self._timer.cancel()
+
+    def because(self, error: object) -> None:
+        """Take note of what the last try met."""
+        self._why = f" {error}"
+
+    def _tell(self) -> None:
+        _log.warning(
+            "Waiting for %s, which has not answered yet.%s Giving up after %g s (connectTimeout).",
+            self._who,
+            self._why,
+            self._seconds,
+        )

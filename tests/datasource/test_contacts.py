@@ -1,0 +1,117 @@
+"""What a query has reached before is waited for longer than a wrong address, in each process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from rmqstore_spark.client import contact
+from rmqstore_spark.datasource import contacts
+from rmqstore_spark.errors import ReplicaError, ServiceError
+from tests.datasource.driving import Stream, plan_batch, source
+from tests.support.processes.ports import free_port
+from tests.support.processes.serving import served
+
+BODY = StructType([StructField("body", BinaryType())])
+SOON: dict[str, Any] = {"connectTimeout": "300ms", "requestTimeout": "10m", "retries": "1000000"}
+"""Without a limit for the first contact, each of these would wait for ten minutes."""
+
+
+@pytest.fixture
+def nowhere() -> str:
+    return f"127.0.0.1:{free_port()}"
+
+
+@pytest.fixture
+def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Processes of Spark, with a folder for temporary files of their own."""
+    monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "x")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(contact, "_reached", set())
+    monkeypatch.setattr(contact, "_folders", [])
+    yield tmp_path
+    os.environ.pop("SPARK_HIDE_TRACEBACK", None)
+
+
+def test_reads_give_up_a_place_that_never_answered(nowhere: str) -> None:
+    with pytest.raises(ServiceError, match=r"Nothing listens on .*connectTimeout"):
+        plan_batch("", endpoint=f"grpc://{nowhere}", **SOON)
+    with pytest.raises(ServiceError, match=r"The name server .* does not answer"):
+        plan_batch("", namesrvAddr=nowhere, **SOON)
+    with pytest.raises(ServiceError, match=r"The name server .* does not answer"):
+        plan_batch("", namesrvAddr=f"{nowhere};localhost:{nowhere.split(':')[1]}", **SOON)
+    two = f"grpc://{nowhere}|grpc://127.0.0.1:{free_port()}"
+    with pytest.raises(ReplicaError, match="No replica of the store can be read now"):
+        plan_batch("", endpoint=two, **SOON)
+    with pytest.raises(ServiceError, match="Nothing listens"):
+        Stream("", endpoint=f"grpc://{nowhere}", **SOON).initial()
+    with pytest.raises(ServiceError, match="The name server"):
+        Stream("", namesrvAddr=nowhere, subscribe="orders", **SOON).initial()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_writes_give_up_a_place_that_never_answered(nowhere: str, streaming: bool) -> None:
+    places = ({"endpoint": f"grpc://{nowhere}"}, {"namesrvAddr": nowhere})
+    for place, words in zip(places, ("Nothing listens", "The name server"), strict=True):
+        made = source("", {"topic": "orders", **place, **SOON})
+        with pytest.raises(ServiceError, match=words):
+            made.streamWriter(BODY, False) if streaming else made.writer(BODY, False)
+
+
+def test_a_write_that_was_planned_is_patient_in_tasks_and_commits(tmp_path: Path) -> None:
+    with served(tmp_path / "store", broker_name="b") as here:
+        made = source("", {"topic": "orders", "endpoint": here.endpoint, **SOON})
+        writer: Any = made.writer(BODY, False)
+        assert writer._options.connection.connect_s is None
+        _, parts = plan_batch("", endpoint=here.endpoint, **SOON)
+        assert all(dict(part.store.options)["connect_s"] is None for part in parts)
+
+
+def test_the_processes_of_an_application_share_what_they_reached(
+    application: Path, tmp_path: Path
+) -> None:
+    with served(tmp_path / "store") as here:
+        options = {"topic": "orders", "endpoint": here.endpoint, **SOON}
+        source("", options).streamWriter(BODY, False)
+    (root,) = application.glob("rmqstore-contacts-*")
+    assert root.stat().st_mode & 0o777 == 0o700
+    contact._reached.clear()  # as in the next process
+    contact._folders.clear()
+    # Planned without a question, although it is gone for a while: its tasks wait for it.
+    source("", options).streamWriter(BODY, False)
+
+
+def test_what_another_application_reached_does_not_count(
+    application: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contacts.share_contacts()
+    contact.note_reached("grpc://h:1")
+    contact._reached.clear()
+    contact._folders.clear()
+    monkeypatch.setattr(contacts, "_application", lambda: "1-0")
+    contacts.share_contacts()
+    assert not contact.was_reached("grpc://h:1")
+
+
+def test_the_folder_of_somebody_else_is_not_used(
+    application: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 123_456)
+    contacts.share_contacts()  # creates it as another user than it says it is
+    assert contact._folders == []
+
+
+def test_the_folders_of_ended_applications_go(application: Path) -> None:
+    contacts.share_contacts()
+    (root,) = application.glob("rmqstore-contacts-*")
+    (own,) = root.iterdir()
+    ended = root / "999999999-1"
+    ended.mkdir()
+    contacts.share_contacts()
+    assert list(root.iterdir()) == [own]
