@@ -205,9 +205,7 @@ class StoreClient:
         """Delete a topic."""
         self.connection.call(Actions.DELETE_TOPIC, TopicRequest(name), Done)
 
-    def topics_to_write(
-        self, names: Iterable[str], opened: OpenReply
-    ) -> dict[str, TopicSettings]:
+    def topics_to_write(self, names: Iterable[str], opened: OpenReply) -> dict[str, TopicSettings]:
         """Return the settings of topics. None is created: only a message that is stored does that.
 
         Args:

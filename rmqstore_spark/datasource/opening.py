@@ -72,7 +72,9 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
     if len(group) == 1:
         store = group[0].open()
         return SourceStore(replace(group[0], broker_name=store.broker_name), store)
-    specs = [spec.with_limits(options.replica_timeout_ms / 1000, replicas=len(group)) for spec in group]
+    specs = [
+        spec.with_limits(options.replica_timeout_ms / 1000, replicas=len(group)) for spec in group
+    ]
     seconds = _seconds_to_open(options, group)
     with Waiting(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
         return _open_any(specs, first, seconds, waiting)

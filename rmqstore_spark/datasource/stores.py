@@ -347,7 +347,7 @@ def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
         if name not in existing:
             raise TopicNotFoundError(
                 f"Topic {name!r} does not exist in {where}. Existing topics: "
-                f"{some(sorted(existing))}."
+                f"{some(_of_users(existing))}."
             )
     if without_queues:
         return  # only reading them shows which queues their topics have
@@ -381,8 +381,15 @@ def check_pattern(options: Options, stores: Sequence[AnyStore]) -> None:
     raise TopicNotFoundError(
         f"subscribePattern {options.pattern.pattern!r} matches no topic in "
         f"{some([str(store.path) for store in stores])}. {remedy}Existing topics: "
-        f"{some(sorted(names))}."
+        f"{some(_of_users(names))}."
     )
+
+
+def _of_users(topics: Iterable[str]) -> list[str]:
+    """Return the topics that are not a broker's own, sorted by name."""
+    from rmqstore_spark.layout.constants import is_system_topic
+
+    return sorted(name for name in topics if not is_system_topic(name))
 
 
 def _topics_in_log(store: Store, wanted: set[str]) -> set[str]:

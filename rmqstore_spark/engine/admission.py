@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -175,8 +175,13 @@ class Admission:
                 "SERVICE_NOT_AVAILABLE",
             )
 
-    def check(self, data: U1) -> Block:
-        """Check a block, and that the store and the topics accept it. Create missing topics.
+    def check(self, data: U1, *, creates: bool = True) -> Block:
+        """Check a block, and that the store and the topics accept it.
+
+        Args:
+            data: its bytes.
+            creates: whether missing topics are created. Otherwise they need not exist yet, if the
+                store creates topics.
 
         Returns:
             The block to store. If messages have a delay level, it has other bytes: these messages
@@ -186,10 +191,10 @@ class Admission:
             BlockError: a record is invalid.
             RefusedError: the block is too large, or the store or a topic accepts no messages.
         """
-        block = self.check_clients(data)
+        block = self.check_clients(data, creates=creates)
         return schedule(block, self._config.delays) if block.delayed else block
 
-    def check_clients(self, data: U1) -> Block:
+    def check_clients(self, data: U1, *, creates: bool = True) -> Block:
         """Check a block as `check` does, and return its messages as they are."""
         self.check_state()
         if data.nbytes > self._config.max_block_bytes:
@@ -208,14 +213,15 @@ class Admission:
         if block.compressed:
             with self._unpacking:
                 check_bodies(block)
-        self.check_routes(block.routes)
+        self.check_routes(block.routes, creates=creates)
         return block
 
-    def check_routes(self, routes: Iterable[Route]) -> None:
-        """Check that queues accept messages. Create missing topics if allowed.
+    def check_routes(self, routes: Iterable[Route], *, creates: bool = True) -> None:
+        """Check that queues accept messages.
 
         Args:
             routes: the queues.
+            creates: see `check`.
 
         Raises:
             RefusedError: a queue does not accept messages.
@@ -223,9 +229,14 @@ class Admission:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)
-        self._make_missing(last)
+        missing = self._missing(last)
+        if creates:
+            self._create(missing)
+        counts = {} if creates else dict(zip(missing, self.queue_nums(missing), strict=True))
         for name, queue_id in last.items():
             topic = self._topics.get(name)
+            if topic is None and name in counts:
+                topic = TopicConfig(name, counts[name], counts[name])
             if topic is None:  # deleted in the meantime
                 raise _no_topic(name)
             if not topic.is_writable:
@@ -249,17 +260,25 @@ class Admission:
             counts.append(min(max(least, held), MOST_QUEUES))
         return counts
 
-    def _make_missing(self, names: Collection[str]) -> None:
-        """Create missing topics with one write of the file."""
+    def _missing(self, names: Collection[str]) -> list[str]:
+        """Return which topics do not exist.
+
+        Raises:
+            RefusedError: a name is none, or the store does not create topics.
+        """
         for name in names:
             fault = topic_fault(name)
             if fault is not None:
                 raise _illegal(fault)
         missing = [name for name in names if name not in self._topics]
+        if missing and not self._config.auto_create_topic_enable:
+            raise _no_topic(missing[0])
+        return missing
+
+    def _create(self, missing: Sequence[str]) -> None:
+        """Create missing topics with one write of the file."""
         if not missing:
             return
-        if not self._config.auto_create_topic_enable:
-            raise _no_topic(missing[0])
         counts = self.queue_nums(missing)
         try:
             self._topics.create_all(

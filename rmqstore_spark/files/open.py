@@ -11,12 +11,12 @@ from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
     RmqStoreError,
-    StoreAccessError,
     StoreNotFoundError,
 )
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.schemes import check_names_place, unusable
 
 __all__ = ["is_endpoint", "local_path", "open_files"]
 
@@ -72,6 +72,7 @@ def open_files(
     local = local_path(path)
     if local is not None:
         return LocalFiles(reads=reads), _without_slash(local)
+    check_names_place(path)
     # A store process has no other use for fsspec, which takes a tenth of a second to load.
     from fsspec.core import url_to_fs
     from fsspec.registry import get_filesystem_class, register_implementation
@@ -89,27 +90,14 @@ def open_files(
         fs, inner = url_to_fs(path, **options)
     except RmqStoreError:
         raise
-    except ImportError as error:
-        raise OptionError(f"{path} needs a package that is not installed: {error}") from error
     except FileNotFoundError as error:
         raise StoreNotFoundError(f"{path} does not exist ({error}). Correct the path.") from error
-    except PermissionError as error:
-        raise StoreAccessError(
-            f"no permission to read {path} ({error}). Grant access to it."
-        ) from error
     except BadZipFile as error:
         raise CorruptStoreError(
             f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
         ) from error
-    except (ValueError, TypeError) as error:
-        raise OptionError(
-            f"no file system for {path} with these storage options: {error}"
-        ) from error
     except Exception as error:  # every file system library raises its own exceptions
-        raise RmqStoreError(
-            f"{path} cannot be reached: {type(error).__name__}: {error}. "
-            "Check the connection and the storage options."
-        ) from error
+        raise unusable(path, error) from error
     return FsspecFiles(fs), _without_slash(inner)
 
 

@@ -33,6 +33,7 @@ from rmqstore_spark.files.base import (
 )
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import by_folder, described, last_part, walk_by_folder
+from rmqstore_spark.files.schemes import lacks_rights, plain_text, refused_access
 from rmqstore_spark.files.spans import plan_runs
 from rmqstore_spark.layout import kernel
 
@@ -344,6 +345,8 @@ def _failures(path: str) -> Iterator[None]:
         yield
     except RmqStoreError:
         raise
+    except PermissionError as error:
+        raise refused_access(path, error) from error
     except OSError as error:
         raise translated(error, path) from error
     except (BadZipFile, EOFError, zlib.error) as error:
@@ -351,8 +354,10 @@ def _failures(path: str) -> Iterator[None]:
             f"the archive is damaged ({error})", file=path, remedy="Copy it again, or unpack it."
         ) from error
     except Exception as error:  # every file system library raises its own exceptions
+        if lacks_rights(error):
+            raise refused_access(path, error) from error
         raise RmqStoreError(
-            f"{path} could not be read: {type(error).__name__}: {error}. "
+            f"{path} could not be read: {type(error).__name__}: {plain_text(error)}. "
             "Check the connection and the storage options."
         ) from error
 

@@ -39,6 +39,7 @@ class LogFollower:
 
     Attributes:
         progress: how far it is.
+        master: the address of the master, `host:port`.
 
     Raises:
         OptionError: a file of `haTlsEnable` cannot be used.
@@ -47,7 +48,7 @@ class LogFollower:
     def __init__(self, store: StoreWriter) -> None:
         config = store.config
         self._store = store
-        self._master = config.ha_master_address
+        self.master = config.ha_master_address
         self._tls = client_tls(config) if config.ha_tls_enable else None
         self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
@@ -94,7 +95,7 @@ class LogFollower:
                     return
                 text = str(error)
             except (BrokenStreamError, OSError) as error:
-                text = f"{self._master}: {error}"
+                text = f"{self.master}: {error}"
             except Exception as error:
                 self._stop(ReplicationError(f"The follower failed: {error!r}. Report this."))
                 raise
@@ -105,7 +106,7 @@ class LogFollower:
             if text != told:
                 _log.warning(
                     "The master %s cannot be followed for now: %s. Trying again.",
-                    self._master, text.rstrip("."),
+                    self.master, text.rstrip("."),
                 )  # fmt: skip
                 told = text
             self.progress.connecting(text)
@@ -113,7 +114,7 @@ class LogFollower:
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _follow(self) -> None:
-        host, _, port = self._master.rpartition(":")
+        host, _, port = self.master.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         connected = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
         with closing(HaConnection(connected, self._patience)) as connection:
@@ -132,6 +133,6 @@ class LogFollower:
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():
-            _log.error("The store no longer follows %s: %s", self._master, error)
+            _log.error("The store no longer follows %s: %s", self.master, error)
         self.failure = error
         self.progress.stopped(str(error))

@@ -13,7 +13,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.consumequeue import decode_entries, live_mask
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keys.search import index_pieces
-from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import read_entry_bytes
 from rmqstore_spark.reader.rows.splits import (
     KeySplit,
@@ -40,6 +39,8 @@ _SAMPLE: Final = 256
 _DENSE: Final = 0.25
 _LONG: Final = 16 << 20  # bytes of the log that are worth a separate split
 _WORTH: Final = 4 << 20  # bytes that outweigh what a task costs by itself
+_FEW: Final = 1 << 16  # messages whose entries are read to cut between them
+_FEW_EACH: Final = 64  # messages of a split that are few enough for that
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class PlanLimits:
     """Limits on the number and size of splits.
 
     Attributes:
-        min_partitions: minimum number of splits, if there are that many messages.
+        min_partitions: minimum number of splits, if there are that many messages. Each has some.
         max_records: maximum number of messages in a split.
         max_bytes: approximate maximum number of bytes of the log in a split.
         multiple: cut a part of the log into a multiple of so many splits, so that tasks that run at
@@ -141,7 +142,7 @@ def plan(
         )
     extents = _extents(store, ranges)
     if by == "commitlog" or (by == "auto" and _goes_along_the_log(extents, limits)):
-        return list(_along_the_log(store.log, extents, limits))
+        return list(_along_the_log(store, extents, limits))
     return list(_by_queue(extents, limits))
 
 
@@ -190,7 +191,7 @@ def plan_by_commitlog(
     store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
 ) -> list[LogSplit]:
     """Plan splits that are stretches of the log, each with all ranges that reach into it."""
-    return _along_the_log(store.log, _extents(store, ranges), limits)
+    return _along_the_log(store, _extents(store, ranges), limits)
 
 
 def plan_by_keys(
@@ -210,7 +211,7 @@ def plan_by_keys(
     for piece in index_pieces(store, at, end):
         if piece.index is None and piece.end - piece.start >= _LONG:
             splits += _key_split(extents, at, piece.start)
-            splits += _along_the_log(store.log, extents, limits, piece.start, piece.end)
+            splits += _along_the_log(store, extents, limits, piece.start, piece.end)
             at = piece.end
     return splits + _key_split(extents, at, end)
 
@@ -221,7 +222,7 @@ def _key_split(extents: list[_Extent], start: int, end: int) -> list[Split]:
 
 
 def _along_the_log(
-    log: CommitLog,
+    store: Store,
     extents: list[_Extent],
     limits: PlanLimits,
     begin: int | None = None,
@@ -233,7 +234,7 @@ def _along_the_log(
     whole = begin is None
     begin = min(min(e.first, e.last) for e in extents) if begin is None else begin
     end = max(max(e.first, e.last) for e in extents) if end is None else end
-    edges = log.cuts(begin, end, limits.splits_of(log.held_bytes(begin, end)))
+    edges = _edges(store, extents, limits, begin, end)
     count = len(edges) - 1
     inside: list[list[tuple[QueueRange, bool, bool]]] = [[] for _ in range(count)]
     for extent in extents:
@@ -255,6 +256,31 @@ def _along_the_log(
         for k, parts in enumerate(inside)
         if parts
     ]
+
+
+def _edges(
+    store: Store, extents: list[_Extent], limits: PlanLimits, begin: int, end: int
+) -> Sequence[int]:
+    """Return where splits begin and end: at equal distances, or so that each has a message.
+
+    Short splits could fall between the messages of the ranges. So if `min_partitions` asks for
+    short ones, they begin at messages.
+    """
+    count = limits.splits_of(store.log.held_bytes(begin, end))
+    messages = sum(extent.range.count for extent in extents)
+    if limits.min_partitions is None or messages > max(_FEW, _FEW_EACH * count):
+        return store.log.cuts(begin, end, count)
+    wanted = [
+        (store.queue(e.range.topic, e.range.queue_id), e.range.start, e.range.end) for e in extents
+    ]
+    entries = decode_entries(b"".join(read_entry_bytes(wanted)))
+    places = np.unique(entries["physicalOffset"][live_mask(entries)].astype(np.int64))
+    places = places[(places >= begin) & (places < end)]
+    if not len(places):
+        return [begin, end]
+    count = min(count, len(places))
+    firsts = places[np.arange(1, count, dtype=np.int64) * len(places) // count]
+    return [begin, *firsts.tolist(), end]
 
 
 def plan_scan(

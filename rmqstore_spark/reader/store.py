@@ -26,6 +26,7 @@ from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.joined import store_id_at
 from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
@@ -308,7 +309,8 @@ class Store:
         queues = self.directory.topology.queues
         if topic not in queues:
             raise TopicNotFoundError(
-                f"{self.path} has no topic {topic!r}. It has: {', '.join(sorted(queues))}."
+                f"{self.path} has no topic {topic!r}. It has: "
+                f"{', '.join(sorted(n for n in queues if not is_system_topic(n))) or 'none'}."
             )
         if queue_id not in queues[topic]:
             raise TopicNotFoundError(

@@ -189,6 +189,15 @@ def test_lines_that_are_no_messages(endpoint: str, line: str, said: str) -> None
     assert "message(s) were put before the error." in text
 
 
+def test_a_put_of_nothing_or_of_no_message_creates_no_topic(
+    endpoint: str, rmqstore: Rmqstore
+) -> None:
+    refused(put(endpoint, "--json", "-t", "never-1", lines="no json\n"))
+    put(endpoint, "-t", "never-2", lines="")
+    names = [topic["topic"] for topic in rmqstore("topics", endpoint, "--json").document["topics"]]
+    assert not [name for name in names if name.startswith("never")]
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [

@@ -414,6 +414,26 @@ def test_long_ranges_are_split(golden: Golden) -> None:
     assert max(s.size for s in planned(planBy="commitlog", maxBytesPerPartition="64k")) <= 1 << 16
 
 
+@pytest.mark.parametrize("plan_by", ["auto", "queue", "commitlog"])
+@pytest.mark.parametrize("rows", [1, 7, 40])
+def test_more_partitions_than_rows_leave_none_empty(
+    tmp_path: Path, plan_by: str, rows: int
+) -> None:
+    """Also where most of the log is of other topics, and its records are of very unequal sizes."""
+    store = GrowingStore(tmp_path / "b", {"orders": 3})
+    store.put(rows // 2, {"orders": 3}, body_size=(1, 9000))
+    store.put(300, {"others": 2})
+    store.put(rows - rows // 2, {"orders": 3})
+    for wanted in (5, rows, 10 * rows):
+        reader, partitions = plan_batch(
+            store.path, subscribe="orders", planBy=plan_by, minPartitions=wanted
+        )
+        each = [len(rows_in(read_all(reader, [part]))) for part in partitions]
+        assert sum(each) == rows
+        assert min(each) > 0
+        assert min(wanted, rows) <= len(each) <= rows
+
+
 def test_partitions_are_shared_out_over_stores(golden: Golden) -> None:
     paths = f"{golden('basic') / 'store'},{golden('tiny') / 'store'}"
     _, partitions = plan_batch(paths, planBy="commitlog", minPartitions=20)
@@ -471,8 +491,12 @@ def test_a_tag_that_holds_operators_is_named_in_a_list(tmp_path: Path) -> None:
     ],
 )
 def test_a_pattern_that_matches_no_topic(pattern: str, words: str, golden: Golden) -> None:
-    with pytest.raises(TopicNotFoundError, match=words):
+    with pytest.raises(TopicNotFoundError, match=words) as caught:
         batch_rows(golden("basic") / "store", subscribePattern=pattern)
+    told = str(caught.value).partition("Existing topics: ")[2]
+    assert "TopicTest" in told
+    assert "SCHEDULE_TOPIC_XXXX" not in told
+    assert "%RETRY%" not in told
 
 
 def test_keys(golden: Golden) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmqstore_spark.cli.commands.follow import _line
+from rmqstore_spark.cli.commands.follow import _line, _Watch
 from rmqstore_spark.ha.follower_progress import Progress
 
 
@@ -122,3 +122,23 @@ def test_what_the_masters_broker_says_counts_before_an_estimate(times: Times) ->
     assert progress.standing().behind_bytes is None
     progress.waits()
     assert progress.standing().behind_bytes == 0
+
+
+def test_it_says_which_master_it_waits_for(
+    times: Times, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = Progress(lambda: times.now, lambda: 5_001_000, lambda: times.newest)
+
+    class Follower:
+        master = "broker-1:10912"
+        standing = staticmethod(progress.standing)
+
+    waiting = ", waiting for the master broker-1:10912"
+    assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # all that it asks
+    assert waiting in capsys.readouterr().err
+    progress.connected()
+    assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # as above
+    assert waiting in capsys.readouterr().err
+    progress.following()
+    assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # as above
+    assert waiting not in capsys.readouterr().err

@@ -152,7 +152,9 @@ class _Watch:
         done = self._until_caught_up and standing.is_complete
         if done or now - self._told >= (self._LOOK_S if self._on_terminal else self._LINE_S):
             self._told = now
-            self._tell(_line(standing))
+            is_waiting = standing.state != "FOLLOWING"
+            waits = f", waiting for the master {follower.master}" if is_waiting else ""
+            self._tell(f"{_line(standing)}{waits}")
         return not done
 
     def end(self) -> None:

@@ -20,6 +20,7 @@ from rmqstore_spark.cli.shared.tables import Column, print_table
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.cli.shared.text import json_text
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.groups import DelayProgress, GroupOffset
@@ -122,8 +123,9 @@ def groups(
 def _require_known(path: str, what: str, names: Sequence[str] | None, known: set[str]) -> None:
     unknown = [name for name in names or () if name not in known]
     if unknown:
+        there = sorted(name for name in known if not is_system_topic(name))
         raise OptionError(
-            f"{path} has no {what} {unknown[0]!r}. It has: {', '.join(sorted(known)) or 'none'}."
+            f"{path} has no {what} {unknown[0]!r}. It has: {', '.join(there) or 'none'}."
         )
 
 

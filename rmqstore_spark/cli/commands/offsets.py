@@ -20,6 +20,7 @@ from rmqstore_spark.cli.shared.parameters import (
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.cli.shared.text import json_text
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
+from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
@@ -122,7 +123,8 @@ def _find(
     """Return offsets by topic, then by broker if there are several stores, then by queue."""
     for name in topics or ():
         if not any(holds_topic(store, name) for store in stores.values()):
-            there = sorted({n for s in stores.values() for n in s.directory.topology.queues})
+            known = {n for s in stores.values() for n in s.directory.topology.queues}
+            there = sorted(n for n in known if not is_system_topic(n))
             raise TopicNotFoundError(
                 f"Topic {name!r} does not exist in "
                 f"{' or '.join(s.path for s in stores.values())}. Existing topics: "

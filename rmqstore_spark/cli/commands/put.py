@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.cli.shared.incoming import Message, Template
     from rmqstore_spark.cli.shared.outgoing import LineEncoder
     from rmqstore_spark.client import PutStream, StoreClient
+    from rmqstore_spark.wire.messages import OpenReply
 
 __all__ = ["put"]
 
@@ -84,7 +85,9 @@ def _put(client: StoreClient, template: Template) -> int:
     from rmqstore_spark.cli.shared.incoming import lines_of
     from rmqstore_spark.cli.shared.outgoing import LineEncoder
 
-    store = client.open([] if template.topic is None else [_safe(template.topic)])
+    if template.topic is not None:
+        _safe(template.topic)
+    store = client.open(())
     encoder = LineEncoder(store)
     with _counted(client) as stream:
         number = 1
@@ -95,7 +98,7 @@ def _put(client: StoreClient, template: Template) -> int:
                 if line.strip() or not template.as_json
             ]
             number += len(lines)
-            _learn_topics(client, encoder, read)
+            _learn_topics(client, store, encoder, read)
             for piece in _pieces(read, store.max_block_rows, store.max_block_bytes // 2):
                 stream.send(encoder.block([message for _, message in piece], piece[0][0]))
         stream.finish()
@@ -116,15 +119,18 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
 
 
 def _learn_topics(
-    client: StoreClient, encoder: LineEncoder, read: Iterable[tuple[int, Message]]
+    client: StoreClient,
+    store: OpenReply,
+    encoder: LineEncoder,
+    read: Iterable[tuple[int, Message]],
 ) -> None:
-    """Fetch the topics that messages name for the first time; the store may create them."""
+    """Fetch the topics that messages name for the first time; storing them may create some."""
     named: dict[str, int] = {}
     for number, message in read:
         if message.topic not in encoder.topics:
             named.setdefault(message.topic, number)
     if named:
-        found = client.open([_safe(name) for name in named]).topics
+        found = client.topics_to_write(map(_safe, named), store)
         encoder.topics = {**encoder.topics, **found}
     for name, number in named.items():
         if name not in encoder.topics:

@@ -276,9 +276,9 @@ OPTIONS: tuple[Option, ...] = (
         parse_integer,
         None,
         BOTH,
-        "Split ranges until there are about this many partitions. A stream that reads along the "
-        "CommitLog otherwise cuts a micro-batch for four cores, and every 64 MiB: set it if you "
-        "have more cores.",
+        "Split ranges until there are about this many partitions, each with at least one message. "
+        "A stream that reads along the CommitLog otherwise cuts a micro-batch for four cores, and "
+        "every 64 MiB: set it if you have more cores.",
         minimum=1,
     ),
     Option(

@@ -44,6 +44,9 @@ class TargetStores:
     def queues(self, topic: str) -> Queues:
         """Return the queues of a topic; the stores are asked only the first time.
 
+        A missing topic is not created yet: the write may still be refused. It gets the store's
+        default settings with its first message, or when Spark commits.
+
         Raises:
             TopicNotFoundError: no store has the topic, or allows writing it.
         """
@@ -53,7 +56,10 @@ class TargetStores:
         return found
 
     def _ask(self, topic: str) -> Queues:
-        settings = [client.open((topic,)).topics.get(topic) for client in self.clients]
+        settings = [
+            client.topics_to_write((topic,), opened).get(topic)
+            for client, opened in zip(self.clients, self.opened, strict=True)
+        ]
         queues = Queues.of(
             [
                 found.write_queue_nums if found is not None and found.perm & _PERM_WRITE else 0

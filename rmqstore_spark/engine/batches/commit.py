@@ -154,10 +154,12 @@ class Committer:
         topics = Counter[str]()
         try:
             for stage in stages:
-                # Where delayed messages wait is not for clients; `Admission.check` put them there.
-                self._admission.check_routes(r for r in stage.routes if r.topic != SCHEDULE_TOPIC)
                 block.add(stage)
                 topics.update(stage.topics)
+            # Creates topics, so it comes last. Where delayed messages wait is not for clients;
+            # `Admission.check` put them there.
+            routes = (route for stage in stages for route in stage.routes)
+            self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
             size, begin = block.bytes, block.begin
             ids = tuple(stage.stage_id for stage in stages)
             body = marker_body(writer, content, topics, size, begin, ids, identity)

@@ -144,7 +144,8 @@ class Stage:
             return self._append(data)
 
     def _append(self, data: U1) -> int:
-        block = self._admission.check(data)  # a long stage must not fill the disk
+        # A long stage must not fill the disk. Topics are created when it is committed.
+        block = self._admission.check(data, creates=False)
         keys = self._hashed(block)
         bodies, sums = int(body_sizes(block).sum(dtype=np.int64)), content_digest(block)
         with self._lock:

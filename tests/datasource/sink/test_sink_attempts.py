@@ -10,12 +10,14 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.client import StoreClient
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.commit import commit_stages
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
@@ -28,8 +30,10 @@ from rmqstore_spark.errors import (
     RmqStoreError,
     RowError,
     ServiceError,
+    TopicNotFoundError,
 )
-from rmqstore_spark.wire.messages import StageInfo
+from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.wire.messages import StageInfo, WriterId
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
 from tests.support.processes.serving import Served as ServedHere
@@ -264,6 +268,64 @@ def test_a_row_that_cannot_be_stored_stages_nothing(served: Served) -> None:
     with pytest.raises(RowError, match=r"Row 301 of this task \(topic 'orders'\) has null in col"):
         run_task(options, columns, rows, Place(0, QUERY, 0), 0, QUERY)
     assert served.bodies(TOPIC) == Counter()
+
+
+def topics_at(served: Served) -> set[str]:
+    with StoreClient(served.endpoint) as client:
+        return {name for name in client.topics() if not is_system_topic(name)}
+
+
+def test_a_write_that_is_refused_leaves_no_topic_behind(served: Served) -> None:
+    """One task stages rows of new topics, another one meets a row without a topic."""
+    options = options_for([served])
+    options = replace(options, topic=None)
+    schema = fields("body string", "topic string")
+    columns = find_columns(schema, options)
+
+    def task(number: int, *topics: str | None) -> TaskDone:
+        batch = pa.RecordBatch.from_pydict(
+            {"body": ["x"] * len(topics), "topic": pa.array(topics, pa.string())}
+        )
+        place = Place(number, QUERY, 0)
+        return run_task(options, columns, iter([batch]), place, 0, QUERY)
+
+    writer = RmqStoreStreamWriter(options, columns)
+    good = task(0, "new-1", "new-2")
+    with pytest.raises(RowError, match="has null in column topic"):
+        task(1, "new-3", None)
+    assert topics_at(served) == set()
+    writer.abort([good, None], 0)
+    assert topics_at(served) == set()
+    # The batch is run again, whole: it creates what it has messages for.
+    writer.commit([task(0, "new-1", "new-2"), task(1, "new-3")], 0)
+    assert topics_at(served) == {"new-1", "new-2", "new-3"}
+
+
+def test_a_commit_that_is_refused_leaves_no_topic_behind(serve: Serve) -> None:
+    served = serve(maxTransactionBytes=1 << 20)
+    options = options_for([served])
+    done = [attempt(options, range(6000), n) for n in range(2)]
+    with pytest.raises(RefusedError, match="maxTransactionBytes"):
+        commit_stages(options, WriterId.of_stream(QUERY, 0), done)
+    assert topics_at(served) == set()
+
+
+@pytest.mark.parametrize("queues", [1, 7])
+def test_a_new_topic_gets_the_settings_of_its_store(serve: Serve, queues: int) -> None:
+    served = serve(defaultTopicQueueNums=queues)
+    options = options_for([served], queueSelector="roundrobin")
+    stream_writer(options).commit([attempt(options, range(100))], 0)
+    with StoreClient(served.endpoint) as client:
+        assert client.topics()[TOPIC].write_queue_nums == queues
+    rows = served.rows(TOPIC, least=100)
+    assert {row["queueId"] for row in rows} == set(range(queues))
+
+
+def test_a_store_that_creates_no_topics_refuses_the_first_row(serve: Serve) -> None:
+    served = serve(autoCreateTopicEnable="false")
+    with pytest.raises(TopicNotFoundError, match=r"does not exist .*autoCreateTopicEnable"):
+        attempt(options_for([served]), range(10))
+    assert topics_at(served) == set()
 
 
 @pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
