@@ -104,9 +104,9 @@ def test_a_write_that_is_planned(spark: SparkSession) -> None:
     check_sentence(caught.value, UNKNOWN)
 
 
-def test_a_task_that_writes(spark: SparkSession) -> None:
+def test_a_write_to_nobody(spark: SparkSession) -> None:
     rows = spark.range(3).selectExpr("cast(id as string) AS body")
-    with pytest.raises(PythonException) as caught:
+    with pytest.raises(AnalysisException) as caught:  # before any task runs
         rows.write.format("rmqstore").options(**UNREACHABLE).mode("append").save()
     check_sentence(caught.value, NOBODY)
 

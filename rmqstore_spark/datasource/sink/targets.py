@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.sink.commit import with_advice
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
@@ -45,7 +46,10 @@ def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -
     if options.name_servers:
         found = _routed(options, schema, streaming=streaming)
     if not found.to_brokers:
-        _meet(found.connection)
+        try:
+            _meet(found.connection)
+        except ServiceError as error:
+            raise (with_advice(error) if streaming else error) from None
     return replace(found, connection=found.connection.reached)
 
 

@@ -88,8 +88,9 @@ class Batches:
         """Commit a batch, as a whole and once; see `Committer.commit`."""
         with self._commit_failures.counting():
             self._admission.check_state()
-            self._make_marker_topic()
-            return self._committer.commit(request, identity)
+            done = self._committer.commit(request, identity)
+            self._make_marker_topic()  # later than the topics of the batch, which need their room
+            return done
 
     def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
         """Remove stages, which cannot be used again. Committed stages stay committed."""
