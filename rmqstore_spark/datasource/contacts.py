@@ -14,7 +14,6 @@ import tempfile
 from contextlib import suppress
 from typing import Final
 
-from rmqstore_spark.client.contact import remember_in
 from rmqstore_spark.datasource.failures import is_spark_worker
 
 __all__ = ["share_contacts"]
@@ -27,6 +26,9 @@ def share_contacts() -> None:
     """Share them, if Spark has started this process."""
     if not is_spark_worker():
         return
+    # Not before the packages that it needs are checked.
+    from rmqstore_spark.client.contact import remember_in
+
     root = os.path.join(tempfile.gettempdir(), f"rmqstore-contacts-{os.getuid()}")
     with suppress(OSError):
         _make_own(root)
