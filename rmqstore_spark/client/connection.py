@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 from pyarrow import flight
 
-from rmqstore_spark.client.contact import Waiting, note_reached, was_reached
+from rmqstore_spark.client.contact import FirstContact, note_reached, was_reached
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
@@ -180,7 +180,7 @@ class Connection:
             return
         give_up = time.monotonic() + self._connect_s
         waits = backoff()
-        with Waiting(f"the store process at {self.endpoint}", self._connect_s) as waiting:
+        with FirstContact(f"the store process at {self.endpoint}", self._connect_s) as waiting:
             for number in count():
                 try:
                     self._greet(max(give_up - time.monotonic(), _SHORTEST))

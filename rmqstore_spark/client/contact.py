@@ -17,7 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
-__all__ = ["CONNECT_SECONDS", "Waiting", "note_reached", "remember_in", "was_reached"]
+__all__ = ["CONNECT_SECONDS", "FirstContact", "note_reached", "remember_in", "was_reached"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -57,7 +57,7 @@ def _name(place: str) -> str:
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
-class Waiting:
+class FirstContact:
     """Logs once what is waited for, if it takes long. A context manager.
 
     Args:
@@ -72,7 +72,7 @@ class Waiting:
         self._timer = threading.Timer(_QUIET, self._tell)
         self._timer.daemon = True
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> FirstContact:
         if self._seconds > _QUIET:
             self._timer.start()
         return self

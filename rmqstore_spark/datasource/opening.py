@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.client.contact import Waiting, was_reached
+from rmqstore_spark.client.contact import FirstContact, was_reached
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.replicas import FAILURES, can_pass, told
 from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
@@ -76,7 +76,7 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
         spec.with_limits(options.replica_timeout_ms / 1000, replicas=len(group)) for spec in group
     ]
     seconds = _seconds_to_open(options, group)
-    with Waiting(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
+    with FirstContact(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
         return _open_any(specs, first, seconds, waiting)
 
 
@@ -91,7 +91,7 @@ def _seconds_to_open(options: Options, group: Sequence[StoreSpec]) -> float:
 
 
 def _open_any(
-    specs: Sequence[StoreSpec], first: int, seconds: float, waiting: Waiting
+    specs: Sequence[StoreSpec], first: int, seconds: float, waiting: FirstContact
 ) -> SourceStore:
     failures: dict[str, Exception] = {}
     for _ in rounds(seconds):

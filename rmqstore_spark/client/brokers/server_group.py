@@ -10,7 +10,7 @@ from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
-from rmqstore_spark.client.contact import CONNECT_SECONDS, Waiting, note_reached, was_reached
+from rmqstore_spark.client.contact import CONNECT_SECONDS, FirstContact, note_reached, was_reached
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.printable import escaped
@@ -128,7 +128,7 @@ class ServerGroup:
         self._finder = finder
         self._connect_s = connect_s
         self._retries = retries
-        self._contact: Waiting | None = None
+        self._contact: FirstContact | None = None
         self._pipes = [RemotingPipe(address, identity) for address in addresses.listed]
         self._failed_at: dict[RemotingPipe, float] = {}
         self._is_master_away = False
@@ -212,7 +212,7 @@ class ServerGroup:
             self._run(exchange, self.timeout_s, self._patience_s)
             return
         seconds = min(self.timeout_s, self._connect_s)
-        with Waiting(f"{self.name[:1].lower()}{self.name[1:]}", seconds) as self._contact:
+        with FirstContact(f"{self.name[:1].lower()}{self.name[1:]}", seconds) as self._contact:
             try:
                 self._run(exchange, seconds, min(self._patience_s, seconds / 2))
             finally:
