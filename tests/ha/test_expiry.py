@@ -63,17 +63,19 @@ def test_readers_that_are_idle_hold_no_segment_that_has_expired(tmp_path: Path) 
         slave.frame()
         begin = expired(store)
         assert begin > 8192
-        eventually(lambda: not [path for path in open_files() if path.endswith("(deleted)")])
+        eventually(
+            lambda: not [path for path in open_files(tmp_path) if path.endswith("(deleted)")]
+        )
         reader.close()
 
 
-def open_files() -> list[str]:
-    """The files in folders of a log that this process has open."""
+def open_files(store: Path) -> list[str]:
+    """The files of a store's log that this process has open."""
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed meanwhile
             found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
-    return [path for path in found if "/commitlog/" in path]
+    return [path for path in found if path.startswith(f"{store}/commitlog/")]
 
 
 def test_a_slave_remembers_commits_whose_markers_have_expired(tmp_path: Path) -> None:
