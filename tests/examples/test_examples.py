@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -35,8 +36,13 @@ MESSAGES = 981
 
 
 def left_in(folder: Path) -> list[Path]:
-    """What stayed there, but for what Spark's processes have reached (datasource/contacts.py)."""
-    return [path for path in folder.glob("rmqstore-*") if "contacts" not in path.name]
+    """What stayed there, but for the addresses that Spark's processes have reached.
+
+    The next Spark removes them (datasource/contacts.py): no process ends after the JVM.
+    """
+    contacts = folder / f"rmqstore-contacts-{os.getuid()}"
+    assert not [path for path in contacts.rglob("*") if path.is_file() and path.stat().st_size]
+    return [path for path in folder.glob("rmqstore-*") if path != contacts]
 
 
 def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path: Path) -> None:
