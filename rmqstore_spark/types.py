@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
@@ -22,7 +21,6 @@ __all__ = [
     "Kind",
     "StageInfo",
     "WriterId",
-    "digest_text",
     "is_digest",
     "is_writer_name",
     "sum_of_digests",
@@ -30,9 +28,9 @@ __all__ = [
 ]
 
 MOST_TOPICS: Final = 8
+"""Topics that an error names."""
 _LONGEST_NAME: Final = 256
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
-
 _MOST_NUMBER: Final = 2**63 - 1
 
 
@@ -113,24 +111,23 @@ class WriterId:
         return words.get(self.kind, "write {1}").format(self.number, self.name)
 
 
-def digest_text(high: int, low: int) -> str:
-    """Return the digest with two sums of hashes (`layout.record.block.content_digest`)."""
-    return f"{high % (1 << 64):016x}{low % (1 << 64):016x}"
-
-
-def sum_of_digests(texts: Sequence[str]) -> str:
-    """Return the digest of what several digests are of, together."""
-    return digest_text(sum(int(t[:16], 16) for t in texts), sum(int(t[16:], 16) for t in texts))
-
-
-def is_digest(value: object) -> bool:
-    """Return whether a value is the text of a digest."""
-    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
-
-
 def is_writer_name(value: object) -> bool:
     """Return whether a value can be the name of a writer."""
     return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
+
+
+def is_digest(value: object) -> bool:
+    """Return whether a value is a digest."""
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def sum_of_digests(digests: Iterable[str]) -> str:
+    """Return the digest of all that several digests are of."""
+    high = low = 0
+    for digest in digests:
+        high += int(digest[:16], 16)
+        low += int(digest[16:], 16)
+    return f"{high % (1 << 64):016x}{low % (1 << 64):016x}"
 
 
 @dataclass(frozen=True)
@@ -138,16 +135,15 @@ class Content:
     """What a batch holds, by which a repeated attempt is recognized.
 
     Records of the same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost,
-    and their order, queue and partition differ if Spark splits a replay differently. All else is
-    the same, and so is the digest, which is a sum over all records.
+    and in their order, queue and partition if Spark splits a replay differently. All else is the
+    same, and so is the digest (`layout.record.digest`).
 
     Attributes:
         rows: number of records.
         body_bytes: bytes of all bodies; None in a marker of version 1.
-        digest: 32 hexadecimal digits (`layout.record.block.content_digest`); None in a marker of
-            version 1 or 2.
-        topics: the rows of the topics with the most rows, at most `MOST_TOPICS`. The digest covers
-            all topics; these are for people.
+        digest: of all records; None in a marker of version 1 or 2.
+        topics: the rows of each topic, for people: the digest covers the topics. Empty if they are
+            not known.
     """
 
     rows: int
@@ -163,15 +159,16 @@ class Content:
 
     def __str__(self) -> str:
         size = "" if self.body_bytes is None else f" with {self.body_bytes} bytes of bodies"
-        parts = [f"{escaped(topic)}: {rows}" for topic, rows in self.topics.items()]
-        if parts and sum(self.topics.values()) < self.rows:
+        shown = topics_with_most_rows(self.topics)
+        parts = [f"{escaped(topic)}: {rows}" for topic, rows in shown.items()]
+        if parts and sum(shown.values()) < self.rows:
             parts.append("other topics")
         parts += [f"digest {self.digest}"] if self.digest else []
         return f"{self.rows} rows{size}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def topics_with_most_rows(topics: Mapping[str, int], most: int = MOST_TOPICS) -> dict[str, int]:
-    """Return the topics that have the most rows, those first."""
+    """Return the rows of the topics that have the most, those first."""
     return dict(sorted(topics.items(), key=lambda item: (-item[1], item[0]))[:most])
 
 
@@ -185,7 +182,7 @@ class StageInfo:
         bytes: bytes of all records.
         body_bytes: bytes of all bodies.
         checksum: CRC-32 of the records as they were sent.
-        digest, topics: as those of `Content`.
+        digest: what the records say (`layout.record.digest`).
     """
 
     stage_id: str
@@ -194,7 +191,6 @@ class StageInfo:
     body_bytes: int
     checksum: int
     digest: str
-    topics: Mapping[str, int]
 
 
 CommitStatus = Literal["COMMITTED", "ALREADY_COMMITTED"]
@@ -215,14 +211,10 @@ class CommitRequest:
     @property
     def content(self) -> Content:
         """The content of all stages together."""
-        topics = Counter[str]()
-        for info in self.stages:
-            topics.update(info.topics)
         return Content(
             sum(info.rows for info in self.stages),
             sum(info.body_bytes for info in self.stages),
-            sum_of_digests([info.digest for info in self.stages]),
-            topics_with_most_rows(topics),
+            sum_of_digests(info.digest for info in self.stages),
         )
 
     def check(self) -> None:
@@ -232,9 +224,13 @@ class CommitRequest:
             RefusedError: the writer or a digest is invalid, or there are no rows.
         """
         self.writer.check()
-        if not all(is_digest(info.digest) for info in self.stages):
-            text = f"The digest of a stage of {self.writer} is not one of 32 hexadecimal digits."
-            raise RefusedError(text, "MESSAGE_ILLEGAL")
+        for info in self.stages:
+            if not is_digest(info.digest):
+                raise RefusedError(
+                    f"{self.writer} cannot be committed: the digest of a stage must have 32 "
+                    f"hexadecimal digits, and one is {info.digest[:40]!r}.",
+                    "MESSAGE_ILLEGAL",
+                )
         if not self.content.rows:
             raise RefusedError(
                 f"{self.writer} cannot be committed: its commit has no rows. Skip the commit of "

@@ -175,13 +175,8 @@ class Admission:
                 "SERVICE_NOT_AVAILABLE",
             )
 
-    def check(self, data: U1, *, creates: bool = True) -> Block:
-        """Check a block, and that the store and the topics accept it.
-
-        Args:
-            data: its bytes.
-            creates: whether missing topics are created. Otherwise they need not exist yet, if the
-                store creates topics.
+    def check(self, data: U1) -> Block:
+        """Check a block, and that the store and the topics accept it. Create missing topics.
 
         Returns:
             The block to store. If messages have a delay level, it has other bytes: these messages
@@ -191,11 +186,25 @@ class Admission:
             BlockError: a record is invalid.
             RefusedError: the block is too large, or the store or a topic accepts no messages.
         """
-        block = self.check_clients(data, creates=creates)
+        return self.scheduled(self.check_clients(data))
+
+    def scheduled(self, block: Block) -> Block:
+        """Return the block to store for one that `check_clients` has checked; see `check`.
+
+        Raises:
+            BlockError: a delay level is invalid, or a delayed message would be too long.
+        """
         return schedule(block, self._config.delays) if block.delayed else block
 
-    def check_clients(self, data: U1, *, creates: bool = True) -> Block:
-        """Check a block as `check` does, and return its messages as they are."""
+    def check_clients(self, data: U1, *, creates: bool = True, digested: bool = False) -> Block:
+        """Check a block as `check` does, and return its messages as they are.
+
+        Args:
+            data: its bytes.
+            creates: whether missing topics are created. Otherwise they need not exist yet, if the
+                store creates topics.
+            digested: whether to add up the hashes of the messages.
+        """
         self.check_state()
         if data.nbytes > self._config.max_block_bytes:
             raise RefusedError(
@@ -209,6 +218,7 @@ class Admission:
             store_host_v6=self._config.store_host_v6,
             allowed_sys_flag=_CLIENTS_SYS_FLAG,
             max_rows=self._config.max_block_rows,
+            digested=digested,
         )
         if block.compressed:
             with self._unpacking:
@@ -221,7 +231,7 @@ class Admission:
 
         Args:
             routes: the queues.
-            creates: see `check`.
+            creates: see `check_clients`.
 
         Raises:
             RefusedError: a queue does not accept messages.

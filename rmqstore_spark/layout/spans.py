@@ -79,6 +79,12 @@ class Spans:
         kernel.active.crc32_spans(self.buffer, self.starts, self.lengths, out)
         return out
 
+    def content_hashes(self) -> npt.NDArray[np.uint64]:
+        """Return a hash of each span that tells its bytes from any others; 0 for no bytes."""
+        out = np.empty(len(self), np.uint64)
+        kernel.active.content_hashes(self.buffer, self.starts, self.lengths, out)
+        return out
+
 
 def text_pool(texts: list[str]) -> Spans:
     """Return one span per text, over a new buffer."""

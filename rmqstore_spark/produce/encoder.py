@@ -16,7 +16,7 @@ from rmqstore_spark.errors import OptionError, RowError
 from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.record.encode import EncodedRecords, encode_records
-from rmqstore_spark.layout.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8, array_spans
 from rmqstore_spark.produce.addresses import born_host, own_address, unknown_host
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
 from rmqstore_spark.produce.queue_choice import Router
@@ -66,6 +66,7 @@ class MessageEncoder:
         keep_ids: whether messages keep the UNIQ_KEY that they have.
         clock: returns milliseconds since 1970.
         row_keys: makes UNIQ_KEY; by default ids that no other process makes.
+        by_content: whether the content of a message without a key chooses its store.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class MessageEncoder:
         keep_ids: bool = False,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         row_keys: RowKeys | None = None,
+        by_content: bool = False,
     ) -> None:
         self._router = router
+        self._by_content = by_content
         self._keep_ids = keep_ids
         self._clock = clock
         address = own_address()
@@ -101,7 +104,8 @@ class MessageEncoder:
         if keys is not None and pa.types.is_list(keys.type):
             keys = join_keys(keys)
         sharding = _sharding(columns, keys) if self._router.by_key else None
-        routed = self._router.route(columns["topic"], sharding, columns.get("queueId"))
+        contents = _contents(columns, keys) if self._by_content else None
+        routed = self._router.route(columns["topic"], sharding, columns.get("queueId"), contents)
         uniq_keys = self._uniq_keys(columns, count)
         levels = _levels(columns)
         origin = Origin(self._clock(), self._host)
@@ -141,6 +145,15 @@ def _levels(columns: Mapping[str, pa.Array]) -> pa.StringArray | None:
         return None
     levels = _int32("delayTimeLevel", given, least=0)
     return pc.if_else(pc.equal(levels, 0), None, levels.cast(pa.string()))
+
+
+def _contents(columns: Mapping[str, pa.Array], keys: pa.StringArray | None) -> I8:
+    """Return a number of at least 0 for each message, from its body, keys and tags."""
+    found = array_spans(columns["body"]).content_hashes()
+    for weight, texts in (3, keys), (5, columns.get("tags")):
+        if texts is not None:
+            found += np.uint64(weight) * array_spans(texts).content_hashes()
+    return (found >> np.uint64(1)).astype(np.int64)
 
 
 def _sharding(

@@ -65,7 +65,9 @@ class Routed:
 class Router:
     """Chooses queues for messages, batch after batch.
 
-    A queue id decides, else the hash of a key. Other messages take turns, topic by topic.
+    A queue id decides, else the hash of a key. Other messages take turns, topic by topic. Where
+    contents are given, a turn chooses only among the queues of one store: a commit is known by what
+    it gives each store, and a replay can have its rows in other partitions and in another order.
 
     Args:
         queues: returns the queues of a topic.
@@ -100,6 +102,7 @@ class Router:
         topics: pa.StringArray,
         keys: pa.StringArray | None,
         queue_ids: pa.Int64Array | None,
+        contents: I8 | None = None,
     ) -> Routed:
         """Choose a queue for each of n messages.
 
@@ -108,7 +111,9 @@ class Router:
             keys: n, the texts by which to choose; null or empty for no key. None: no message has
                 one.
             queue_ids: n; null for no queue id. None: no message has one. Where several stores have
-                such a queue, key or turn chooses among them.
+                such a queue, key, content or turn chooses among them.
+            contents: n, at least 0, the same for the same message: chooses the store of a message
+                without a key. None: its turn does.
 
         Raises:
             RowError: a topic has no queue with the id.
@@ -123,9 +128,13 @@ class Router:
             rows = np.arange(len(code)) if len(names) == 1 else np.flatnonzero(code == number)
             queues = self._queues(name)
             slot = wanted[rows] % len(queues)
+            if contents is not None:
+                free = ~chosen[rows]
+                slot[free] = _turn_in_store(queues, contents[rows[free]], wanted[rows[free]])
             if queue_ids is not None:
                 placed = _present(queue_ids)[rows]
-                slot[placed] = self._slots(name, rows[placed], queue_ids, wanted[rows[placed]])
+                numbers = wanted if contents is None else np.where(chosen, wanted, contents)
+                slot[placed] = self._slots(name, rows[placed], queue_ids, numbers[rows[placed]])
             store[rows], queue[rows] = queues.store[slot], queues.queue_id[slot]
         return Routed(store, queue, chosen if queue_ids is None else chosen | _present(queue_ids))
 
@@ -179,6 +188,15 @@ class Router:
         holders = first[wanted + 1] - first[wanted]
         slots: I8 = by_id[first[wanted] + numbers % holders]
         return slots
+
+
+def _turn_in_store(queues: Queues, contents: I8, turns: I8) -> I8:
+    """Return queues whose stores the contents choose, each as often as it has queues."""
+    store = queues.store[contents % len(queues)]
+    first = np.searchsorted(queues.store, store)
+    held = np.searchsorted(queues.store, store, "right") - first
+    slots: I8 = first + turns % held
+    return slots
 
 
 def _present(column: pa.Array) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,6 @@
 """The protocol: names of actions, schemas, acknowledgements, tickets.
 
-This is version 3 of the protocol, which uses Arrow Flight:
+This is version 4 of the protocol, which uses Arrow Flight:
 
 - *Actions* (`DoAction`): one request in JSON, and one answer in JSON; those of `query` and
   `transaction-checks` are Arrow IPC streams.
@@ -48,7 +48,7 @@ __all__ = [
     "number_bytes",
 ]
 
-PROTOCOL: Final = 3
+PROTOCOL: Final = 4
 PUT_OK: Final = "PUT_OK"
 STORE_HEADER: Final = "rmqstore-store"
 

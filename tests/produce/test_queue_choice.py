@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -27,11 +28,13 @@ def route(
     topics: Sequence[str],
     keys: Sequence[str | None] | None = None,
     queue_ids: Sequence[int | None] | None = None,
+    contents: Sequence[int] | None = None,
 ) -> list[tuple[int, int]]:
     routed = made.route(
         pa.array(topics, pa.string()),
         None if keys is None else pa.array(keys, pa.string()),
         None if queue_ids is None else pa.array(queue_ids, pa.int64()),
+        None if contents is None else np.array(contents, np.int64),
     )
     return list(zip(routed.store.tolist(), routed.queue_id.tolist(), strict=True))
 
@@ -102,6 +105,20 @@ def test_a_column_says_the_queue_and_turns_or_keys_the_store() -> None:
     by_key = route(router(), ["B"] * 4, ["k"] * 4, [0, 1, 0, 1])
     assert len({store for store, _ in by_key}) == 1
     assert [queue for _, queue in by_key] == [0, 1, 0, 1]
+
+
+def test_a_content_says_the_store_wherever_its_row_comes_and_a_turn_the_queue_there() -> None:
+    contents = [0, 1, 2, 3, 4, 2**62, 0, 0]
+    first = route(router(), ["B"] * 8, None, None, contents)
+    # Two of five queues are at the first store.
+    assert first == [(0, 0), (0, 1), (1, 2), (1, 0), (1, 1), (1, 2), (0, 0), (0, 1)]
+    later = route(router(5), ["B"] * 8, None, None, contents[::-1])
+    assert [store for store, _ in later] == [store for store, _ in first[::-1]]
+    assert len(set(later)) == 5
+    keyed = route(router(), ["B"] * 3, ["k", None, "k"], None, [0, 0, 4])
+    assert keyed[0] == keyed[2] == route(router(), ["B"], ["k"])[0]
+    # Queue 2 of B is at the second store alone.
+    assert route(router(), ["B"] * 3, None, [0, 0, 2], [6, 7, 8]) == [(0, 0), (1, 0), (1, 2)]
 
 
 @pytest.mark.parametrize(

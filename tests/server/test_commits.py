@@ -66,10 +66,15 @@ def test_commits_of_nothing_change_nothing_for_others(here: Served, kind: str) -
 
 def test_a_commit_that_only_claims_to_hold_something_is_refused(here: Served) -> None:
     """Its stages are not there, so that the number stays free."""
-    ghost = {"stageId": uuid4().hex, "rows": 1, "bytes": 100, "bodyBytes": 3, "checksum": 7,
-        "digest": "0" * 32, "topics": {}}  # fmt: skip
+    ghost = {
+        "stageId": uuid4().hex, "rows": 1, "bytes": 100, "bodyBytes": 3, "checksum": 7,
+        "digest": "0" * 32,
+    }  # fmt: skip
     writer = {"kind": "stream", "name": "victim", "number": 0}
     assert "misses the stage" in committed(here.endpoint, writer, [ghost])
+    for wrong in ("", "0" * 31, "x" * 32, "-" + "1" * 31):
+        refused = committed(here.endpoint, writer, [{**ghost, "digest": wrong}])
+        assert "must have 32 hexadecimal digits" in refused
     with StoreClient(here.endpoint) as client:
         request = CommitRequest(WriterId("stream", "victim", 0), (stage(client, b"row"),))
         assert client.commit(request).status == "COMMITTED"

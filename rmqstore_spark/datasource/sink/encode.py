@@ -61,11 +61,13 @@ class Targets(Protocol[Sent]):
         max_body: most bytes of a body.
         body_limit: what the error says of a body with more.
         add_queues: how to add queues to a topic, as a sentence without its end.
+        by_content: whether the content of a row without a key chooses its store.
     """
 
     max_body: int
     body_limit: str
     add_queues: str
+    by_content: bool
 
     def queues(self, topic: str) -> Queues:
         """Return the queues of a topic.
@@ -112,7 +114,11 @@ class RowEncoder(Generic[Sent]):
             remedy=f"{targets.add_queues}, or set another queueSelector",
         )
         self._encoder = MessageEncoder(
-            router, keep_ids=options.preserve, clock=clock, row_keys=row_keys
+            router,
+            keep_ids=options.preserve,
+            clock=clock,
+            row_keys=row_keys,
+            by_content=targets.by_content,
         )
         self._checked_topics: set[str] = set()
         self._row = 0
@@ -196,6 +202,7 @@ class StoreBlocks:
     def __init__(self, opened: Sequence[OpenReply], queues: Callable[[str], Queues]) -> None:
         self._opened = opened
         self.queues = queues
+        self.by_content = len(opened) > 1
         self.max_body = min(reply.max_message_size for reply in opened)
         self.body_limit = (
             f"the store accepts at most {self.max_body:,}. Split or shorten it, or increase the "

@@ -41,6 +41,7 @@ class BrokerRequests:
     max_body = _MAX_BODY
     body_limit = f"a broker of RocketMQ accepts at most {_MAX_BODY:,}. Split or shorten it"
     add_queues = "Add queues with mqadmin updateTopic"
+    by_content = False  # brokers know of no commits, and a turn is fair
 
     def __init__(self, routes: PublishRoutes) -> None:
         self._routes = routes

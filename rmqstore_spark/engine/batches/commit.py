@@ -17,8 +17,8 @@ accepts nothing more, and its next start finds out from what is on disk.
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
@@ -37,7 +37,13 @@ from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.types import CommitRequest, CommitResult, Content, WriterId
+from rmqstore_spark.types import (
+    CommitRequest,
+    CommitResult,
+    Content,
+    WriterId,
+    topics_with_most_rows,
+)
 
 __all__ = ["Committer"]
 
@@ -101,7 +107,8 @@ class Committer:
                 "printable characters."
             )
             raise RefusedError(text, "NO_PERMISSION")
-        writer, content = request.writer, request.content
+        writer = request.writer
+        content = replace(request.content, topics=self._staging.topics(request.stages))
         recalled = self._ledger.recall(writer)
         with self._appender.appending(patient=True):
             self._admission.check_state()
@@ -134,7 +141,7 @@ class Committer:
     def _append(
         self, writer: WriterId, content: Content, stages: Sequence[Stage], identity: str
     ) -> Committed:
-        """Append stages and their marker to the log. Needs the append lock."""
+        """Append stages, whose content is given, and their marker. Needs the append lock."""
         # Later than every time in the checkpoint, whose times must never cover a hidden block.
         stamp = Stamp(self._appender.timestamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
@@ -146,23 +153,21 @@ class Committer:
     def _append_block(
         self,
         writer: WriterId,
-        content: Content,  # that of the stages, as `_claim` has found
+        content: Content,
         stages: Sequence[Stage],
         block: BatchBlock,
         identity: str,
     ) -> Committed:
-        topics = Counter[str]()
         try:
             for stage in stages:
                 block.add(stage)
-                topics.update(stage.topics)
             # Creates topics, so it comes last. Where delayed messages wait is not for clients;
-            # `Admission.check` put them there.
+            # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
             self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
-            size, begin = block.bytes, block.begin
+            size, begin, time = block.bytes, block.begin, block.timestamp
             ids = tuple(stage.stage_id for stage in stages)
-            body = marker_body(writer, content, topics, size, begin, ids, identity)
+            body = marker_body(writer, content, size, begin, time, ids, identity)
             marker = Marker(writer, body, self._host_text, block.timestamp)
             (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
             block.add(marker)
@@ -174,7 +179,8 @@ class Committer:
                 raise RefusedError(text, "MESSAGE_ILLEGAL") from error
             raise
         self._publish(block, writer)
-        committed = Committed(writer.number, content, size, begin, block.last, identity)
+        kept = replace(content, topics=topics_with_most_rows(content.topics))
+        committed = Committed(writer.number, kept, size, begin, block.last, time, identity)
         self._ledger.add(writer, committed, marker_offset)
         self._dispatch(block)
         return committed

@@ -75,9 +75,9 @@ _OTHERS: Final = {
     ),
     "batch": (
         "Either two writes share this txnAppId and txnVersion, such as those to two topics in "
-        "one foreachBatch, or the write gave different rows when it ran again. Give each write "
-        "a separate txnAppId, or a txnVersion above all that were used. Skip this write if the "
-        "rows in the log are its rows."
+        "one foreachBatch, or the write gave different rows when it ran again (with atomic=false: "
+        "other rows in a partition). Give each target a txnAppId of its own, or this write a "
+        "txnVersion above all that were used. Skip this write if the rows in the log are its rows."
     ),
     "once": (
         "The task gave different rows when it ran again. The rows in the log stay. Make the "
@@ -211,9 +211,8 @@ class Ledger:
             )
         if not found.content.is_like(content):
             raise RefusedError(
-                f"{writer} has been committed already with different content: {found.content}, "
-                f"from {found.physical_offset} to its marker at {found.marker} in the log. The "
-                f"new commit has {content}. Nothing was committed. {_OTHERS[writer.kind]}",
+                f"{writer} has been committed already with different content: {found} in the log. "
+                f"The new commit has {content}. Nothing was committed. {_OTHERS[writer.kind]}",
                 "MESSAGE_ILLEGAL",
             )
         return found
@@ -295,16 +294,16 @@ class Ledger:
 
 def _row(row: Any) -> tuple[str, str, Committed]:
     """Check a row of the file; return kind, name and commit."""
-    kind, name, *numbers, digest, topics, identity = row
+    kind, name, *numbers, time, digest, topics, identity = row
     if kind not in _MOST or not is_writer_name(name):
         raise ValueError(f"{row!r:.100} is not a commit")
-    return kind, name, Committed.of_values(numbers, digest, topics, identity)
+    return kind, name, Committed.of_values(numbers, time, digest, topics, identity)
 
 
 def _row_of_version_2(row: Any) -> tuple[str, str, Committed]:
-    """Check a row of version 2, which had no digest and no topics."""
+    """Check a row of version 2, which had no time, digest and topics."""
     *values, identity = row
-    return _row([*values, None, {}, identity])
+    return _row([*values, None, None, {}, identity])
 
 
 def _row_of_version_1(row: Any) -> tuple[str, str, Committed]:

@@ -3,18 +3,19 @@
 It is a message of topic `rmq_sys_RMQSTORE_COMMIT`, queue 0. Its body is JSON:
 
     {"version": 3, "kind": "stream", "name": "<queryId>", "number": 7, "rows": 100, "bytes": 12345,
-     "bodyBytes": 3456, "digest": "<32 hexadecimal digits>", "topics": {"orders": 100},
-     "physicalOffset": 4096, "stages": ["<stageId>", ...], "identity": "client"}
+     "bodyBytes": 3456, "physicalOffset": 4096, "storeTimestamp": 1700000000000,
+     "digest": "<32 hexadecimal digits>", "topics": {"orders": 100}, "stages": ["<stageId>", ...],
+     "identity": "client"}
 
-Without client certificates there is no `identity`. Version 2 has no `digest` and no `topics`,
-version 1 no `bodyBytes` either.
+Without client certificates there is no `identity`. Version 2 has no `storeTimestamp`, `digest` and
+`topics`, version 1 no `bodyBytes` either.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -48,22 +49,23 @@ Marked = tuple[WriterId, Committed]
 def marker_body(
     writer: WriterId,
     content: Content,
-    topics: Mapping[str, int],
     size: int,
     physical_offset: int,
+    time: int,
     stages: tuple[str, ...],
     identity: str = "",
 ) -> bytes:
     """Return the body of a commit's marker (see the module's text).
 
     Args:
-        topics: the rows of all topics; the marker names the thousand with the most.
+        content: of the batch. Of its topics, the marker names the thousand with the most rows.
+        time: storeTimestamp of the records, milliseconds.
     """
     value: dict[str, object] = {
         "version": _VERSION, "kind": writer.kind, "name": writer.name, "number": writer.number,
         "rows": content.rows, "bytes": size, "bodyBytes": content.body_bytes,
-        "digest": content.digest, "topics": topics_with_most_rows(topics, _MOST_TOPICS),
-        "physicalOffset": physical_offset, "stages": list(stages),
+        "physicalOffset": physical_offset, "storeTimestamp": time, "digest": content.digest,
+        "topics": topics_with_most_rows(content.topics, _MOST_TOPICS), "stages": list(stages),
     }  # fmt: skip
     if identity:
         value["identity"] = identity
@@ -100,8 +102,8 @@ def _decode(body: bytes, place: int) -> Marked:
         writer.number, value["rows"], value["bytes"], value.get("bodyBytes"),
         value["physicalOffset"], place,
     )  # fmt: skip
-    digest, topics = value.get("digest"), value.get("topics", {})
-    return writer, Committed.of_values(numbers, digest, topics, value.get("identity", ""))
+    since_version_3 = value.get("storeTimestamp"), value.get("digest"), value.get("topics", {})
+    return writer, Committed.of_values(numbers, *since_version_3, value.get("identity", ""))
 
 
 class Marker:

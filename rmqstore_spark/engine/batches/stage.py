@@ -31,15 +31,10 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FOLDER_MODE
-from rmqstore_spark.layout.record.block import (
-    Block,
-    Route,
-    body_sizes,
-    content_digest,
-    index_hashes,
-)
+from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
+from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import I4, U1
-from rmqstore_spark.types import StageInfo, digest_text, topics_with_most_rows
+from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageRoom"]
 
@@ -95,7 +90,7 @@ class Stage:
         portions: the portions so far, in the order of the records; none once it is removed.
         touched: time of the last write, milliseconds.
         finished: whether it takes no more records.
-        topics: the rows of each topic.
+        topics: the rows of each topic; a delayed message counts for the one it is due in.
     """
 
     def __init__(
@@ -114,14 +109,14 @@ class Stage:
         self.portions: list[HeldPortion | SpilledPortion] = []
         self.touched = room.clock()
         self.finished = False
+        self.topics: Counter[str] = Counter()
         self._room = room
         self._admission = admission
         self._folder = folder
         self._lock = threading.Lock()
         self._numbers: dict[Route, int] = {}
         self._rows = self._bytes = self._body_bytes = self._checksum = 0
-        self._sums = 0, 0  # of hashes; see `content_digest`
-        self.topics = Counter[str]()
+        self._sums = (0, 0)
         self._closed_because = ""
         folder.mkdir(mode=FOLDER_MODE)
         self._files = SpillFiles(folder, room.spares)
@@ -145,9 +140,11 @@ class Stage:
 
     def _append(self, data: U1) -> int:
         # A long stage must not fill the disk. Topics are created when it is committed.
-        block = self._admission.check(data, creates=False)
+        given = self._admission.check_clients(data, creates=False, digested=True)
+        sums = add_up(self._sums, given)  # as it was given: a replay can find other delay levels
+        block = self._admission.scheduled(given)
         keys = self._hashed(block)
-        bodies, sums = int(body_sizes(block).sum(dtype=np.int64)), content_digest(block)
+        bodies = int(body_sizes(block).sum(dtype=np.int64))
         with self._lock:
             self._require_open()
             rows = np.empty(len(block), ROW_DTYPE)
@@ -165,8 +162,8 @@ class Stage:
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
                 raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
             self._body_bytes += bodies
-            self._sums = self._sums[0] + sums[0], self._sums[1] + sums[1]
-            self._count_topics(block)
+            self._sums = sums
+            self._count_topics(given)
             self.touched = self._room.clock()
             return self._rows
 
@@ -192,8 +189,7 @@ class Stage:
             self._bytes,
             self._body_bytes,
             self._checksum,
-            digest_text(*self._sums),
-            topics_with_most_rows(self.topics),
+            digest_text(self._sums),
         )
 
     def remove(self, because: str) -> None:

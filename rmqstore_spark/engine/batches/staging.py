@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +197,15 @@ class Staging:
             stages = [self._stages.pop(info.stage_id) for info in wanted]
             self._claimed.update((stage.stage_id, stage) for stage in stages)
             return stages
+
+    def topics(self, wanted: Sequence[StageInfo]) -> Counter[str]:
+        """Return the rows of each topic in stages; nothing for a stage that is not here."""
+        found: Counter[str] = Counter()
+        with self._lock:
+            for info in wanted:
+                stage = self._stages.get(info.stage_id)
+                found.update(stage.topics if stage is not None else {})
+        return found
 
     def _require_own(self, stage_ids: Iterable[str], identity: str) -> None:
         for stage_id in stage_ids:

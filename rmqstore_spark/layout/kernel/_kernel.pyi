@@ -1,8 +1,8 @@
 from rmqstore_spark.layout.kernel.reference.plain import absorb as absorb
 from rmqstore_spark.layout.kernel.reference.plain import as_claimed as as_claimed
 from rmqstore_spark.layout.kernel.reference.plain import check_block as check_block
+from rmqstore_spark.layout.kernel.reference.plain import content_hashes as content_hashes
 from rmqstore_spark.layout.kernel.reference.plain import crc32_spans as crc32_spans
-from rmqstore_spark.layout.kernel.reference.plain import digest_records as digest_records
 from rmqstore_spark.layout.kernel.reference.plain import find_properties as find_properties
 from rmqstore_spark.layout.kernel.reference.plain import format_hosts as format_hosts
 from rmqstore_spark.layout.kernel.reference.plain import format_msg_ids as format_msg_ids

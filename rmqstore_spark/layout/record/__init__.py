@@ -8,6 +8,7 @@ encode       encodes columns as records
 addressee    REAL_TOPIC and REAL_QID: the queue of a message that waits in another one
 half         makes half messages, and what is stored when they are ended
 block        checks, numbers and stamps encoded records on their way into a store
+digest       tells the content of records from any other, in any order
 delayed      moves messages with a delay level to their schedule queues, and back when due
 fingerprint  tells two records apart without their bodies
 extent       how far a Spark batch reaches, as its first record says

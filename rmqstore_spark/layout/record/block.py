@@ -34,7 +34,6 @@ __all__ = [
     "Route",
     "body_sizes",
     "check_block",
-    "content_digest",
     "index_hashes",
     "number_rows",
     "queue_entries",
@@ -100,6 +99,7 @@ class Block:
             queue, and queueOffset 0.
         compressed: number of compressed bodies.
         delayed: number of records with a property DELAY.
+        sums: two sums of hashes of what the records say, if they were asked for (`digest`).
         unit_ends: ascending, the row after the last one of each unit, whose records lie in one
             segment; None: each record is a unit.
     """
@@ -113,6 +113,7 @@ class Block:
     queued: npt.NDArray[np.bool_]
     compressed: int = 0
     delayed: int = 0
+    sums: tuple[int, int] = (0, 0)
     unit_ends: I8 | None = None
 
     def __len__(self) -> int:
@@ -126,6 +127,7 @@ def check_block(
     store_host_v6: bool,
     allowed_sys_flag: int,
     max_rows: int = MAX_ROWS,
+    digested: bool = False,
 ) -> Block:
     """Check records that a client wants to store; the caller checks the topic names.
 
@@ -136,6 +138,7 @@ def check_block(
         allowed_sys_flag: the bits that a sysFlag may have, in addition to those for the hosts'
             width.
         max_rows: maximum records of the block.
+        digested: whether to add up the hashes of the records.
 
     Raises:
         BlockError: the records do not fill the block exactly, or one is invalid. A valid record
@@ -149,6 +152,7 @@ def check_block(
             checked by `packed.check_bodies`.
     """
     rules = plain_block.RULE_CLIENT | plain_block.RULE_PRODUCER | plain_block.RULE_BODY_CRC
+    rules |= plain_block.RULE_DIGEST if digested else 0
     return _split(data, rules, max_body, int(store_host_v6), allowed_sys_flag, max_rows)
 
 
@@ -175,9 +179,10 @@ def _split(
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
     table = np.empty(1 << (2 * room).bit_length(), np.int32)
+    sums = np.empty(2, np.uint64)
     n, count, status, at, compressed, delayed = kernel.active.check_block(
         data, rules, max_body, store_host_v6, allowed_sys_flag, _SEED,
-        starts, sizes, route_of, tags_code, queued, found, table,
+        starts, sizes, route_of, tags_code, queued, found, table, sums,
     )  # fmt: skip
     if status != status_of.OK:
         if status == status_of.BAD_LENGTHS and _properties_exceed(data[at:]):
@@ -187,8 +192,9 @@ def _split(
     routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
     return Block(
-        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed, delayed
-    )
+        data, starts[:n], sizes[:n], routes, route_of[:n], tags_code[:n], flags, compressed,
+        delayed, (int(sums[0]), int(sums[1])),
+    )  # fmt: skip
 
 
 def _routes(data: memoryview, found: list[list[int]]) -> tuple[Route, ...]:
@@ -309,13 +315,3 @@ def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-
-
-def content_digest(block: Block) -> tuple[int, int]:
-    """Return two sums of hashes that tell the content of records from any other, in any order.
-
-    Those of several blocks are added, each modulo 2**64 (`types.digest_text`). They leave out what
-    differs when the same rows are written again: UNIQ_KEY, queues, hosts and times.
-    """
-    sums: tuple[int, int] = kernel.active.digest_records(block.data, block.starts, block.sizes)
-    return sums

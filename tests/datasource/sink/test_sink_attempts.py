@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -407,6 +408,28 @@ def test_two_stores_share_the_rows_and_a_replay_routes_the_same(serve: Serve) ->
     assert all(len(part) > 100 for part in found)
 
 
+@pytest.mark.parametrize("selector", ["hash", "roundrobin"])
+def test_two_stores_and_a_replay_in_other_partitions_and_another_order(
+    serve: Serve, selector: str
+) -> None:
+    """Each store is given the same rows, also if only one has committed; then the rest comes."""
+    stores = [serve("a", brokerName="broker-a"), serve("b", brokerName="broker-b")]
+    options = options_for(stores, queueSelector=selector)
+    first = [attempt(options, range(n * 500, n * 500 + 500), n, batch=3) for n in (0, 1)]
+    stores[1].process.kill()
+    with pytest.raises(ServiceError, match="has already committed its part of this write"):
+        stream_writer(options).commit(first, 3)
+    stores[1].restart()
+    for cuts in ((0, 300, 650, 1000), (0, 1000)):
+        parts = [list(range(1000))[::-1][a:b] for a, b in pairwise(cuts)]
+        again = [attempt(options, part, n, batch=3) for n, part in enumerate(parts)]
+        stream_writer(options).commit(again, 3)
+    found = [store.bodies(TOPIC) for store in stores]
+    assert found[0] + found[1] == bodies(range(1000))
+    assert [store.commits() for store in stores] == [1, 1]
+    assert all(len(part) > 400 for part in found)
+
+
 def test_one_store_given_twice_is_refused(served: Served) -> None:
     twice = f"{served.endpoint},{served.endpoint.replace('127.0.0.1', 'localhost')}"
     options = parse_sink_options({"endpoint": twice, "topic": TOPIC}, streaming=True)
@@ -458,6 +481,24 @@ def test_a_write_with_txn_version_that_is_run_again_changes_nothing(served: Serv
     assert served.bodies(TOPIC, least=300) == bodies(range(400, 600), range(100))
     assert served.commits() == 3
     assert served.stages() == 0
+
+
+def test_tasks_that_commit_alone_must_have_the_same_rows_in_the_same_partitions(
+    served: Served,
+) -> None:
+    options = options_for([served], False, txnAppId="nightly", txnVersion=1, atomic="false")
+    writer = batch_writer(options)
+
+    def commit(rows: Sequence[int], partition: int) -> None:
+        commit_stages(options, writer._writer_id(partition), [attempt(options, rows, partition)])
+
+    for _ in range(2):  # the second time as another run of the write does
+        for partition in (0, 1):
+            commit(range(partition * 100 + 100, partition * 100 + 200), partition)
+    for rows in (range(101, 201), range(100, 150), range(200, 300)):
+        with pytest.raises(RefusedError, match="atomic=false: other rows in a partition"):
+            commit(rows, 0)
+    assert served.bodies(TOPIC, least=200) == bodies(range(100, 300))
 
 
 @pytest.mark.parametrize(

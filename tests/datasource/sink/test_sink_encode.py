@@ -38,14 +38,17 @@ def opened(**settings: Any) -> OpenReply:
 
 
 def encoder(
-    schema: StructType, replies: Sequence[OpenReply] | None = None, **given: str
+    schema: StructType,
+    replies: Sequence[OpenReply] | None = None,
+    first_turn: int = 0,
+    **given: str,
 ) -> RowEncoder[BlockToSend]:
     options = parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False)
     replies = replies or [opened()]
     columns = find_columns(schema, options)
     queues = Queues.of([4] * len(replies))
     blocks = StoreBlocks(replies, lambda _: queues)
-    return RowEncoder(options, columns, blocks, 0, clock=lambda: NOW)
+    return RowEncoder(options, columns, blocks, first_turn, clock=lambda: NOW)
 
 
 def batch_of(rows: Sequence[Row], **kinds: pa.DataType) -> pa.RecordBatch:
@@ -222,10 +225,25 @@ def test_several_stores_get_each_their_part() -> None:
     assert (first.store, second.store) == (0, 1)
     at_first = messages(first)
     at_second = messages(second, store_host_v6=True)
-    assert [row["queueId"] for row in at_first] == [n % 8 for n in range(20) if n % 8 < 4]
-    assert [int(row["body"]) for row in at_first] == [n for n in range(20) if n % 8 < 4]
-    assert [int(row["body"]) for row in at_second] == [n for n in range(20) if n % 8 >= 4]
+    parts = [[int(row["body"]) for row in rows] for rows in (at_first, at_second)]
+    assert sorted(parts[0] + parts[1]) == list(range(20))
+    assert parts == [sorted(part) for part in parts]
+    for rows in (at_first, at_second):
+        assert [row["queueId"] for row in rows] == [int(row["body"]) % 4 for row in rows]
     assert {row["sysFlag"] for row in at_second} == {0x20}
+
+
+def test_a_store_gets_the_same_rows_in_whatever_order_and_partition_they_come() -> None:
+    """Its commit is known by them; and each store gets about as many as it has queues."""
+    replies = [opened(), opened()]
+    wanted = [{"body": f"row-{n}", "tags": f"{n % 3}"} for n in range(1000)]
+    seen = []
+    for rows, turn in ((wanted, 0), (wanted[::-1], 3), (wanted[500:] + wanted[:500], 6)):
+        made = encoder(fields("body string", "tags string"), replies, first_turn=turn, topic="T")
+        blocks = made.encode(batch_of(rows, body=pa.string(), tags=pa.string()))
+        seen.append([{row["body"] for row in messages(block)} for block in blocks])
+    assert seen[0] == seen[1] == seen[2]
+    assert min(map(len, seen[0])) > 400
 
 
 def test_an_empty_batch() -> None:

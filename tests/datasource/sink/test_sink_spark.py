@@ -258,7 +258,7 @@ def test_only_the_same_rows_count_as_written_under_a_txn_version(
     ):
         with pytest.raises(PySparkException, match=f"different content.*{words}") as caught:
             write(others, served, topic=topic, **again)
-        assert "Give each write a separate txnAppId" in str(caught.value)
+        assert "Give each target a txnAppId of its own" in str(caught.value)
     assert served.bodies(TOPIC, least=500) == bodies(500)
     assert served.bodies("others") == Counter()
 

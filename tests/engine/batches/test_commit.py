@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -75,11 +76,10 @@ def test_a_stage_is_committed_only_as_the_task_said_it_was(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         first, *others = stage_batch(store, "b0")
         before = log_end(store)
-        wrongs = {
-            **{name: getattr(first, name) ^ 1 for name in ("rows", "bytes", "checksum")},
-            "body_bytes": first.body_bytes ^ 1, "digest": "0" * 32, "topics": {},
-        }  # fmt: skip
-        for name, value in wrongs.items():
+        changed: dict[str, Any] = {
+            name: getattr(first, name) ^ 1 for name in ("rows", "bytes", "body_bytes", "checksum")
+        }
+        for name, value in {**changed, "digest": "0" * 32}.items():
             wrong = replace(first, **{name: value})
             with pytest.raises(RefusedError, match="differs from what its task reported"):
                 store.commit(CommitRequest(writer(0), (wrong, *others)))
@@ -122,10 +122,13 @@ def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path
     with StoreWriter.open(path, small_segments()) as store:
         infos = stage_batch(store, "b7")
         store.commit(CommitRequest(writer(7), infos))
+    with Store.open(path) as read:
+        (time,) = {row["storeTimestamp"] for batch in read.scan() for row in batch.to_pylist()}
     assert markers(path) == [
         {
             "version": 3, "kind": "stream", "name": QUERY, "number": 7, "rows": BATCH,
-            "digest": sum_of_digests([i.digest for i in infos]),
+            "storeTimestamp": round(time.timestamp() * 1000),
+            "digest": sum_of_digests(i.digest for i in infos),
             "topics": {"bills": BATCH // 2, "orders": BATCH // 2},
             "bytes": sum(i.bytes for i in infos), "physicalOffset": 0,
             "bodyBytes": sum(map(len, expected(7))),
@@ -266,6 +269,10 @@ def test_what_was_committed_is_known_from_a_file_where_the_markers_have_expired(
             file.unlink()
     with StoreWriter.open(path, small_segments()) as store:
         assert commit_batch(store, 0, attempt=1).status == "ALREADY_COMMITTED"
+        stage = store.begin_stage(stage_id("others"))
+        stage.append(rows_block([body.swapcase() for body in expected(0)]))
+        with pytest.raises(RefusedError, match=r"different content: 120 rows .*bills: 60"):
+            store.commit(CommitRequest(writer(0), (stage.finish(),)))
 
 
 def test_a_commit_that_timed_out_and_succeeded_survives_the_abort(path: Path) -> None:
@@ -399,17 +406,17 @@ def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_stag
         longer.append(rows_block([b"z" * 500] * BATCH))
         with pytest.raises(RefusedError, match="120 rows with 60000 bytes of bodies"):
             store.commit(CommitRequest(writer(1), (longer.finish(),)))
-        # As many rows of the same lengths: another body, another topic, another property.
+        # As many rows, of the same lengths.
         for rows, topics, words in (
-            ([body.swapcase() for body in expected(1)], ("orders", "bills"), "orders: 60"),
+            ([body.swapcase() for body in expected(1)], ("orders", "bills"), "bills: 60"),
             (expected(1), ("refund", "taxes"), "refund: 60, taxes: 60"),
         ):
             stage = store.begin_stage(stage_id(words))
             stage.append(rows_block(rows, topics))
-            with pytest.raises(RefusedError, match=words) as seen:
+            with pytest.raises(RefusedError, match=f"The new commit has .*{words}") as seen:
                 store.commit(CommitRequest(writer(1), (stage.finish(),)))
-            assert "orders: 60" in str(seen.value)
-            assert "bills: 60" in str(seen.value)
+            assert "bodies (bills: 60, orders: 60, digest" in str(seen.value)
+            assert "stored at 20" in str(seen.value)
     rest = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
     assert scanned(path) == expected(0, 1) + rest
 
@@ -442,6 +449,23 @@ def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path
         assert (result.status, result.rows) == ("ALREADY_COMMITTED", BATCH)
         assert store.stats()["stages"] == 0
     assert scanned(path) == wanted
+
+
+def test_a_delayed_message_counts_as_it_was_given(path: Path) -> None:
+    """A replay is the same under other delay levels, and its topic is the one it is due in."""
+    rows = {
+        "topic": ["orders"] * 3,
+        "body": pa.array([b"a", b"b", b"c"], pa.binary()),
+        "properties": [b"DELAY\x0118", b"DELAY\x011", b"a\x01b"],
+    }
+    columns = record_columns(pa.RecordBatch.from_pydict(rows), 0, "0.0.0.0:0")
+    for levels, status in (("1s 2s 3s", "COMMITTED"), ("1s", "ALREADY_COMMITTED")):
+        with StoreWriter.open(path, small_segments(messageDelayLevel=levels)) as store:
+            stage = store.begin_stage(stage_id(levels))
+            stage.append(np.array(encode_records(columns).data))
+            assert store.commit(CommitRequest(writer(0), (stage.finish(),))).status == status
+    (marker,) = markers(path)
+    assert marker["topics"] == {"orders": 3}
 
 
 @pytest.mark.threat("What one client can do to another")

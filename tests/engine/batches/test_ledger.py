@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from tests.support.stores.storebuilder import StoreBuilder
 END = 1 << 62
 TOPICS = {"orders": 7, "bills": 3}
 TEN = Content(10, 500, "0f" * 16, TOPICS)
+TIME = 1_700_000_000_123
 
 
 def query(batch: int, name: str = "q") -> WriterId:
@@ -68,7 +70,8 @@ class Log:
     def commit(self, *writers: WriterId, identity: str = "") -> list[int]:
         """Append markers."""
         stages = ("0" * 32,)
-        return self.put(*(marker_body(w, TEN, TOPICS, 1000, 77, stages, identity) for w in writers))
+        bodies = (marker_body(w, TEN, 1000, 77, TIME, stages, identity) for w in writers)
+        return self.put(*bodies)
 
     def commit_as_before(self, writer: WriterId) -> int:
         """Append a marker of version 1."""
@@ -98,9 +101,11 @@ def test_a_store_without_commits_knows_none(log: Log) -> None:
 def test_markers_in_the_log_tell_what_was_committed(log: Log) -> None:
     places = log.commit(query(0), query(1), WriterId.of_batch("app", 5))
     ledger = log.open()
-    assert ledger.find(query(1), TEN) == Committed(1, TEN, 1000, 77, places[1])
+    assert ledger.find(query(1), TEN) == Committed(1, TEN, 1000, 77, places[1], TIME)
     assert not knows(ledger, query(2))
-    assert ledger.find(WriterId.of_batch("app", 5), TEN) == Committed(5, TEN, 1000, 77, places[2])
+    assert ledger.find(WriterId.of_batch("app", 5), TEN) == Committed(
+        5, TEN, 1000, 77, places[2], TIME
+    )
 
 
 def test_a_number_marks_itself_and_no_other(log: Log) -> None:
@@ -184,19 +189,30 @@ def test_content_of_the_same_size_is_told_apart_by_its_digest(log: Log, is_expir
     ledger = log.open()
     if is_expired:
         ledger.save()
+        kept = Path(log.file).read_bytes()
         log = Log(log.path.with_name("expired"))
         Path(log.file).parent.mkdir(parents=True, exist_ok=True)
-        Path(log.file).write_bytes(Path(ledger._path).read_bytes())
+        Path(log.file).write_bytes(kept)
         ledger = log.open()
     assert knows(ledger, query(3))
-    others = Content(10, 500, "1f" * 16, {"audit": 10})
-    error = refusal(ledger, query(3), others)
+    error = refusal(ledger, query(3), Content(10, 500, "1f" * 16, {"audit": 10}))
     for words in (
-        f"10 rows with 500 bytes of bodies (orders: 7, bills: 3, digest {'0f' * 16})",
-        f"10 rows with 500 bytes of bodies (audit: 10, digest {'1f' * 16})",
+        f"500 bytes of bodies (orders: 7, bills: 3, digest {'0f' * 16})",
+        "stored at 2023-11-14T22:13:20.123Z, from 77 to its marker at",
+        f"The new commit has 10 rows with 500 bytes of bodies (audit: 10, digest {'1f' * 16})",
         "a copy of its checkpoint",
     ):
         assert words in str(error)
+
+
+def test_an_error_names_the_topics_with_the_most_rows(log: Log) -> None:
+    many = {f"t{n:02}": 100 - n for n in range(20)}
+    content = Content(sum(many.values()), 500, "0f" * 16, many)
+    log.put(marker_body(query(3), content, 1000, 77, TIME, ("0" * 32,)))
+    error = str(refusal(log.open(), query(3), replace(content, digest="1f" * 16)))
+    assert error.count("t00: 100, t01: 99") == 2
+    assert error.count("t07: 93, other topics, digest") == 2
+    assert "t08" not in error
 
 
 def test_writers_of_other_names_and_kinds_are_others(log: Log) -> None:
@@ -263,9 +279,13 @@ def test_only_markers_past_the_files_mark_are_read(log: Log) -> None:
     "content",
     [
         b"", b"{", b"null", b"[]", b'{"version":4,"mark":0,"writers":[]}',
-        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,"xyz",{},""]]}',
-        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,[],""]]}',
-        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,{"a":"b"},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,"xyz",{},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,null,[],""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,null,null,{"a":"b"},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,-1,null,{},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,1e3,null,{},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,9e18,null,{},""]]}',
+        b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,253402300800000,null,{},""]]}',
         b'{"version":3,"mark":1,"writers":[["stream","q",9,1,1,1,1,1,""]]}',
         b'{"version":[],"mark":0,"writers":[]}',
         b'{"version":2,"mark":1,"writers":[["stream","q",9,1,1,1,1]]}',
@@ -324,12 +344,14 @@ def test_names_are_any_printable_text(log: Log) -> None:
 
 def test_saving_leaves_the_old_file_or_the_new(log: Log) -> None:
     ledger = log.open()
-    ledger.add(query(1), Committed(1, Content(2, 6), 3, 4, 5, "spark"), 0)
+    ledger.add(
+        query(1), Committed(1, Content(2, 6, "0f" * 16, {"a": 2}), 3, 4, 5, TIME, "spark"), 0
+    )
     ledger.save()
     assert Path(log.file).stat().st_mode & 0o777 == 0o600
     assert json.loads(Path(log.file).read_bytes()) == {
         "version": 3, "mark": 1,
-        "writers": [["stream", "q", 1, 2, 3, 6, 4, 5, None, {}, "spark"]],
+        "writers": [["stream", "q", 1, 2, 3, 6, 4, 5, TIME, "0f" * 16, {"a": 2}, "spark"]],
     }  # fmt: skip
 
 
@@ -391,15 +413,14 @@ def test_writers_that_no_client_of_ours_has_are_refused(writer: WriterId) -> Non
 
 def test_a_marker_says_whose_commit_it_is() -> None:
     stages = ("a" * 32, "b" * 32)
-    topics = {"orders": 60, "bills": 40}
     value = {
         "version": 3, "kind": "stream", "name": "q", "number": 7, "rows": 100, "bytes": 12345,
-        "bodyBytes": 3456, "digest": "ab" * 16, "topics": topics, "physicalOffset": 4096,
-        "stages": list(stages),
+        "bodyBytes": 3456, "physicalOffset": 4096, "storeTimestamp": TIME, "digest": "0f" * 16,
+        "topics": {"orders": 60, "bills": 40}, "stages": list(stages),
     }  # fmt: skip
-    content = Content(100, 3456, "ab" * 16, topics)
-    assert json.loads(marker_body(query(7), content, topics, 12345, 4096, stages)) == value
-    owned = marker_body(query(7), content, topics, 12345, 4096, stages, "spark")
+    content = Content(100, 3456, "0f" * 16, {"bills": 40, "orders": 60})
+    assert json.loads(marker_body(query(7), content, 12345, 4096, TIME, stages)) == value
+    owned = marker_body(query(7), content, 12345, 4096, TIME, stages, "spark")
     assert json.loads(owned) == {**value, "identity": "spark"}
     assert str(query(7)) == "batch 7 of query q"
     assert str(WriterId.of_batch("app", 2)) == "txnVersion 2 of txnAppId app"

@@ -21,9 +21,10 @@ from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.record.block import Block, check_block, content_digest, index_hashes
+from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
+from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.types import StageInfo, digest_text
+from rmqstore_spark.types import StageInfo
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 
@@ -33,7 +34,9 @@ MEMORY = {"in files": 0, "in both": 9_000, "in memory": 1 << 30}
 
 
 def check(data: U1) -> Block:
-    return check_block(data, max_body=1 << 22, store_host_v6=False, allowed_sys_flag=0x70D)
+    return check_block(
+        data, max_body=1 << 22, store_host_v6=False, allowed_sys_flag=0x70D, digested=True
+    )
 
 
 def name(number: int) -> str:
@@ -112,17 +115,17 @@ def test_what_was_staged_is_read_back_with_its_rows_and_routes(staging: Staging)
     blocks = [block(50, seed=n) for n in range(5)]
     info = staged(staging, 1, *blocks)
     whole = b"".join(data.tobytes() for data in blocks)
-    written = [list(Traffic(50, {"a": 2, "b": 1}, 100, seed=n).batches()) for n in range(5)]
-    bodies = sum(
-        len(b) for batches in written for batch in batches for b in batch["body"].to_pylist()
-    )
-    topics = Counter(
-        topic for batches in written for batch in batches for topic in batch["topic"].to_pylist()
-    )
-    digest = content_digest(check(np.frombuffer(whole, np.uint8)))
-    assert info == StageInfo(
-        name(1), 250, len(whole), bodies, zlib.crc32(whole), digest_text(*digest), topics
-    )
+    written = [
+        row
+        for n in range(5)
+        for batch in Traffic(50, {"a": 2, "b": 1}, 100, seed=n).batches()
+        for row in batch.to_pylist()
+    ]
+    bodies = sum(len(row["body"]) for row in written)
+    topics = Counter(row["topic"] for row in written)
+    digest = digest_text(add_up((0, 0), check(np.frombuffer(whole, np.uint8))))
+    assert info == StageInfo(name(1), 250, len(whole), bodies, zlib.crc32(whole), digest)
+    assert staging.topics([info]) == topics
     (stage,) = staging.claim([info])
     assert read_back(stage) == whole
     (portion,) = stage.portions  # small blocks are put together
@@ -195,7 +198,7 @@ def test_what_is_no_stage_id_builds_no_path(
         staging.begin(stage_id)
     assert raised.value.status == "MESSAGE_ILLEGAL"
     with pytest.raises(RefusedError, match="misses the stage"):
-        staging.claim([StageInfo(stage_id, 0, 0, 0, 0, "0" * 32, {})])
+        staging.claim([StageInfo(stage_id, 0, 0, 0, 0, "0" * 32)])
     staging.abort([stage_id])
     assert files(staging, tmp_path) == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["rmqstore"]
@@ -204,7 +207,7 @@ def test_what_is_no_stage_id_builds_no_path(
 def test_a_commit_that_misses_a_stage_is_refused_and_takes_nothing(staging: Staging) -> None:
     info = staged(staging, 1, block())
     with pytest.raises(RefusedError, match=f"misses the stage {name(2)}.*never staged here"):
-        staging.claim([info, StageInfo(name(2), 1, 100, 9, 0, "0" * 32, {})])
+        staging.claim([info, StageInfo(name(2), 1, 100, 9, 0, "0" * 32)])
     assert len(staging.claim([info])) == 1
 
 

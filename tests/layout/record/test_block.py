@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,19 +22,11 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
 from rmqstore_spark.layout.record import block
-from rmqstore_spark.layout.record.block import (
-    Block,
-    Route,
-    check_block,
-    content_digest,
-    read_block,
-)
+from rmqstore_spark.layout.record.block import Block, Route, check_block, read_block
 from rmqstore_spark.layout.record.columns import build_batch
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.types import digest_text, sum_of_digests
 from tests.support.messages.strategies import HOSTS, INT64, OFFSETS, client_records
 from tests.support.stores.golden import RecordReport, load_entries, load_records
 from tests.support.stores.records import record_batch, stored_bytes
@@ -332,57 +323,3 @@ def test_compressed_bodies_are_counted(each_kernel: str) -> None:
 
 def test_a_bodys_crc_is_not_looked_at_where_that_is_not_wanted(each_kernel: str) -> None:
     assert len(read_block(changed(88, b"B"))) == 2
-
-
-@st.composite
-def rows_of(draw: st.DrawFn) -> dict[str, bytes]:
-    """What a row gives: topic, body and properties other than those that an attempt makes."""
-    text = st.binary(max_size=40).map(lambda raw: raw.replace(b"\1", b"a").replace(b"\2", b"b"))
-    names = st.sampled_from([b"TAGS", b"KEYS", b"UNIQ_KEYS", b"a", b"REAL_TOPIC"])
-    pairs = draw(st.lists(st.tuples(names, text), max_size=3))
-    return {
-        "topic": draw(st.sampled_from([b"orders", b"bills", b"o"])),
-        "body": draw(st.binary(max_size=60)),
-        "properties": b"".join(name + b"\1" + value + b"\2" for name, value in pairs),
-    }
-
-
-def attempt(rows: list[dict[str, bytes]], number: int) -> Block:
-    """The rows as one attempt encodes them, with ids, hosts, times and queues of its own."""
-    n = len(rows)
-    unique = b"UNIQ_KEY\1%032d\2" % number
-    columns = {
-        "topic": [row["topic"].decode() for row in rows],
-        "queueId": pa.array([number] * n, pa.int32()),
-        "body": pa.array([row["body"] for row in rows], pa.binary()),
-        "properties": [unique + row["properties"] for row in rows],
-        "bornTimestamp": [1_700_000_000_000 + number] * n,
-        "bornHost": ["127.0.0.1:0" if number % 2 else "[2001:db8::1]:0"] * n,
-    }
-    batch = pa.RecordBatch.from_pydict(columns)
-    return read_block(np.array(encode_records(record_columns(batch, 0, "0.0.0.0:0")).data))
-
-
-ROWS = rows_of()
-
-
-@both_kernels
-@given(rows=st.lists(ROWS, max_size=8), data=st.data())
-def test_the_digest_of_content(
-    rows: list[dict[str, bytes]], data: st.DataObject, each_kernel: str
-) -> None:
-    """It is that of the rows, in any order and however cut; and of no other rows."""
-    wanted = digest_text(*content_digest(attempt(rows, 1)))
-    mixed = data.draw(st.permutations(rows))
-    cut = data.draw(st.integers(0, len(rows)))
-    parts = [content_digest(attempt(part, 2)) for part in (mixed[:cut], mixed[cut:])]
-    assert sum_of_digests([digest_text(*part) for part in parts]) == wanted
-    others = data.draw(st.lists(ROWS, max_size=8))
-    if Counter(map(contents, others)) != Counter(map(contents, rows)):
-        assert digest_text(*content_digest(attempt(others, 1))) != wanted
-
-
-def contents(row: dict[str, bytes]) -> tuple[bytes, ...]:
-    """A row, whose pairs without a value count as no property."""
-    kept = [pair for pair in row["properties"].split(b"\2") if pair]
-    return row["topic"], row["body"], *kept

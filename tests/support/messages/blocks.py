@@ -53,7 +53,12 @@ def block_outcome(
         try:
             found = (
                 block.check_block(
-                    data, max_body=250, store_host_v6=v6, allowed_sys_flag=allowed, max_rows=8
+                    data,
+                    max_body=250,
+                    store_host_v6=v6,
+                    allowed_sys_flag=allowed,
+                    max_rows=8,
+                    digested=True,
                 )
                 if strict
                 else block.read_block(data, max_rows=8)
@@ -67,20 +72,14 @@ def block_outcome(
         offsets = np.arange(len(found.routes), dtype=np.int64)
         numbers = block.number_rows(found.route_of, found.queued, offsets)
         hashes, rows = block.index_hashes(data, found.starts, found.sizes)
-        digest = block.content_digest(found)
         columns = (
             found.starts, found.sizes, found.route_of, found.tags_code, found.queued, bounds,
             offsets, numbers, hashes, rows, np.array(found.compressed),
             np.array(found.delayed), moved.data, moved.tags_code, moved.route_of,
         )  # fmt: skip
         made = _stamp(data, found, v6), _held(found) if strict else None
-        return (
-            found.routes,
-            entries.tobytes(),
-            made,
-            digest,
-            [column.tolist() for column in columns],
-        )
+        listed = [column.tolist() for column in columns]
+        return found.routes, entries.tobytes(), made, found.sums, listed
 
 
 def _held(found: block.Block) -> bytes | str:

@@ -2,7 +2,7 @@
 #ifndef RMQSTORE_BLOCK_H
 #define RMQSTORE_BLOCK_H
 
-enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2, RULE_PRODUCER = 4 };
+enum { RULE_BODY_CRC = 1, RULE_CLIENT = 2, RULE_PRODUCER = 4, RULE_DIGEST = 8 };
 enum {
     MANY_ROWS = 16,
     BIG_BODY,
@@ -178,14 +178,27 @@ static int32_t number_of_route(Routes *routes, const Record *r)
     return routes->count - 1;
 }
 
+/* Hash what is the same when a record's row is written again. */
+static inline uint64_t hash_of_record(const Record *r, const uint8_t *limit)
+{
+    const uint8_t *properties = RECORD_PROPERTIES(*r);
+    uint64_t numbers = be32(r->at + 16) | (uint64_t)(uint32_t)RECORD_RECONSUME_TIMES(*r) << 32;
+    uint64_t h = content_hash(RECORD_BODY(*r), (size_t)RECORD_BODY_SIZE(*r));
+    h = finalized(h + content_hash(RECORD_TOPIC(*r), (size_t)RECORD_TOPIC_SIZE(*r)));
+    h = finalized(
+        h + hash_of_properties(properties, properties + RECORD_PROPERTIES_SIZE(*r), limit));
+    h = finalized(h + numbers);
+    return finalized(h + (RECORD_SYS_FLAG(*r) & ~(uint32_t)(BORN_V6 | STORE_V6)) + GOLDEN);
+}
+
 static PyObject *check_block(PyObject *self, PyObject *args)
 {
-    PyObject *o[8];
+    PyObject *o[9];
     Rules rules;
     long long max_body, allowed, seed;
-    if (!PyArg_ParseTuple(args, "OiLiLLOOOOOOO", &o[0], &rules.rules, &max_body,
+    if (!PyArg_ParseTuple(args, "OiLiLLOOOOOOOO", &o[0], &rules.rules, &max_body,
                           &rules.store_host_v6, &allowed, &seed, &o[1], &o[2], &o[3], &o[4], &o[5],
-                          &o[6], &o[7]))
+                          &o[6], &o[7], &o[8]))
         return NULL;
     rules.max_body = max_body;
     rules.allowed = (uint32_t)allowed;
@@ -198,9 +211,11 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     TAKE(queued, uint8_t, o[5], 1)
     TAKE(found, int64_t, o[6], 1)
     TAKE(table, int32_t, o[7], 1)
+    TAKE(sums, uint64_t, o[8], 1)
     Py_ssize_t most = starts_n;
     REQUIRE(sizes_n == most && route_of_n == most && tags_code_n == most, SMALL)
     REQUIRE(queued_n == most && found_n == 3 * most && most < INT32_MAX, SMALL)
+    REQUIRE(sums_n == 2, SMALL)
     REQUIRE(table_n > most && (table_n & (table_n - 1)) == 0, SMALL)
     Routes routes = {.data = data, .routes = found, .table = table, .seed = (uint64_t)seed,
                      .mask = (uint64_t)table_n - 1};
@@ -211,6 +226,7 @@ static PyObject *check_block(PyObject *self, PyObject *args)
     Record record;
     BEGIN_LOOP(data_n, LONG_BLOCK)
     memset(table, 0, (size_t)table_n * sizeof *table);
+    sums[0] = sums[1] = 0;
     while (at < data_n) {
         if (n == most)
             status = MANY_ROWS;
@@ -231,6 +247,11 @@ static PyObject *check_block(PyObject *self, PyObject *args)
             break;
         if (route < 0 || !is_route(&routes, route, &record))
             route = number_of_route(&routes, &record);
+        if (rules.rules & RULE_DIGEST) { /* the body is in the cache, as its CRC was checked */
+            uint64_t h = hash_of_record(&record, limit);
+            sums[0] += h;
+            sums[1] += finalized(h + GOLDEN);
+        }
         uint32_t transaction = RECORD_SYS_FLAG(record) & TRANSACTION;
         starts[n] = at;
         sizes[n] = RECORD_SIZE(record);

@@ -182,19 +182,14 @@ crc32_by_clmul(const uint8_t *p, size_t n, uint32_t crc)
 }
 #endif
 
-/* Continue a CRC, which begins as all ones, and is inverted at the end. */
-static inline uint32_t crc32_on(uint32_t crc, const uint8_t *p, size_t n)
-{
-#if defined(__x86_64__)
-    if (n >= 16 && crc32_has_clmul)
-        return crc32_by_clmul(p, n, crc);
-#endif
-    return crc32_by_table(p, n, crc);
-}
-
 static inline uint32_t crc32_of(const uint8_t *p, size_t n)
 {
-    return ~crc32_on(0xFFFFFFFFu, p, n);
+    uint32_t crc = 0xFFFFFFFFu;
+#if defined(__x86_64__)
+    if (n >= 16 && crc32_has_clmul)
+        return ~crc32_by_clmul(p, n, crc);
+#endif
+    return ~crc32_by_table(p, n, crc);
 }
 
 #endif

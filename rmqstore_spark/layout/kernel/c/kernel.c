@@ -62,6 +62,7 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "entries.h"
 #include "text.h"
 #include "hash.h"
+#include "digest.h"
 #include "block.h"
 #include "dispatch.h"
 #include "index.h"
@@ -93,7 +94,7 @@ static PyMethodDef METHODS[] = {
     {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},
     {"queue_entries", queue_entries, METH_VARARGS, "See plain.queue_entries."},
     {"index_hashes", index_hashes, METH_VARARGS, "See plain.index_hashes."},
-    {"digest_records", digest_records, METH_VARARGS, "See plain.digest_records."},
+    {"content_hashes", content_hashes, METH_VARARGS, "See plain.content_hashes."},
     {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
     {"join_texts", join_texts, METH_VARARGS, "See plain.join_texts."},
     {"write_records", write_records, METH_VARARGS, "See plain.write_records."},

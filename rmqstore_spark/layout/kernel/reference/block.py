@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from isal import isal_zlib
 
 from rmqstore_spark.layout.buffers import windows
+from rmqstore_spark.layout.kernel.reference.digest import U8, digest
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
@@ -50,16 +50,16 @@ __all__ = [
     "MANY_ROWS",
     "RULE_BODY_CRC",
     "RULE_CLIENT",
+    "RULE_DIGEST",
     "RULE_PRODUCER",
     "check_block",
-    "digest_records",
     "index_hashes",
     "number_rows",
     "queue_entries",
     "stamp_records",
 ]
 
-RULE_BODY_CRC, RULE_CLIENT, RULE_PRODUCER = 1, 2, 4
+RULE_BODY_CRC, RULE_CLIENT, RULE_PRODUCER, RULE_DIGEST = 1, 2, 4, 8
 ANY_STORE_HOST = -1
 (
     MANY_ROWS, BIG_BODY, BAD_TOPIC, BAD_QUEUE_ID, BAD_SYS_FLAG, BAD_STORE_HOST, CRC_PROPERTY,
@@ -72,8 +72,6 @@ _BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION, _ROLLBACK = 0xC, 0xC
 _COMPRESSED = 0x1
 _MOST_PORT = 0xFFFF
-_PASSING: Final = (b"UNIQ_KEY\1", b"REAL_QID\1")
-_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _HEAD: Final = struct.Struct(">iI")
 _TRAILER: Final = 20  # "__CRC32#", 0x01, ten digits, 0x02
 _TRAILER_HEAD: Final = np.frombuffer(b"__CRC32#\x01", np.uint8)
@@ -93,6 +91,7 @@ def check_block(
     queued: U1,
     routes: I8,
     table: I4,  # noqa: ARG001 - for the compiled kernel
+    sums: U8,
 ) -> tuple[int, int, int, int, int, int]:
     """Find the records of a block, check each, and number their queues.
 
@@ -101,6 +100,7 @@ def check_block(
             no property that stamping would invalidate. RULE_PRODUCER: no field that only a broker
             writes, and no invalid one (light queues, negative reconsumeTimes, a
             preparedTransactionOffset, a port over 65535). RULE_BODY_CRC: the CRC of each body.
+            RULE_DIGEST asks for `sums`, and checks nothing.
         max_body: maximum bytes of a body.
         store_host_v6: 0 or 1, the value required of each sysFlag, or ANY_STORE_HOST.
         allowed_sys_flag: the bits that a sysFlag may have, in addition to those of its hosts.
@@ -109,6 +109,7 @@ def check_block(
         route_of: n out: the number of each record's queue, in the order of first appearance.
         routes: (n, 3) out: offset and length of each queue's topic, and the queueId.
         table: scratch space; its length is a power of two, greater than n.
+        sums: 2 out: those of `digest.digest` if the block is valid, and zeros if not asked for.
 
     Returns:
         The number of records, the number of queues, OK, the length of the block, the number of
@@ -130,6 +131,7 @@ def check_block(
         return int(bad[0]), 0, int(wrong[bad[0]]), int(start[bad[0]]), 0, 0
     if status != OK:
         return found, 0, status, at, 0, 0
+    sums[:] = digest(data, start, ints) if rules & RULE_DIGEST else 0
     transaction = ints[5] & _TRANSACTION
     queued[:found] = (transaction == 0) | (transaction == 8)
     tags_code[:found] = _hashes(_binary(data, value_at[0], length[0]))
@@ -393,44 +395,3 @@ def index_hashes(
     key_hash[: len(owner)] = key_hashes(_hashes(keyed))
     rows[: len(owner)] = owner + first
     return first + done, len(owner)
-
-
-def digest_records(data: U1, starts: I8, sizes: I4) -> tuple[int, int]:
-    """Add up a hash of each record: of what stays the same when its row is written again.
-
-    That is the stored body (its CRC and its length), the topic, and the properties but UNIQ_KEY and
-    REAL_QID. A sum does not depend on the order of the records.
-
-    Args:
-        starts, sizes: n, where each record begins, and its bytes. Their bodies match their CRCs.
-
-    Returns:
-        Two sums modulo 2**64, of different hashes.
-    """
-    longs, ints = np.empty((5, len(starts)), np.int64), np.empty((14, len(starts)), np.int32)
-    parse(data, starts, sizes, longs, ints)
-    if ints[13].any():
-        raise ValueError("a record is damaged")
-    body = ints[2].astype(np.uint32).astype(np.uint64)
-    body |= ints[8].astype(np.uint64) << np.uint64(32)
-    crcs = np.empty(len(starts), np.uint32)
-    crc32_spans(data, starts + ints[9], ints[10], crcs)
-    texts = _binary(data, starts + ints[11], ints[12]).to_pylist()
-    lasting = np.array([isal_zlib.crc32(_lasting(text)) for text in texts], np.uint64)
-    names = crcs.astype(np.uint64) | lasting << np.uint64(32)
-    one = _mixed(_mixed(body + _GOLDEN) ^ names)
-    sums = one.sum(dtype=np.uint64), _mixed(one + _GOLDEN).sum(dtype=np.uint64)
-    return int(sums[0]), int(sums[1])
-
-
-def _lasting(properties: bytes) -> bytes:
-    """Return the properties that are the same in each attempt to write a row."""
-    kept = [one for one in properties.split(b"\2") if one and not one.startswith(_PASSING)]
-    return b"".join(one + b"\2" for one in kept)
-
-
-def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Mix the bits of numbers, as SplitMix64 does at its end."""
-    x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    return x ^ x >> np.uint64(31)

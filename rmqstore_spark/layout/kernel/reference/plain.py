@@ -20,12 +20,12 @@ from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
-    digest_records,
     index_hashes,
     number_rows,
     queue_entries,
     stamp_records,
 )
+from rmqstore_spark.layout.kernel.reference.digest import content_hashes
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
 from rmqstore_spark.layout.kernel.reference.index import link_keys
@@ -67,8 +67,8 @@ __all__ = [
     "absorb",
     "as_claimed",
     "check_block",
+    "content_hashes",
     "crc32_spans",
-    "digest_records",
     "find_properties",
     "format_hosts",
     "format_msg_ids",

@@ -11,6 +11,7 @@ import pyarrow as pa
 from isal import isal_zlib
 
 __all__ = [
+    "byte_index",
     "crc32_spans",
     "find_properties",
     "format_hosts",
@@ -19,6 +20,7 @@ __all__ = [
     "is_ascii",
     "properties",
     "repair_utf8",
+    "require_inside",
     "spans_equal",
     "split_spaces",
 ]
@@ -28,13 +30,14 @@ I4 = npt.NDArray[np.int32]
 I8 = npt.NDArray[np.int64]
 
 
-def _require_inside(buffer: U1, starts: I8, lengths: I4) -> None:
+def require_inside(buffer: U1, starts: I8, lengths: I4) -> None:
+    """Raise ValueError for spans that reach past their buffer."""
     real = lengths > 0
     if real.any() and (starts[real].min() < 0 or (starts + lengths)[real].max() > len(buffer)):
         raise ValueError("a span lies outside its buffer")
 
 
-def _byte_index(starts: I8, lengths: npt.NDArray[Any]) -> I8:
+def byte_index(starts: I8, lengths: npt.NDArray[Any]) -> I8:
     """Return the index of every byte of every span, one span after the other."""
     lengths = np.maximum(lengths, 0).astype(np.int64)
     ends = np.cumsum(lengths)
@@ -49,7 +52,7 @@ def gather(buffer: U1, starts: I8, lengths: I4, offsets: I4, data: U1) -> None:
         offsets: (n + 1) out.
         data: out, with room for the sum of the lengths.
     """
-    _require_inside(buffer, starts, lengths)
+    require_inside(buffer, starts, lengths)
     offsets[0] = 0
     np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
     if not len(lengths) or not offsets[-1]:
@@ -67,15 +70,15 @@ def gather(buffer: U1, starts: I8, lengths: I4, offsets: I4, data: U1) -> None:
 
 def _inline(buffer: U1, starts: I8, lengths: I4, views: I4, rows: I8) -> None:
     """Write spans of up to 12 bytes into the views themselves, as Arrow's view layout requires."""
-    index = _byte_index(starts, lengths)
+    index = byte_index(starts, lengths)
     lengths = np.maximum(lengths, 0)
-    targets = _byte_index(rows * 16 + 4, lengths)
+    targets = byte_index(rows * 16 + 4, lengths)
     views.view(np.uint8).reshape(-1)[targets] = buffer[index]
 
 
 def crc32_spans(buffer: U1, starts: I8, lengths: I4, out: npt.NDArray[np.uint32]) -> None:
     """Compute the CRC-32 of each span; 0 for an empty one."""
-    _require_inside(buffer, starts, lengths)
+    require_inside(buffer, starts, lengths)
     view = memoryview(buffer.data)
     out[:] = [
         isal_zlib.crc32(view[start : start + length]) if length > 0 else 0
@@ -87,13 +90,13 @@ def spans_equal(
     buffer: U1, starts: I8, lengths: I4, other: U1, other_starts: I8, other_lengths: I4, out: U1
 ) -> None:
     """Compare each span of one buffer to its counterpart in another."""
-    _require_inside(buffer, starts, lengths)
-    _require_inside(other, other_starts, other_lengths)
+    require_inside(buffer, starts, lengths)
+    require_inside(other, other_starts, other_lengths)
     out[:] = lengths == other_lengths
     rows = np.flatnonzero((out != 0) & (lengths > 0))
     same = (
-        buffer[_byte_index(starts[rows], lengths[rows])]
-        == (other[_byte_index(other_starts[rows], other_lengths[rows])])
+        buffer[byte_index(starts[rows], lengths[rows])]
+        == (other[byte_index(other_starts[rows], other_lengths[rows])])
     )
     if len(rows):
         edges = np.cumsum(lengths[rows]) - lengths[rows]
@@ -110,11 +113,11 @@ def _write_strings(texts: list[bytes], inverse: I8, offsets: I4, data: U1) -> No
 def _addresses(buffer: U1, starts: I8, v6: U1) -> npt.NDArray[np.uint8]:
     """Return (n, 21) uint8: the flag, then the address and port, zero-padded."""
     widths = np.where(v6, 20, 8).astype(np.int32)
-    _require_inside(buffer, starts, widths)
+    require_inside(buffer, starts, widths)
     table = np.zeros((len(starts), 21), np.uint8)
     table[:, 0] = v6 != 0
     rows = np.arange(len(starts), dtype=np.int64) * 21 + 1
-    table.reshape(-1)[_byte_index(rows, widths)] = buffer[_byte_index(starts, widths)]
+    table.reshape(-1)[byte_index(rows, widths)] = buffer[byte_index(starts, widths)]
     return table
 
 
@@ -177,7 +180,7 @@ def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8
         The row, the start and the end of every non-empty piece, in order.
     """
     rows = np.flatnonzero(lengths > 0)
-    index = _byte_index(starts[rows], lengths[rows])
+    index = byte_index(starts[rows], lengths[rows])
     cuts = np.flatnonzero(buffer[index] == separator)
     row_ends = np.cumsum(lengths[rows], dtype=np.int64)
     row_starts = row_ends - lengths[rows]
@@ -195,7 +198,7 @@ def _pieces(buffer: U1, starts: I8, lengths: I4, separator: int) -> tuple[I8, I8
 
 def _split_pairs(buffer: U1, starts: I8, lengths: I4) -> tuple[I8, I8, I8, I8]:
     """Return row, start, first 0x01 and end of each valid property (format: Properties)."""
-    _require_inside(buffer, starts, lengths)
+    require_inside(buffer, starts, lengths)
     row, begin, end = _pieces(buffer, starts, lengths, 2)
     marks = np.flatnonzero(buffer == 1)
     marks = np.append(marks, len(buffer))
@@ -301,7 +304,7 @@ def split_spaces(
     Returns:
         The number of pieces.
     """
-    _require_inside(buffer, starts, lengths)
+    require_inside(buffer, starts, lengths)
     row, begin, end = _pieces(buffer, starts, lengths, ord(" "))
     if len(row) > len(piece_at):
         raise ValueError("an output array is too small")
