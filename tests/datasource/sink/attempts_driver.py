@@ -2,9 +2,9 @@
 
     python -m tests.datasource.sink.attempts_driver '{"master": ..., "endpoint": ..., ...}'
 
-It writes tables with the sink, and compares what reading them gives with what they were. First
-attempts have staged their rows when they fail; or that at the first partition hangs then, until
-Spark, which speculates, kills it.
+It writes tables with the sink, and compares what reading them gives with what they were. The first
+attempt at a partition that has staged its rows fails then, whichever Spark has started first; or
+that at partition 0 hangs, until Spark, which speculates, kills it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WRITES = (
     ("hanging", "hang", "true"),
     ("alone", "hang", "false"),  # each task commits for itself
 )
-"""Topic, what first attempts do, and option atomic."""
+"""Topic, what the first attempts to stage all rows do, and option atomic."""
 
 
 class SlowWriter(DataSourceArrowWriter):
@@ -48,14 +48,15 @@ class SlowWriter(DataSourceArrowWriter):
         done: WriterCommitMessage = self._inner.write(iterator)
         context = TaskContext.get()
         assert context is not None
-        partition, attempt = context.partitionId(), context.attemptNumber()
-        (self._folder / f"{partition}-{attempt}").touch()
-        if attempt == 0 and self._go == "fail":
+        partition = context.partitionId()
+        (self._folder / f"{partition}-staged-{context.attemptNumber()}").touch()
+        first = self._folder / f"{partition}-first"
+        if self._go == "fail" and is_made(first):
             raise RuntimeError("a task fails when it has staged all of its rows")
-        if attempt == 0 and self._go == "hang" and partition == 0:
+        if self._go == "hang" and partition == 0 and is_made(first):
             signal.pause()
-        while self._go == "hang" and not (self._folder / "0-0").exists():
-            time.sleep(0.05)  # else it is overtaken before it has staged
+        while self._go == "hang" and not (self._folder / "0-first").exists():
+            time.sleep(0.05)  # else Spark has nobody to overtake
         return done
 
     def commit(self, messages: Any) -> None:
@@ -63,6 +64,15 @@ class SlowWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Any) -> None:
         self._inner.abort(messages)
+
+
+def is_made(path: Path) -> bool:
+    """Make a file; return whether no other attempt has made it."""
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 class SlowSource(RmqStoreDataSource):

@@ -96,11 +96,9 @@ def test_attempts_that_fail_and_attempts_that_are_overtaken_leave_each_row_once(
         cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.stdout.endswith("ended\n"), done.stdout + done.stderr
-    tried = {
-        topic: {tuple(map(int, path.name.split("-"))) for path in (tmp_path / topic).iterdir()}
-        for topic, *_ in WRITES
-    }
-    again = {(partition, attempt) for partition in range(PARTITIONS) for attempt in (0, 1)}
-    assert tried["failing"] >= again
-    for topic in ("hanging", "alone"):
-        assert {(0, 0), (0, 1)} <= tried[topic]
+    # Which attempts there are is for Spark to decide. Of each of these partitions, one attempt that
+    # had staged all rows has come to nothing, and another one has ended well.
+    for topic, go, _ in WRITES:
+        for partition in range(PARTITIONS) if go == "fail" else (0,):
+            assert (tmp_path / topic / f"{partition}-first").exists()
+            assert len(list((tmp_path / topic).glob(f"{partition}-staged-*"))) >= 2
