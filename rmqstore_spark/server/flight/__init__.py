@@ -6,6 +6,7 @@ within its budgets. In the order in which a call passes them:
     listener    accepts connections, and limits their number
     transport   reads and writes a socket, plain or TLS
     frames      encodes and decodes HTTP/2: frame headers, header blocks, errors
+    allowance   limits the frames that carry nothing
     connection  reads frames, answers pings, grants room
     outbound    writes frames, within the client's windows
     stream      handles one call, from its first message to its status

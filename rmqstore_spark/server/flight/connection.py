@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from rmqstore_spark.server.budget import Room
+from rmqstore_spark.server.flight.allowance import FrameAllowance
 from rmqstore_spark.server.flight.frames import (
     CLIENT_PREFACE,
     DEFAULT_WINDOW,
@@ -50,7 +51,6 @@ _LARGEST_FRAME: Final = 1 << 20
 _MOST_STREAMS: Final = 4096
 _MOST_CONTINUATIONS: Final = 8
 _MOST_SETTINGS: Final = 6 * 64
-_MOST_STRANGE_FRAMES: Final = 200
 _PING_BYTES: Final = 8
 
 
@@ -93,7 +93,7 @@ class ClientConnection:
         self._streams: dict[int, Stream] = {}
         self._last = 0
         self._room = DEFAULT_WINDOW
-        self._strange_frames = 0
+        self._allowance = FrameAllowance()
 
     @property
     def has_calls(self) -> bool:
@@ -147,7 +147,7 @@ class ClientConnection:
 
     def _read_frame(self) -> None:
         size, kind, flags, number = self._take_head()
-        self._count_strange_frame()
+        self._allowance.frame()
         if kind == Frame.DATA:
             self._data(size, flags, number)
             return
@@ -167,18 +167,6 @@ class ClientConnection:
         elif kind in (Frame.PUSH_PROMISE, Frame.CONTINUATION):
             raise ProtocolError("a frame out of place")
 
-    def _count_strange_frame(self) -> None:
-        """Count a frame of a client that has no admitted call yet.
-
-        Raises:
-            ProtocolError: there are too many.
-        """
-        self._strange_frames += not self.is_trusted
-        if self._strange_frames > _MOST_STRANGE_FRAMES:
-            raise ProtocolError(
-                "too many frames before the first call", ErrorCode.ENHANCE_YOUR_CALM
-            )
-
     def _ping(self, payload: bytes, flags: int) -> None:
         if len(payload) != _PING_BYTES:
             raise ProtocolError("a PING of another size", ErrorCode.FRAME_SIZE_ERROR)
@@ -186,6 +174,7 @@ class ClientConnection:
             self.out.write([frame(Frame.PING, Flag.ACK, 0, payload)])
 
     def _reset(self, number: int) -> None:
+        self._allowance.reset()
         stream = self._streams.get(number)
         if stream is not None:
             stream.fail(EndedError("the client cancelled the call"))
@@ -209,6 +198,7 @@ class ClientConnection:
                 raise ProtocolError("more padding than data")
             if stream is not None:
                 stream.skip(1 + padding)
+        self._allowance.data(size)
         self._receive(stream, size)
         self._receive(None, padding)
         if stream is not None and flags & Flag.END_STREAM:
@@ -265,6 +255,7 @@ class ClientConnection:
         if is_last:
             stream.end_messages()
         self._service.begin(stream)
+        self._allowance.call()
 
     def _settings(self, payload: bytes, flags: int) -> None:
         if flags & Flag.ACK:
@@ -284,6 +275,7 @@ class ClientConnection:
         count = int.from_bytes(payload, "big") & MOST_WINDOW
         if not count:
             raise ProtocolError("a WINDOW_UPDATE of nothing")
+        self._allowance.sent(self.out.sent)
         if number == 0:
             self.out.widen(None, count)
         elif (stream := self._streams.get(number)) is not None:
@@ -326,6 +318,7 @@ class ClientConnection:
         """Mark the client as trusted: it may send as much as its calls are granted room for."""
         if not self.is_trusted:
             self.is_trusted = True
+            self._allowance.trust()
             self._widen()
 
     def _widen(self) -> None:

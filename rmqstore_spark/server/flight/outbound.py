@@ -64,11 +64,13 @@ class Outbound:
     Attributes:
         initial_window: bytes that may be sent at first on a new stream.
         largest_frame: bytes of a frame's payload that the client accepts.
+        sent: bytes of messages that were sent.
     """
 
     def __init__(self, transport: Transport) -> None:
         self.initial_window = DEFAULT_WINDOW
         self.largest_frame = DEFAULT_FRAME
+        self.sent = 0
         self._transport = transport
         self._writing = threading.Lock()
         self._windows = threading.Condition()
@@ -199,6 +201,7 @@ class Outbound:
             stream.blocked_since = None
             stream.check_blocked(time.monotonic() - begin, sent, budget)
             count = min(size, self._window, stream.send_window, self.largest_frame)
+            self.sent += count
             self._window -= count
             stream.send_window -= count
             stream.moved = time.monotonic()

@@ -335,6 +335,62 @@ def test_a_stranger_sends_so_many_frames_and_no_more(guarded: Served) -> None:
         assert peer.goodbye() == ErrorCode.ENHANCE_YOUR_CALM
 
 
+NOTHING = {
+    "PRIORITY": frame(Frame.PRIORITY, 0, 1, bytes(5)),
+    "PING": frame(Frame.PING, 0, 0, bytes(8)),
+    "PING's answer": frame(Frame.PING, Flag.ACK, 0, bytes(8)),
+    "SETTINGS": frame(Frame.SETTINGS, 0, 0),
+    "SETTINGS' answer": frame(Frame.SETTINGS, Flag.ACK, 0),
+    "WINDOW_UPDATE": frame(Frame.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1)),
+    "WINDOW_UPDATE of a call": frame(Frame.WINDOW_UPDATE, 0, 1, struct.pack(">I", 1)),
+    "RST_STREAM": frame(Frame.RST_STREAM, 0, 7, bytes(4)),
+    "GOAWAY": frame(Frame.GOAWAY, 0, 0, bytes(8)),
+    "DATA": frame(Frame.DATA, 0, 1),
+    "unknown": b"\0\0\0\xfa\0\0\0\0\1",
+}
+
+
+@pytest.mark.threat("Resource limits")
+@pytest.mark.parametrize("kind", NOTHING)
+def test_a_client_sends_so_many_frames_that_carry_nothing_and_no_more(
+    here: Served, kind: str
+) -> None:
+    with Peer(here).greet() as peer:
+        peer.call(1, "DoPut")
+        peer.until(Frame.WINDOW_UPDATE)  # the call was admitted
+        peer.send(*[NOTHING[kind]] * 20_000)
+        assert peer.goodbye() == ErrorCode.ENHANCE_YOUR_CALM
+    eventually(lambda: here.server.connections == 0)
+
+
+@pytest.mark.threat("Resource limits")
+def test_a_client_gives_up_so_many_calls_and_no_more(here: Served) -> None:
+    with Peer(here).greet() as peer:
+        peer.call(1, "DoPut")
+        peer.until(Frame.WINDOW_UPDATE)
+        block = header_block([(":method", "POST"), (":path", PATH + "DoPut")], is_response=False)
+        peer.send(
+            *(
+                frame(Frame.HEADERS, Flag.END_HEADERS, number, block)
+                + frame(Frame.RST_STREAM, 0, number, bytes(4))
+                for number in range(3, 20_001, 2)
+            )
+        )
+        assert peer.goodbye() == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_many_small_puts_and_calls_of_one_client_are_no_flood(here: Served) -> None:
+    with StoreClient(here.endpoint, retries=0) as client:
+        client.create_topic("small")
+        with client.put_stream() as puts:
+            for _ in range(3_000):
+                assert puts.put(block_of([b"a"], topic="small")).is_ok
+        for _ in range(1_500):
+            client.topics()
+        with client.put_stream() as puts:
+            assert puts.put(block_of([b"b"], topic="small")).is_ok
+
+
 def test_headers_in_too_many_pieces_are_refused(here: Served) -> None:
     with Peer(here).greet() as peer:
         peer.send(frame(Frame.HEADERS, 0, 1, b"\x83"))
