@@ -7,22 +7,27 @@ import os
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
     CorruptRecordError,
 )
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
-from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
+from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_position
 from rmqstore_spark.layout.index.hashing import index_key_hash
+from rmqstore_spark.reader.keys import index as index_module
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
@@ -49,6 +54,7 @@ OpenStore = Callable[[str], Store]
 Copy = Callable[[str], Path]
 
 F_OFD_SETLK = 37
+BODIES = ReadOptions(columns=("body",))
 
 
 # --- stretches without an index -------------------------------------------------------------------
@@ -163,6 +169,12 @@ def test_each_step_of_a_search_by_time_reads_one_entry_and_one_record(tmp_path: 
 # --- damaged index files --------------------------------------------------------------------------
 
 
+def _forget(caplog: pytest.LogCaptureFixture) -> None:
+    """Let the process tell of damage that it has told of."""
+    caplog.clear()
+    index_module._told.clear()
+
+
 @pytest.mark.fault
 def test_cut_index_files_are_made_up_for(copy: Copy) -> None:
     folder = copy("tiny")
@@ -192,7 +204,7 @@ def test_headers_that_lie_are_found_out(
         for lie in {value + 1, value - 1, -value, 0, 2**31 - 1, -(2**31), *others} - {value}:
             changed = IndexHeader(**{**vars(header), field: lie}).encode()
             path.write_bytes(changed + data[HEADER_SIZE:])
-            caplog.clear()
+            _forget(caplog)
             with reopened(folder) as store:
                 assert_complete(store, records, keys)
             silent = lie <= 1 if field == "index_count" else lie < 0 and field == "end_phy_offset"
@@ -266,7 +278,7 @@ def test_chains_that_lead_astray_are_found_out(
         else:
             file.entries[field][number] = value
         path.write_bytes(file.encode())
-        caplog.clear()
+        _forget(caplog)
         with reopened(folder) as store:
             assert_complete(store, records, [(topic, key)])
             assert_complete(store, records, [(topic, key)], one_by_one)
@@ -394,3 +406,47 @@ def test_a_store_that_is_being_written(growing: StoreBuilder) -> None:
         for queue in store.queues():
             queue.refresh()
         assert query_by_key(store, "T", "k3").num_rows == 30 * keys.count("k3")
+
+
+def test_an_index_is_read_whatever_its_writer_is_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It writes entries first, then slots, then the header, and a reader comes in between."""
+    folder, slots, rows = tmp_path / "store", 50, range(120)
+    config = StoreConfig(max_hash_slot_num=slots, max_index_num=500)
+    with StoreWriter.open(folder, config) as writer:
+        held = []
+        for first in (0, 40, 80):
+            part = rows[first : first + 40]
+            columns = {
+                "topic": ["T"] * len(part),
+                "body": pa.array([b"%d" % n for n in part], pa.binary()),
+                "properties": pa.array([b"KEYS\1key-%d\2" % (n % 7) for n in part], pa.binary()),
+            }
+            assert writer.put_batch(pa.RecordBatch.from_pydict(columns)).ok
+            writer.flush()
+            held += [path.read_bytes() for path in (folder / "index").iterdir()]
+        (path,) = (folder / "index").iterdir()
+        entries = entry_position(slots, 0)
+        _forget(caplog)
+        for before, now in pairwise(held):
+            for begun in (before[:entries], before[:HEADER_SIZE] + now[HEADER_SIZE:entries]):
+                path.write_bytes(begun + now[entries:])
+                for key in range(7):
+                    with Store.open(folder) as store:
+                        found = query_by_key(store, "T", f"key-{key}", options=BODIES)
+                        bodies = [int(body) for body in found["body"].to_pylist()]
+                    assert sorted(bodies) == [n for n in rows if n % 7 == key]
+        assert caplog.text == ""
+
+
+def test_damage_is_told_of_once(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
+    folder = copy("tiny")
+    path = min((folder / "store" / "index").iterdir())
+    path.write_bytes(bytes(8) + b"\xff" * 16 + path.read_bytes()[24:])
+    records, keys = load_records(folder), asked(folder)[:3]
+    _forget(caplog)
+    for _ in range(4):
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+    assert caplog.text.count("instead of an index file") == 1

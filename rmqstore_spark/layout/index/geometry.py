@@ -1,9 +1,10 @@
 """Infer how many slots an index file has: a setting of the broker that no file records.
 
-The unused, zeroed rest of the file begins after the last entry, whose number is in the header. The
-file's length allows only every fifth number of slots, and an entry is five times as long as a
-slot, so one candidate remains. It is accepted only if the first and the last entry and their slots
-hold the values that follow from it.
+The header has the number and the record of the last entry that it counts. The unused, zeroed rest
+of the file begins after that entry, or after others that a writer has not counted yet. The file's
+length allows only every fifth number of slots, and an entry is five times as long as a slot, so one
+candidate remains. It is accepted only if the first and the last entry and their slots hold the
+values that follow from it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ __all__ = ["infer_slots", "nonzero_end", "slots_match"]
 
 _BLOCK: Final = 1 << 20
 _ATTEMPTS: Final = 3
+_AT_ONCE: Final = 4096
+_MOST_UNCOUNTED: Final = 1 << 20  # entries that a writer inserts between two flushes of a header
 
 ReadAt = Callable[[int, int], BytesLike]
 
@@ -117,10 +120,26 @@ def _slot_of(entry: np.void, slots: int, read: ReadAt) -> int:
 
 
 def _slots_before_the_rest(file_size: int, header: IndexHeader, read: ReadAt) -> int:
-    """Return the number of slots for which the last entry is the last that is not all zeros."""
+    """Return the number of slots for which the last entry has the header's number.
+
+    That is the last one that names the header's last record. Entries are in the order of the log.
+    Without such an entry, it is the last that is not all zeros.
+    """
     end = nonzero_end(read, HEADER_SIZE, file_size)
     # Entries are aligned to their size, counted from the file's end.
     unused = (file_size - end) // ENTRY_SIZE
+    after, most = unused, min(unused + _MOST_UNCOUNTED, (file_size - HEADER_SIZE) // ENTRY_SIZE)
+    while after < most:
+        count = min(_AT_ONCE, most - after)
+        at = file_size - (after + count) * ENTRY_SIZE
+        held = decode_entries(read(at, count * ENTRY_SIZE))["phyOffset"]
+        named = np.flatnonzero(held == header.end_phy_offset)
+        if named.size:
+            unused = after + count - 1 - int(named[-1])
+            break
+        if not len(held) or held[0] < header.end_phy_offset:
+            break
+        after += count
     words = (file_size - HEADER_SIZE) // SLOT_SIZE
     return words - (unused + header.index_count) * (ENTRY_SIZE // SLOT_SIZE)
 

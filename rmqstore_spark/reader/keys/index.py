@@ -39,11 +39,13 @@ from rmqstore_spark.reader.log.end import record_head
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["IndexedStretch", "indexed_stretches"]
+__all__ = ["IndexedStretch", "indexed_stretches", "tell_once"]
 
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
+_MOST_TOLD: Final = 1000
+_told: set[str] = set()  # damage is told of once in each process
 _MAX_READ: Final = 32 << 20  # bytes of entries in one request for all chains
 _REMOTE_GAP: Final = 64 << 10
 
@@ -92,9 +94,14 @@ class IndexedStretch:
         newest = self._newest(files, wanted)
         # Read after the slots: a broker may have added keys since the stretch was listed.
         header = IndexHeader.decode(files.read(self.path, 0, HEADER_SIZE), file=self.path)
+        counted = header.next_entry
+        if self.last is None:
+            # A writer writes entries, then slots, then the header, and may be in between. A slot
+            # that is damaged leads to an entry of another chain, or past the file's end.
+            counted = max(counted, int(newest.max(initial=0)))
         gap = files.max_gap if files.is_local else _REMOTE_GAP
         chains = [
-            follow_chain(key_hash, self.slots, slot, header.next_entry, max_gap=gap, file=self.path)
+            follow_chain(key_hash, self.slots, slot, counted, max_gap=gap, file=self.path)
             for key_hash, slot in zip(wanted.tolist(), newest.tolist(), strict=True)
         ]
         found = _Walker(files, self).run(chains)
@@ -199,11 +206,18 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
         except FileNotFoundError:
             continue  # it expired after it was listed
         except RmqStoreError as error:
-            _log.warning("Reading the log instead of an index file: %s", error)
+            tell_once(path, "Reading the log instead of an index file: %s", error)
             continue
         if stretch is not None:
             found.append(stretch)
     return _apart(sorted(found, key=lambda stretch: (stretch.start, stretch.end)))
+
+
+def tell_once(path: str, text: str, *given: object) -> None:
+    """Log a warning of an index file, unless the process has told of that file before."""
+    if path not in _told and len(_told) < _MOST_TOLD:
+        _told.add(path)
+        _log.warning(text, *given)
 
 
 def _apart(found: list[IndexedStretch]) -> list[IndexedStretch]:
@@ -236,7 +250,10 @@ class _Judge:
             CorruptStoreError: the file is damaged.
         """
         read = partial(self._files.read, path)
-        header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
+        head = read(0, HEADER_SIZE)
+        if self._written and len(head) < HEADER_SIZE:
+            return None  # it is being made
+        header = IndexHeader.decode(head, file=path)
         if header.index_count <= 1 or header.end_phy_offset < self._log.min_offset:
             return None  # it has no key yet, or all its records have expired
         if self._vouched is not None and header.end_timestamp > self._vouched:

@@ -7,7 +7,6 @@ IndexFile"; upstream: IndexService).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -27,7 +26,7 @@ from rmqstore_spark.layout.record.format import (
     decode_records,
 )
 from rmqstore_spark.layout.spans import I4, I8, U1, string_array
-from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches
+from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches, tell_once
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.options import ReadOptions
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_TIME", "IndexPiece", "KeySearch", "KeyWanted", "index_pieces", "known_topics"]
 
-_log = logging.getLogger(__name__)
 
 MAX_TIME: Final = 2**63 - 1
 
@@ -213,9 +211,10 @@ class KeySearch:
                 except SegmentExpiredError:
                     raise
                 except (RmqStoreError, FileNotFoundError) as error:
-                    _log.warning(
-                        "Skipped %s, reading the log from %d to %d instead: %s",
-                        piece.index.path, piece.start, bound, error,
+                    path = piece.index.path
+                    tell_once(
+                        path, "Skipped %s, reading the log from %d to %d instead: %s",
+                        path, piece.start, bound, error,
                     )  # fmt: skip
             for records in self._read(self._walked(piece.start, bound)):
                 yield self._matching(records)

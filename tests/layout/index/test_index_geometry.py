@@ -62,6 +62,29 @@ def test_the_slots_of_any_file_with_keys_are_found(
     assert infer_slots(len(data), _reader(data)) == slots
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 2**31 - 1), st.integers(1, 9)), min_size=2, max_size=60),
+    st.integers(1, 40),
+    st.integers(1, 60),
+    st.integers(0, 100),
+)
+def test_entries_that_the_header_does_not_count_yet(
+    rows: list[tuple[int, int]], slots: int, counted: int, room: int
+) -> None:
+    """A writer inserts the keys of a record, and counts them later."""
+    hashes = np.array([one for one, _ in rows], np.int32)
+    offsets = np.cumsum([step for _, step in rows])
+    times = np.full(len(rows), 1_700_000_000_000)
+    counted = min(counted, len(rows))
+    file = IndexFile.create(slots, len(rows) + 1 + room)
+    file.insert(hashes[:counted], offsets[:counted], times[:counted])
+    first = file.encode()
+    file.insert(hashes[counted:], offsets[counted:], times[counted:])
+    entries = index.entry_position(slots, 0)
+    data = first[:entries] + file.encode()[entries:]
+    assert infer_slots(len(data), _reader(data)) == slots
+
+
 def test_a_file_of_a_brokers_default_size_costs_a_few_small_reads() -> None:
     reads: list[int] = []
     header = index.IndexHeader(0, 0, 640, 640, 1, 2)
