@@ -2,9 +2,10 @@
 
 config         its configuration, under RocketMQ's names
 registration   a broker's registration: header and body, plain or compressed
+brokers        the tables of brokers: names, clusters, and who is alive
 topics         the table of topics, with the queues of each broker
 answers        encoded answers that are kept until what they say changes
-tables         brokers, clusters, live brokers, filter servers and topics; routes from them
+tables         all of these and the filter servers; routes from them
 kvconfig       configuration by namespace and key, kept in a file
 processor      requests to tables, and to answers
 administration requests of administrators: key-value configuration, the name server's own

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -33,6 +34,8 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 __all__ = ["NameServer"]
 
 _DIGEST_SIZE: Final = 16
+_SLICE_SECONDS: Final = 0.01
+"""How long brokers that have gone are removed without looking at what others ask."""
 _MOST_LINES: Final = 20
 """Lines about the brokers of one host that are logged in a minute, of each kind."""
 
@@ -51,7 +54,9 @@ class NameServer:
         self._kv = kv
         self._administration = administration
         self._log = PeerLog(logging.getLogger(__name__), _MOST_LINES)
-        self._clock = asyncio.get_running_loop().time
+        self._loop = asyncio.get_running_loop()
+        self._clock = self._loop.time
+        self._gone: deque[RemotingConnection] = deque()
         self._is_closing = False
         lists = {
             RequestCode.GET_BROKER_CLUSTER_INFO: tables.cluster_info,
@@ -88,24 +93,39 @@ class NameServer:
     def closed(self, connection: RemotingConnection) -> None:
         if self._is_closing:
             return
-        for live in self._tables.lost(connection):
-            self._say(
-                logging.WARNING, connection, "Broker %s at %s was removed: its connection closed.",
-                live.broker,
-            )  # fmt: skip
+        if not self._gone:
+            self._loop.call_soon(self._remove_gone)
+        self._gone.append(connection)
 
     async def expire(self) -> None:
         """Remove silent brokers, from time to time, until this is cancelled."""
         while True:
             await asyncio.sleep(self._administration.config.scan_not_active_broker_interval / 1000)
             silent = self._administration.config.broker_channel_expired_time / 1000
+            until = self._clock() + _SLICE_SECONDS
             for live in self._tables.expire(self._clock() - silent):
+                if self._clock() > until:
+                    await asyncio.sleep(0)
+                    until = self._clock() + _SLICE_SECONDS
                 if isinstance(live.connection, RemotingConnection):
                     self._say(
                         logging.WARNING, live.connection,
                         "Broker %s at %s was removed: it has not registered again.", live.broker,
                     )  # fmt: skip
                     live.connection.close()
+
+    def _remove_gone(self) -> None:
+        """Remove the brokers of connections that have closed: a few, and then others are served."""
+        until = self._clock() + _SLICE_SECONDS
+        while self._gone and self._clock() < until:
+            connection = self._gone.popleft()
+            for live in self._tables.lost(connection):
+                self._say(
+                    logging.WARNING, connection,
+                    "Broker %s at %s was removed: its connection closed.", live.broker,
+                )  # fmt: skip
+        if self._gone:
+            self._loop.call_soon(self._remove_gone)
 
     async def drain(self) -> None:
         """Wait for the requests that are being handled. Then all connections may be closed."""

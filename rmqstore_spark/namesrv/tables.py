@@ -6,53 +6,25 @@ closes, and when it has been silent for too long. Upstream: RouteInfoManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.namesrv.answers import AnswerCache
+from rmqstore_spark.namesrv.brokers import Addresses, BrokerNames, LiveBroker, LiveBrokers
 from rmqstore_spark.namesrv.registration import BrokerId, DataVersion, Registration
 from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["LiveBroker", "MasterAddresses", "RouteTables"]
+__all__ = ["MasterAddresses", "RouteTables"]
 
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
 _MAX_ROUTES: Final = 64 << 20
 """Most bytes of encoded routes that are kept. Those of a topic on 10,000 brokers have 2 MB."""
-
-
-@dataclass
-class _Addresses:
-    """The addresses of a broker's master and slaves, by id."""
-
-    cluster: str
-    by_id: dict[int, str] = field(default_factory=dict)
-
-
-@dataclass
-class LiveBroker:
-    """A broker that has registered.
-
-    Attributes:
-        broker: who it is.
-        heard_at: when it was last heard, in seconds of a clock that only goes forward.
-        version: of its topics.
-        connection: on which it last registered.
-        ha_address: where its slaves find it.
-        digest: of the body of its last registration.
-    """
-
-    broker: BrokerId
-    heard_at: float
-    version: DataVersion
-    connection: Hashable
-    ha_address: str
-    digest: bytes
 
 
 @dataclass(frozen=True)
@@ -74,13 +46,13 @@ class RouteTables:
     def __init__(self, max_brokers: int, max_entries: int) -> None:
         self._max_brokers = max_brokers
         self._topics = TopicRoutes(max_entries)
-        self._brokers: dict[str, _Addresses] = {}
-        self._clusters: dict[str, dict[str, None]] = {}
-        self._live: dict[str, LiveBroker] = {}
+        self._brokers = BrokerNames()
+        self._live = LiveBrokers()
         self._filter_servers: dict[str, list[str]] = {}
         # Encoded answers; what changes a table removes those that follow from it.
         self._routes = AnswerCache(_MAX_ROUTES)
         self._lists: dict[str, bytes] = {}
+        self._by_flag: dict[str, bytes] = {}
 
     # ---- brokers come
 
@@ -92,13 +64,11 @@ class RouteTables:
             digest: of the registration's body.
         """
         live = self._live.get(broker.address)
-        known = self._brokers.get(broker.name)
         return (
             live is not None
             and live.digest == digest
-            and known is not None
-            and known.by_id.get(broker.id) == broker.address
-            and broker.name in self._clusters.get(broker.cluster, ())
+            and self._brokers.address(broker.name, broker.id) == broker.address
+            and broker.name in self._brokers.clusters.get(broker.cluster, ())
         )
 
     def hear(
@@ -109,9 +79,11 @@ class RouteTables:
         Returns:
             The master of a slave.
         """
-        live = self._live[broker.address]
-        live.broker, live.heard_at = broker, now
-        live.connection, live.ha_address = connection, ha_address
+        live = self._live.get(broker.address)
+        assert live is not None  # noqa: S101  # `repeats` has found it
+        self._live.put(
+            replace(live, broker=broker, heard_at=now, connection=connection, ha_address=ha_address)
+        )
         return self._master_of(broker)
 
     def register(
@@ -140,37 +112,24 @@ class RouteTables:
                 ResponseCode.SYSTEM_BUSY,
                 f"the name server has {self._max_brokers} brokers, as many as maxBrokers allows",
             )
-        known = self._brokers.get(broker.name)
         takes_topics = broker.id == MASTER_ID and (
             self.is_changed(broker.address, told.version)
-            or known is None
-            or broker.id not in known.by_id
+            or self._brokers.master(broker.name) is None
         )
         if takes_topics:
             self._topics.check_room(broker.name, told.topics)
-        if known is None:
-            known = self._brokers[broker.name] = _Addresses(broker.cluster)
-        names = self._clusters.setdefault(broker.cluster, {})
-        if broker.name not in names:
-            names[broker.name] = None
-            self._forget_answers()
-        # A slave that became the master has registered under another id before.
-        stale = [id_ for id_, addr in known.by_id.items() if addr == broker.address]
-        if stale != [broker.id]:
-            for id_ in stale:
-                del known.by_id[id_]
-            known.by_id[broker.id] = broker.address
+        if self._brokers.add(broker):
             self._forget_answers()
         if takes_topics:
             for topic, queues in told.topics.items():
                 is_known = topic in self._topics
                 if self._topics.put(topic, queues):
                     self._routes.forget(topic)
-                    if not is_known:
-                        self._lists.clear()
-        self._live[broker.address] = LiveBroker(
-            broker, now, told.version, connection, told.ha_address, digest
-        )
+                    if is_known:  # its flag may be another one
+                        self._by_flag.clear()
+                    else:
+                        self._forget_lists()
+        self._live.put(LiveBroker(broker, now, told.version, connection, told.ha_address, digest))
         self._put_filter_servers(broker.address, told.filter_servers)
         return self._master_of(broker)
 
@@ -205,22 +164,27 @@ class RouteTables:
         is_live = live is not None and (live.broker.name, live.broker.id) == told
         if is_live:
             self._remove_live(broker.address)
-        known = self._brokers.get(broker.name)
-        if known is None or known.by_id.get(broker.id) != broker.address:
+        if self._brokers.address(broker.name, broker.id) != broker.address:
             return is_live
-        del known.by_id[broker.id]
-        if not known.by_id:
-            self._remove_name(broker.name)
+        if self._brokers.remove(broker.name, broker.id):
+            self._topics.remove_broker(broker.name)
         self._forget_answers()
         return True
 
     def lost(self, connection: Hashable) -> list[LiveBroker]:
         """Remove the brokers whose connection has closed; return them."""
-        return self._remove(lambda live: live.connection is connection)
+        return [self._remove_address(address) for address in self._live.on(connection)]
 
-    def expire(self, silent_since: float) -> list[LiveBroker]:
-        """Remove the brokers that were not heard since a time; return them."""
-        return self._remove(lambda live: live.heard_at < silent_since)
+    def expire(self, silent_since: float) -> Iterator[LiveBroker]:
+        """Remove the brokers that were not heard since a time: one whenever the next is asked for.
+
+        Returns:
+            Those that were removed. What happens meanwhile counts: one that is heard stays.
+        """
+        for address in self._live.silent(silent_since):
+            live = self._live.get(address)
+            if live is not None and live.heard_at < silent_since:
+                yield self._remove_address(address)
 
     # ---- topics
 
@@ -241,8 +205,9 @@ class RouteTables:
             topic: its name.
             cluster: of its brokers; empty: all.
         """
-        names = self._clusters.get(cluster, ()) if cluster else self._topics.brokers_of(topic)
-        self._topics.delete(topic, names)
+        of_topic = self._topics.brokers_of(topic)
+        names = self._brokers.clusters.get(cluster, ()) if cluster else of_topic
+        self._topics.delete(topic, [name for name in of_topic if name in names])
         self._forget_answers()
 
     # ---- answers
@@ -275,8 +240,8 @@ class RouteTables:
         return self._list(
             "clusters",
             lambda: {
-                "brokerAddrTable": {n: _broker_data(n, each) for n, each in self._brokers.items()},
-                "clusterAddrTable": {name: list(names) for name, names in self._clusters.items()},
+                "brokerAddrTable": {n: _broker_data(n, self._brokers[n]) for n in self._brokers},
+                "clusterAddrTable": {n: list(of) for n, of in self._brokers.clusters.items()},
             },
         )
 
@@ -293,31 +258,33 @@ class RouteTables:
 
     def topics_of_cluster(self, cluster: str) -> bytes:
         """Return the names of the topics of a cluster as JSON (TopicList)."""
-        names = self._clusters.get(cluster, {})
+        names = self._brokers.clusters.get(cluster, ())
         return dump_body({"topicList": self._topics.of_brokers(names)})
 
     def system_topics(self) -> bytes:
         """Return the names of clusters and brokers, which are topics too, as JSON (TopicList)."""
         names: dict[str, None] = {}
-        for cluster, brokers in self._clusters.items():
-            names |= {cluster: None, **brokers}
+        for cluster, brokers in self._brokers.clusters.items():
+            names |= dict.fromkeys((cluster, *brokers))
         told: dict[str, Any] = {"topicList": list(names)}
-        for each in self._brokers.values():
-            told = {"brokerAddr": next(iter(each.by_id.values())), **told}
+        for name in self._brokers:
+            told = {"brokerAddr": next(iter(self._brokers[name].by_id.values())), **told}
             break
         return dump_body(told)
 
     def unit_topics(self) -> bytes:
         """Return the names of the topics of a unit as JSON (TopicList)."""
-        return self._by_flag(lambda flag: bool(flag & _UNIT))
+        return self._with_flag("unit", lambda flag: bool(flag & _UNIT))
 
     def unit_sub_topics(self) -> bytes:
         """Return the names of the topics that a unit subscribes to as JSON (TopicList)."""
-        return self._by_flag(lambda flag: bool(flag & _UNIT_SUB))
+        return self._with_flag("unitSub", lambda flag: bool(flag & _UNIT_SUB))
 
     def unit_sub_of_no_unit_topics(self) -> bytes:
         """Return those of them that are not of a unit as JSON (TopicList)."""
-        return self._by_flag(lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB)
+        return self._with_flag(
+            "unitSubOfNoUnit", lambda flag: flag & (_UNIT | _UNIT_SUB) == _UNIT_SUB
+        )
 
     # ---- its own
 
@@ -330,44 +297,31 @@ class RouteTables:
             self._forget_answers()
 
     def _master_of(self, broker: BrokerId) -> MasterAddresses:
-        address = self._brokers[broker.name].by_id.get(MASTER_ID)
+        address = self._brokers.master(broker.name)
         live = self._live.get(address) if address is not None else None
         if broker.id == MASTER_ID or address is None or live is None:
             return MasterAddresses()
         return MasterAddresses(address, live.ha_address)
 
-    def _remove(self, is_gone: Callable[[LiveBroker], bool]) -> list[LiveBroker]:
-        gone = {addr: live for addr, live in self._live.items() if is_gone(live)}
-        for address in gone:
-            self._remove_address(address)
-        return list(gone.values())
-
-    def _remove_live(self, address: str) -> None:
-        del self._live[address]
+    def _remove_live(self, address: str) -> LiveBroker:
         if self._filter_servers.pop(address, None) is not None:
             self._forget_answers()
+        return self._live.remove(address)
 
-    def _remove_address(self, address: str) -> None:
-        self._remove_live(address)
-        for name, known in list(self._brokers.items()):
-            for id_ in [id_ for id_, addr in known.by_id.items() if addr == address]:
-                del known.by_id[id_]
-            if not known.by_id:
-                self._remove_name(name)
+    def _remove_address(self, address: str) -> LiveBroker:
+        live = self._remove_live(address)
+        for name in self._brokers.remove_address(address):
+            self._topics.remove_broker(name)
         self._forget_answers()
-
-    def _remove_name(self, name: str) -> None:
-        """Remove a broker that has no address any more, and its topics."""
-        del self._brokers[name]
-        for cluster, names in list(self._clusters.items()):
-            names.pop(name, None)
-            if not names:
-                del self._clusters[cluster]
-        self._topics.remove_broker(name)
+        return live
 
     def _forget_answers(self) -> None:
         self._routes.clear()
+        self._forget_lists()
+
+    def _forget_lists(self) -> None:
         self._lists.clear()
+        self._by_flag.clear()
 
     def _list(self, name: str, make: Callable[[], Any]) -> bytes:
         found = self._lists.get(name)
@@ -375,10 +329,14 @@ class RouteTables:
             found = self._lists[name] = dump_body(make())
         return found
 
-    def _by_flag(self, is_wanted: Callable[[int], bool]) -> bytes:
-        return dump_body({"topicList": self._topics.with_flag(is_wanted)})
+    def _with_flag(self, name: str, is_wanted: Callable[[int], bool]) -> bytes:
+        found = self._by_flag.get(name)
+        if found is None:
+            found = dump_body({"topicList": self._topics.with_flag(is_wanted)})
+            self._by_flag[name] = found
+        return found
 
 
-def _broker_data(name: str, known: _Addresses) -> dict[str, Any]:
+def _broker_data(name: str, known: Addresses) -> dict[str, Any]:
     by_id = {str(id_): known.by_id[id_] for id_ in sorted(known.by_id)}
     return {"brokerAddrs": by_id, "brokerName": name, "cluster": known.cluster}

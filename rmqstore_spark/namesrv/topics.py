@@ -26,6 +26,7 @@ class TopicRoutes:
         self._max_entries = max_entries
         self._entries = 0
         self._topics: dict[str, dict[str, TopicQueues]] = {}
+        self._of: dict[str, set[str]] = {}  # the topics of each broker
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._topics)
@@ -39,8 +40,7 @@ class TopicRoutes:
 
     def of_brokers(self, names: Collection[str]) -> list[str]:
         """Return the topics that at least one of some brokers has."""
-        wanted = frozenset(names)
-        return [topic for topic, of in self._topics.items() if not wanted.isdisjoint(of)]
+        return list(set().union(*(self._of.get(name, ()) for name in names)))
 
     def with_flag(self, is_wanted: Callable[[int], bool]) -> list[str]:
         """Return the topics whose `topicSysFlag` is wanted."""
@@ -70,29 +70,39 @@ class TopicRoutes:
         of_brokers = self._topics.setdefault(topic, {})
         before = of_brokers.get(queues.brokerName)
         of_brokers[queues.brokerName] = queues
-        self._entries += before is None
+        if before is None:
+            self._entries += 1
+            self._of.setdefault(queues.brokerName, set()).add(topic)
         return before != queues
 
     def set_write_permission(self, broker_name: str, *, may_write: bool) -> int:
         """Allow or forbid writing to all topics of a broker; return their number."""
-        count = 0
-        for of_brokers in self._topics.values():
-            queues = of_brokers.get(broker_name)
-            if queues is not None:
-                perm = _READ | _WRITE if may_write else queues.perm & ~_WRITE
-                of_brokers[broker_name] = queues._replace(perm=perm)
-                count += 1
-        return count
+        topics = self._of.get(broker_name, ())
+        for topic in topics:
+            of_brokers = self._topics[topic]
+            queues = of_brokers[broker_name]
+            perm = _READ | _WRITE if may_write else queues.perm & ~_WRITE
+            of_brokers[broker_name] = queues._replace(perm=perm)
+        return len(topics)
 
     def delete(self, topic: str, broker_names: Iterable[str]) -> None:
         """Remove a topic from some brokers."""
-        of_brokers = self._topics.get(topic, {})
         for name in list(broker_names):
-            self._entries -= of_brokers.pop(name, None) is not None
-        if not of_brokers:
-            self._topics.pop(topic, None)
+            topics = self._of.get(name, set())
+            if topic in topics:
+                topics.remove(topic)
+                if not topics:
+                    del self._of[name]
+                self._take_from(topic, name)
 
     def remove_broker(self, broker_name: str) -> None:
         """Remove all topics of a broker."""
-        for topic in list(self._topics):
-            self.delete(topic, (broker_name,))
+        for topic in self._of.pop(broker_name, ()):
+            self._take_from(topic, broker_name)
+
+    def _take_from(self, topic: str, broker_name: str) -> None:
+        self._entries -= 1
+        of_brokers = self._topics[topic]
+        del of_brokers[broker_name]
+        if not of_brokers:
+            del self._topics[topic]

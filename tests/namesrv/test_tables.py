@@ -185,7 +185,7 @@ def test_a_repeated_registration_is_recognized_until_something_has_changed() -> 
     tables.now = 90.0
     tables.hear(broker, tables.now, "new connection", "ha:1")
     tables.lost("c")
-    assert not tables.expire(50.0)
+    assert not list(tables.expire(50.0))
     tables.lost("new connection")
     assert not tables.repeats(broker, b"1")
 

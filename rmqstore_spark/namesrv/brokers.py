@@ -1,0 +1,182 @@
+"""The tables of brokers, indexed so that one that comes or goes costs no more than its own entries.
+
+Upstream: brokerAddrTable, clusterAddrTable and brokerLiveTable, which are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rmqstore_spark.layout.constants import MASTER_ID
+from rmqstore_spark.namesrv.registration import BrokerId, DataVersion
+
+__all__ = ["Addresses", "BrokerNames", "LiveBroker", "LiveBrokers"]
+
+
+@dataclass
+class Addresses:
+    """The addresses of a broker's master and slaves, by id."""
+
+    cluster: str
+    by_id: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass
+class LiveBroker:
+    """A broker that has registered.
+
+    Attributes:
+        broker: who it is.
+        heard_at: when it was last heard, in seconds of a clock that only goes forward.
+        version: of its topics.
+        connection: on which it last registered.
+        ha_address: where its slaves find it.
+        digest: of the body of its last registration.
+    """
+
+    broker: BrokerId
+    heard_at: float
+    version: DataVersion
+    connection: Hashable
+    ha_address: str
+    digest: bytes
+
+
+class BrokerNames:
+    """The addresses of brokers by name, and the names by cluster."""
+
+    def __init__(self) -> None:
+        self._brokers: dict[str, Addresses] = {}
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._names_at: dict[str, dict[str, None]] = {}
+        self._clusters_of: dict[str, dict[str, None]] = {}
+
+    @property
+    def clusters(self) -> Mapping[str, Collection[str]]:
+        """The names of brokers, by cluster."""
+        return self._clusters
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._brokers)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._brokers
+
+    def __getitem__(self, name: str) -> Addresses:
+        return self._brokers[name]
+
+    def address(self, name: str, id_: int) -> str | None:
+        """Return the address of a broker by name and id; None if there is none."""
+        known = self._brokers.get(name)
+        return None if known is None else known.by_id.get(id_)
+
+    def master(self, name: str) -> str | None:
+        """Return the address of a broker's master."""
+        return self.address(name, MASTER_ID)
+
+    def add(self, broker: BrokerId) -> bool:
+        """Add a broker, or change its address or id; return whether anything has changed."""
+        known = self._brokers.get(broker.name)
+        if known is None:
+            known = self._brokers[broker.name] = Addresses(broker.cluster)
+        names = self._clusters.setdefault(broker.cluster, {})
+        is_new = broker.name not in names
+        names[broker.name] = None
+        self._clusters_of.setdefault(broker.name, {})[broker.cluster] = None
+        # A slave that became the master has registered under another id before.
+        stale = [id_ for id_, addr in known.by_id.items() if addr == broker.address]
+        if stale == [broker.id]:
+            return is_new
+        for id_ in stale:
+            del known.by_id[id_]
+        before = known.by_id.get(broker.id)
+        known.by_id[broker.id] = broker.address
+        self._names_at.setdefault(broker.address, {})[broker.name] = None
+        if before is not None:
+            self._forget(before, broker.name)
+        return True
+
+    def remove(self, name: str, id_: int) -> bool:
+        """Remove an address by its broker's name and id; return whether the name is gone too."""
+        known = self._brokers[name]
+        self._forget(known.by_id.pop(id_), name)
+        return self._removed_if_empty(name)
+
+    def remove_address(self, address: str) -> list[str]:
+        """Remove an address from all brokers; return the names that are gone with it."""
+        gone = []
+        for name in self._names_at.pop(address, ()):
+            known = self._brokers[name]
+            for id_ in [id_ for id_, addr in known.by_id.items() if addr == address]:
+                del known.by_id[id_]
+            if self._removed_if_empty(name):
+                gone.append(name)
+        return gone
+
+    def _forget(self, address: str, name: str) -> None:
+        """Take note that a broker does not have an address any more, unless under another id."""
+        if address in self._brokers[name].by_id.values():
+            return
+        names = self._names_at[address]
+        del names[name]
+        if not names:
+            del self._names_at[address]
+
+    def _removed_if_empty(self, name: str) -> bool:
+        if self._brokers[name].by_id:
+            return False
+        del self._brokers[name]
+        for cluster in self._clusters_of.pop(name):
+            names = self._clusters[cluster]
+            del names[name]
+            if not names:
+                del self._clusters[cluster]
+        return True
+
+
+class LiveBrokers:
+    """Brokers that were heard, by address and by connection."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, LiveBroker] = {}
+        self._on: dict[Hashable, dict[str, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, address: str) -> bool:
+        return address in self._live
+
+    def get(self, address: str) -> LiveBroker | None:
+        """Return a broker by its address; None if it has not registered."""
+        return self._live.get(address)
+
+    def put(self, live: LiveBroker) -> None:
+        """Take note of a registration."""
+        address = live.broker.address
+        self._leave_connection(address)
+        self._live[address] = live
+        self._on.setdefault(live.connection, {})[address] = None
+
+    def remove(self, address: str) -> LiveBroker:
+        """Remove a broker; return it."""
+        self._leave_connection(address)
+        return self._live.pop(address)
+
+    def on(self, connection: Hashable) -> list[str]:
+        """Return the addresses of those that registered last on a connection."""
+        return list(self._on.get(connection, ()))
+
+    def silent(self, since: float) -> list[str]:
+        """Return the addresses of those that were not heard since a time."""
+        return [address for address, live in self._live.items() if live.heard_at < since]
+
+    def _leave_connection(self, address: str) -> None:
+        live = self._live.get(address)
+        if live is None:
+            return
+        addresses = self._on[live.connection]
+        del addresses[address]
+        if not addresses:
+            del self._on[live.connection]
