@@ -11,6 +11,7 @@ from benchmarks.figures import Figure
 from benchmarks.stores import Stores
 from tests.fault.attacks import ATTACKS, MOST_AFTER, MOST_DURING, attacked, run
 from tests.fault.crowds import CROWDS, crowded, run_crowd
+from tests.fault.port_attacks import PORT_ATTACKS, attack_ports, serving
 
 __all__ = ["attack_figures"]
 
@@ -21,8 +22,14 @@ _MOST_OF_CROWDS: Final = 0.5
 
 
 def attack_figures(stores: Stores) -> Iterator[Figure]:
-    """Run each attack of `tests.fault.attacks` against a store process of its own."""
+    """Run each attack, and each crowd, of `tests.fault` against processes of its own."""
     stores.folder.mkdir(parents=True, exist_ok=True)
+    yield from _store_attacks(stores)
+    yield from _port_attacks(stores)
+    yield from _crowds(stores)
+
+
+def _store_attacks(stores: Stores) -> Iterator[Figure]:
     for attack in ATTACKS:
         with (
             tempfile.TemporaryDirectory(prefix="rmqstore-bench-", dir=stores.folder) as folder,
@@ -41,6 +48,31 @@ def attack_figures(stores: Stores) -> Iterator[Figure]:
             "600 MiB; 400 MiB; 2 s",
             "yes" if is_met and not found.failed else "no",
         )
+
+
+def _port_attacks(stores: Stores) -> Iterator[Figure]:
+    for how in PORT_ATTACKS:
+        with (
+            tempfile.TemporaryDirectory(prefix="rmqstore-bench-", dir=stores.folder) as folder,
+            serving(Path(folder)) as ports,
+        ):
+            answered = attack_ports(how, ports)
+        p99, slowest = answered.latency(0.99), answered.latencies[-1]
+        is_met = answered.peak < MOST_DURING and answered.after < MOST_AFTER and p99 < _MOST_SECONDS
+        yield Figure(
+            _SECTION,
+            (how.__doc__ or how.__name__).rstrip("."),
+            f"peak {answered.peak >> 20} MiB",
+            "10 s later; honest sends, pulls and routes: number, failed, p99, slowest",
+            f"{answered.after >> 20} MiB; {answered.asked:,}, {len(answered.failed)}, "
+            f"{p99 * 1000:.0f} ms, {slowest * 1000:.0f} ms",
+            "",
+            "600 MiB; 400 MiB; 2 s",
+            "yes" if is_met and not answered.failed else "no",
+        )
+
+
+def _crowds(stores: Stores) -> Iterator[Figure]:
     for crowd in CROWDS:
         with (
             tempfile.TemporaryDirectory(prefix="rmqstore-bench-", dir=stores.folder) as folder,

@@ -17,6 +17,7 @@ acl/         accounts, and what each may ask
 service      gives each request to its handler
 registering  tells the name servers about the topics
 protection   what protects the port: accounts and TLS
+fair_queue   jobs of several owners, which take turns
 worker       a thread that handles all requests that have gathered
 handler_thread one that handles single requests in turn
 runner       the thread of the event loop with all of this

@@ -70,12 +70,18 @@ class BrokerRunner:
         self._endpoint = endpoint
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
+        self._server: RemotingServer | None = None
         self._failure: BaseException | None = None
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqstore-broker", daemon=True)
         self._thread.start()
         self._is_ready.wait()
         self._check()
+
+    @property
+    def held(self) -> int:
+        """Bytes of requests and answers of clients in memory."""
+        return 0 if self._server is None else self._server.held
 
     def close(self) -> None:
         """Unregister, finish what is being handled, and close all connections."""
@@ -110,7 +116,7 @@ class BrokerRunner:
         accounts = protection.accounts
         gate = OpenGate() if accounts is None else AccountGate(accounts)
         broker = Broker(self._store, catalog, gate)
-        server = RemotingServer(broker, _LIMITS, protection.tls)
+        server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
             await self._listen(server)
             reloading = None if accounts is None else asyncio.create_task(_reload(accounts))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from rmqstore_spark.broker.fair_queue import FairQueue
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
@@ -19,7 +19,7 @@ _J = TypeVar("_J")
 _J_contra = TypeVar("_J_contra", contravariant=True)
 
 _MOST: Final = 1024
-"""Most jobs that are taken at once."""
+"""Most jobs that are taken at once, unless the owner of the worker wants fewer."""
 
 
 class Handles(Protocol[_J_contra]):
@@ -36,13 +36,24 @@ class Worker(Generic[_J]):
         name: of the thread.
         handler: does the jobs.
         period: seconds after which the handler is called even without jobs; None: it is not.
+        owner_of: returns whose job it is: owners take turns. By default, all have one owner.
+        most: most jobs that are taken at once.
     """
 
-    def __init__(self, name: str, handler: Handles[_J], period: float | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        handler: Handles[_J],
+        period: float | None = None,
+        owner_of: Callable[[_J], Hashable] = lambda _: None,
+        most: int = _MOST,
+    ) -> None:
         self._handler = handler
         self._period = period
+        self._owner_of = owner_of
+        self._most = most
         self._changed = threading.Condition()
-        self._jobs: deque[_J] = deque()
+        self._jobs: FairQueue[_J] = FairQueue()
         self._is_at_work = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -62,7 +73,8 @@ class Worker(Generic[_J]):
     def add(self, jobs: Iterable[_J]) -> None:
         """Add jobs. From any thread."""
         with self._changed:
-            self._jobs.extend(jobs)
+            for job in jobs:
+                self._jobs.add(self._owner_of(job), job)
             self._changed.notify()
 
     def close(self) -> None:
@@ -79,9 +91,8 @@ class Worker(Generic[_J]):
                 self._changed.wait_for(has_work, self._period)
                 if self._is_closed and not self._jobs:
                     return
-                count = min(len(self._jobs), _MOST)
                 self._is_at_work = True  # before they leave the queue: `is_idle` takes no lock
-                jobs = [self._jobs.popleft() for _ in range(count)]
+                jobs = self._jobs.take(self._most)
             try:
                 self._handler.handle(jobs)
             except Exception:  # noqa: BLE001 - one job must not end all others

@@ -66,6 +66,10 @@ class Reading:
     is_far: bool = False
 
 
+class TooLargeError(Exception):
+    """The messages that were asked for have more bytes than the caller takes now."""
+
+
 class QueueReader:
     """Reads queues. Used by one thread at a time.
 
@@ -97,6 +101,7 @@ class QueueReader:
         codes: I4 | None = None,
         *,
         may_wait: bool = True,
+        most_bytes: int | None = None,
     ) -> Reading:
         """Read messages of a queue, as many as a broker gives at once.
 
@@ -106,9 +111,11 @@ class QueueReader:
             most: most messages; at least one is given.
             codes: hash codes of the tags that are wanted, ascending; None: all messages.
             may_wait: wait for the disk, and for other threads, if need be.
+            most_bytes: most bytes that the caller takes; None: as many as a broker gives.
 
         Raises:
             BlockingIOError: it would have to wait, and may not.
+            TooLargeError: the messages have more bytes than the caller takes. None was read.
         """
         least, end = self.range(topic, queue_id)
         if not end:
@@ -135,13 +142,17 @@ class QueueReader:
         if not taken:
             status = "MESSAGE_WAS_REMOVING" if is_wanted else "NO_MATCHED_MESSAGE"
             return Reading(status, after, least, end, is_far=is_far)
+        if most_bytes is not None and int(sizes[:taken].sum()) > most_bytes:
+            raise TooLargeError
         try:
             data, _ = log.read_spans(places[:taken], sizes[:taken], may_wait=may_wait)
         except SegmentExpiredError:
             begins = places[:taken] // log.segment_size
             kept = int(np.count_nonzero(begins == begins[0]))
             if kept < taken:  # which of the segments is gone?
-                return self.read(topic, queue_id, offset, kept, codes, may_wait=may_wait)
+                return self.read(
+                    topic, queue_id, offset, kept, codes, may_wait=may_wait, most_bytes=most_bytes
+                )
             columns, _ = split_entries(entries)
             is_behind = columns.offsets // log.segment_size > begins[0]
             passed = int(np.argmax(is_behind)) if is_behind.any() else len(is_behind)

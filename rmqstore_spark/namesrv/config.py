@@ -94,8 +94,9 @@ class NamesrvConfig:
         group=_LIMITS, own=True,
     )  # fmt: skip
     max_held_bytes: int = number(
-        256 << 20, 1 << 20, 1 << 40, "Most bytes of requests and answers in memory. If there are "
-        "more, the connection that holds most is ended.", group=_LIMITS, unit="bytes", own=True,
+        256 << 20, 1 << 20, 1 << 40, "Most bytes of requests in memory, and half of it of answers. "
+        "Larger requests wait until there is room; who does not read its answers makes way.",
+        group=_LIMITS, unit="bytes", own=True,
     )  # fmt: skip
     max_brokers: int = number(
         10_000, 1, 1_000_000, "Most brokers, masters and slaves; others are refused.",

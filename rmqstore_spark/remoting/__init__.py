@@ -6,6 +6,9 @@ limits       limits on the memory, the number and the idle time of connections
 addresses    `host:port`, parsed and as text
 calls        requests of this side that wait for their answers
 peerlog      log lines about other ends, a few a minute
+room         room for what arrives: larger frames wait for it before they are read
+inbox        the frames that arrive on a connection, read to where they stay
+answers      answers that are not read, over all connections
 backlog      requests of a connection that are not finished, and what they hold
 outbox       what is sent, until the socket has taken it
 turns        what arrived in a turn of the event loop is one group, over all connections

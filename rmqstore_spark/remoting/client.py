@@ -13,7 +13,12 @@ from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.connection import RemotingConnection, Request, RequestService
+from rmqstore_spark.remoting.connection import (
+    RemotingConnection,
+    Request,
+    RequestService,
+    SharedBounds,
+)
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.turns import Turns
 
@@ -57,6 +62,7 @@ class RemotingClient:
         self._host, self._port = parse_address(address)
         self._service = service or _Refusing()
         self._limits = limits or Limits()
+        self._bounds = SharedBounds(self._limits)
         self._tls = tls
         self._credentials = credentials
         self._loop = asyncio.get_running_loop()
@@ -221,7 +227,7 @@ class RemotingClient:
         try:
             _, connection = await asyncio.wait_for(
                 self._loop.create_connection(
-                    lambda: RemotingConnection(self._service, self._turns, self._limits),
+                    lambda: RemotingConnection(self._service, self._turns, self._bounds),
                     self._host, self._port, ssl=self._tls,
                 ),
                 seconds,

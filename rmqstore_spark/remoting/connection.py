@@ -15,20 +15,27 @@ from typing import Final, Protocol, cast
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.remoting.answers import LARGE, Answers
 from rmqstore_spark.remoting.backlog import Backlog
 from rmqstore_spark.remoting.calls import PendingCalls
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import FrameReader, frame_parts
+from rmqstore_spark.remoting.codec.frames import frame_parts
+from rmqstore_spark.remoting.inbox import FrameInbox, Scratch
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog
+from rmqstore_spark.remoting.room import FrameRoom
 from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["Registry", "RemotingConnection", "Request", "RequestService"]
+__all__ = ["Registry", "RemotingConnection", "Request", "RequestService", "SharedBounds"]
 
 _REQUEST_BYTES: Final = 1024
 """About what the objects of a request need, beside the bytes of its frame."""
+_USUAL_FIELDS: Final = 24
+_FIELD_BYTES: Final = 128
+_PROMISED: Final = 16 << 10
+"""Bytes of an answer that count before the event loop has it."""
 
 
 class RequestService(Protocol):
@@ -50,15 +57,26 @@ class Registry(Protocol):
     def admit(self, connection: RemotingConnection) -> bool:
         """Add a new connection; return False if there are too many."""
 
-    def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes."""
-
     def remove(self, connection: RemotingConnection) -> None:
         """Remove a connection that has ended."""
 
     @property
     def log(self) -> PeerLog:
         """For lines about the other ends."""
+
+
+class SharedBounds:
+    """What connections of an event loop share: how much they may hold together.
+
+    Args:
+        limits: the bounds.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.room = FrameRoom(limits)
+        self.answers = Answers(limits.held // 2)
+        self.scratch = Scratch()
 
 
 class Request:
@@ -74,10 +92,11 @@ class Request:
 
     Attributes:
         arrived: when it came, by `time.monotonic`.
+        held: bytes that it holds.
         is_finished: whether its end has come to the event loop.
     """
 
-    __slots__ = ("_turns", "arrived", "command", "connection", "is_finished")
+    __slots__ = ("_turns", "arrived", "command", "connection", "held", "is_finished")
 
     def __init__(
         self, connection: RemotingConnection, command: Command, turns: Turns[Request]
@@ -85,6 +104,8 @@ class Request:
         self.connection = connection
         self.command = command
         self.arrived = time.monotonic()
+        odd = len(command.ext) - _USUAL_FIELDS
+        self.held = command.size + _REQUEST_BYTES + (odd * _FIELD_BYTES if odd > 0 else 0)
         self.is_finished = False
         self._turns = turns
 
@@ -102,47 +123,67 @@ class Request:
         """
         self._finish(None)
 
-    @property
-    def held(self) -> int:
-        """Bytes that it holds."""
-        return self.command.size + _REQUEST_BYTES
+    def put_back(self) -> None:
+        """Return it to its connection, since that has no room for a large answer now.
+
+        It is handed out again when there is. Does nothing if it is finished.
+        """
+        self._turns.in_loop(lambda: self.connection.put_back(self))
 
     def _finish(self, answer: Command | None) -> None:
-        self._turns.in_loop(lambda: self.connection.finished(self, answer))
+        size = 0 if answer is None else len(answer.body)
+        if size < _PROMISED or self._turns.is_here:
+            self._turns.in_loop(lambda: self.connection.finished(self, answer))
+            return
+        self.connection.promise(size)
+
+        def finish() -> None:
+            self.connection.promise(-size)
+            self.connection.finished(self, answer)
+
+        self._turns.in_loop(finish)
 
 
-class RemotingConnection(asyncio.Protocol):
+class RemotingConnection(asyncio.BufferedProtocol):
     """A connection.
 
     Args:
         service: handles the other end's requests.
         turns: of this event loop, which hand requests to the service.
-        limits: its bounds.
+        bounds: what it may hold, alone and with others.
         registry: of the server that it belongs to; None for a client's.
 
     Attributes:
         peer: address of the other end, as text.
+        has_asked: whether it has had a request.
+        promised: bytes of answers that are on their way to the event loop.
     """
 
     def __init__(
         self,
         service: RequestService,
         turns: Turns[Request],
-        limits: Limits,
+        bounds: SharedBounds,
         registry: Registry | None = None,
     ) -> None:
+        limits = bounds.limits
         self.peer = ""
+        self.has_asked = False
+        self.promised = 0
         self._service = service
         self._turns = turns
         self._limits = limits
+        self._room = bounds.room
+        self._answers = bounds.answers
         self._registry = registry
         self._log = registry.log if registry is not None else PeerLog(logging.getLogger(__name__))
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reader = FrameReader(limits.frame)
+        self._inbox = FrameInbox(self, bounds.room, bounds.scratch, limits.frame)
         self._backlog: Backlog[Request] = Backlog(limits)
         self._out = Outbox()
-        self._told = 0
+        self._is_settling = False
+        self._is_counted = False
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
@@ -161,6 +202,19 @@ class RemotingConnection(asyncio.Protocol):
     def has_room(self) -> bool:
         """Whether more requests should be sent: the other end reads what was sent."""
         return self._out.has_room
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether more answers should be made: this end reads its own. From any thread."""
+        return self._out.has_room and self.promised < HIGH_WATER
+
+    @property
+    def has_answer_room(self) -> bool:
+        """Whether a large answer should be made: this end and all others read theirs.
+
+        From any thread.
+        """
+        return self.reads_answers and self._answers.has_room
 
     async def wait_for_room(self) -> None:
         """Return when more requests should be sent, or when the connection has ended."""
@@ -191,6 +245,8 @@ class RemotingConnection(asyncio.Protocol):
                 )
             )  # fmt: skip
         self._out.add(parts if parts[1] else parts[:1])
+        if len(parts[1]) > LARGE:
+            self._note_answers()
         self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
@@ -249,6 +305,14 @@ class RemotingConnection(asyncio.Protocol):
 
     # ---- for its requests
 
+    def promise(self, count: int) -> None:
+        """Count bytes of an answer that is on its way to the event loop. From any thread.
+
+        Args:
+            count: the bytes; a negative number when it has come there.
+        """
+        self._answers.promise(self, count)
+
     def finished(self, request: Request, answer: Command | None) -> None:
         """Take note that a request was handled. Does nothing if that was told before.
 
@@ -258,10 +322,33 @@ class RemotingConnection(asyncio.Protocol):
         """
         if request.is_finished:
             return
+        is_large = answer is not None and len(answer.body) > LARGE
+        if is_large and not self._answers.has_room and self.is_open:
+            self.put_back(request)  # it is made again when others have read theirs
+            return
         request.is_finished = True
         self._backlog.finished(request)
+        self._room.give_back(request.command.size, request.held)
         if answer is not None:
             self.send(answer)
+        self._proceed()
+
+    def put_back(self, request: Request) -> None:
+        """Take a request back that would have got a large answer; see `Request.put_back`."""
+        if request.is_finished:
+            return
+        self._backlog.finished(request)
+        if self.is_open:
+            self._backlog.postpone(request)
+        else:
+            self._drop(request)
+        self._proceed()
+
+    def put_back_first(self, requests: Sequence[Request]) -> None:
+        """Take requests back in this turn, as if they had not been handed out."""
+        for request in reversed(requests):
+            self._backlog.finished(request)
+            self._backlog.add_first(request)
         self._proceed()
 
     # ---- for turns
@@ -269,33 +356,88 @@ class RemotingConnection(asyncio.Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether it has a request that may be handled now."""
-        return self._backlog.may_shrink and not self._out.stuck_since
+        if self._out.stuck_since or not self._out.has_room:
+            return False
+        return self._backlog.may_shrink or (
+            self._backlog.has_postponed and self._answers.has_room and self.promised < HIGH_WATER
+        )
+
+    @property
+    def next_size(self) -> int:
+        """Bytes of the request that comes next."""
+        return self._backlog.next_size
 
     def take(self, most: int) -> list[Request]:
         """Return requests that may be handled now, and count them as being handled."""
-        group = self._backlog.take(most) if self.is_ready else []
-        self._read_on()
+        group: list[Request] = []
+        if self.is_ready:
+            if self._backlog.has_postponed:
+                if self._answers.has_room:
+                    group = self._backlog.take_postponed(most)
+                else:
+                    self._answers.wait_for_room(self)
+            group += self._backlog.take(most - len(group))
+        self.read_on()
         return group
 
     def flush(self) -> None:
         """Write what was sent."""
-        if self._transport is not None and self._out.flush(self._transport):
+        transport = self._transport
+        if transport is not None and (size := self._out.flush(transport)):
             self._used_at = self._loop.time()
-        self._tell_held()
+            if size > LARGE or self._out.is_behind or self._is_counted:
+                self._tell_unread()
+            if self.is_ready:  # it had no room for one more answer in this turn
+                self._turns.ready(self)
+
+    # ---- for what all connections share
+
+    @property
+    def held_answers(self) -> int:
+        """Bytes of answers that are in memory."""
+        return self._out.held(self._unsent)
+
+    @property
+    def unread(self) -> int:
+        """Bytes of answers that the socket has not taken."""
+        return self._out.unread(self._unsent)
+
+    def serve_on(self) -> None:
+        """Look again whether requests may be handled."""
+        self._proceed()
+
+    def stop_serving(self) -> None:
+        """End: the other end does not read its answers, and others wait."""
+        self._out.close()
+        self._warn(
+            "%s does not read its answers, and all connections together have too many that are "
+            "not read; its connection was ended."
+        )
+        self.abort()
+
+    def room_granted(self, size: int) -> int:
+        """Receive the frame that waited for room; return how many of its bytes were here."""
+        early = self._inbox.granted(size)
+        self._frame_since = self._loop.time()
+        self.read_on()
+        return early
+
+    def lose_room(self) -> None:
+        """End: the frame that was given room does not arrive, and others wait."""
+        self._warn(
+            "%s does not send the rest of a request, and others wait for its room; its connection "
+            "was ended."
+        )
+        self._is_broken = True
+        self._inbox.close()
+        self.abort()
 
     # ---- for the server
 
     @property
     def holds(self) -> int:
         """Bytes in memory: parts of frames, requests until they are finished, answers."""
-        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        return self._reader.held + self._backlog.held + self._out.held + unwritten
-
-    def count(self) -> int:
-        """Return how many more bytes it holds than when this was called last."""
-        held = self.holds
-        more, self._told = held - self._told, held
-        return more
+        return self._inbox.held + self._backlog.held + self.held_answers
 
     def check_time(self, now: float) -> None:
         """End the connection if it has been idle or slow for too long.
@@ -308,7 +450,7 @@ class RemotingConnection(asyncio.Protocol):
         if stuck_since and now - stuck_since > limits.write_seconds:
             self._warn("%s does not read its answers; its connection was ended.")
             self.abort()
-        elif self._is_read and self._reader.held and now - self._frame_since > limits.frame_seconds:
+        elif self._is_read and self._inbox.held and now - self._frame_since > limits.frame_seconds:
             self._warn(
                 "%s has not sent the rest of a request for %g s; its connection was ended.",
                 limits.frame_seconds,
@@ -327,25 +469,35 @@ class RemotingConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        if hasattr(transport, "set_read_buffer_limits"):  # TLS: what is not decrypted yet
+            transport.set_read_buffer_limits(high=1)
         self.peer = address_text(transport.get_extra_info("peername"))
+        self._room.opened()
         if self._registry is not None and not self._registry.admit(self):
             self._is_broken = True
             self.abort()
             return
         self._service.opened(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._inbox.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._is_broken:
             return
         self._used_at = self._loop.time()
-        was_part = bool(self._reader.held)
-        commands, error = self._reader.feed(data)
+        was_part = bool(self._inbox.held)
+        commands, error = self._inbox.received(nbytes)
         for command in commands:
             if command.is_response:
+                self._room.give_back(command.size, command.size)
                 self._calls.arrived(command)
             else:
-                self._backlog.add(Request(self, command, self._turns))
-        if self._reader.held and (commands or not was_part):
+                request = Request(self, command, self._turns)
+                self._room.hold(command.size, request.held - command.size)
+                self._backlog.add(request)
+                self.has_asked = True
+        if self._inbox.held and (commands or not was_part):
             self._frame_since = self._used_at
         if error is not None:
             self._is_broken = True
@@ -368,17 +520,20 @@ class RemotingConnection(asyncio.Protocol):
             return
         self._out.resume()
         self._used_at = self._loop.time()
+        self._note_answers()
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
         self._has_ended.set()
-        self._reader = FrameReader(self._limits.frame)
-        self._backlog.forget_waiting()
+        self._inbox.close()
+        for request in self._backlog.forget_waiting():
+            self._drop(request)
         self._out.close()
         self._turns.forget(self)
         self._calls.fail(self.peer)
-        self._tell_held()
+        self._room.closed(self)
+        self._answers.closed(self)
         if self._registry is not None:
             self._registry.remove(self)
         self._service.closed(self)
@@ -389,8 +544,9 @@ class RemotingConnection(asyncio.Protocol):
         """Have requests handled that may be, and read on or stop."""
         if self.is_ready:
             self._turns.ready(self)
-        self._read_on()
-        self._tell_held()
+        elif self._backlog.has_postponed and not self._answers.has_room:
+            self._answers.wait_for_room(self)
+        self.read_on()
         if self._is_broken and self._backlog.is_empty:
             self.close()
 
@@ -398,10 +554,21 @@ class RemotingConnection(asyncio.Protocol):
         while self.is_ready:
             self._turns.take()
 
-    def _read_on(self) -> None:
+    def _drop(self, request: Request) -> None:
+        request.is_finished = True
+        self._room.give_back(request.command.size, request.held)
+
+    def read_on(self) -> None:
+        """Read on, or stop, as there is room."""
         if self._transport is None or self._transport.is_closing():
             return
-        wanted = self._backlog.may_grow and not self._out.stuck_since and not self._is_broken
+        wanted = (
+            self._backlog.may_grow
+            and not self._out.stuck_since
+            and not self._is_broken
+            and not self._inbox.wanted
+            and self._room.may_read(self, self._backlog.held)
+        )
         if wanted and not self._is_read:
             self._frame_since = self._loop.time()
             self._transport.resume_reading()
@@ -409,10 +576,25 @@ class RemotingConnection(asyncio.Protocol):
             self._transport.pause_reading()
         self._is_read = wanted
 
-    def _tell_held(self) -> None:
-        more = self.count()
-        if more and self._registry is not None:
-            self._registry.note(more)
+    def _tell_unread(self) -> None:
+        if self._note_answers() > LARGE and not self._is_settling:
+            # Sockets take it at the end of this turn: look what they have left.
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        self._note_answers()
+
+    def _note_answers(self) -> int:
+        held = self.held_answers
+        self._answers.note(self, held)
+        self._is_counted = held > 0
+        return held
+
+    @property
+    def _unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _warn(self, text: str, *values: object) -> None:
         self._log.warning(self.peer, text, escaped(self.peer), *values)

@@ -15,13 +15,20 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Dispatch", "GroupHandler", "Handler"]
+__all__ = ["Dispatch", "GroupHandler", "Handler", "NoAnswerRoomError"]
 
 Handler: TypeAlias = Callable[
     [RemotingConnection, Command], Command | Awaitable[Command | None] | None
 ]
 """Handles a request: returns its answer, at once or later; None if it needs none. Raises
 RemotingError to refuse it, or FrameError for a body that it cannot read."""
+
+
+class NoAnswerRoomError(Exception):
+    """A handler makes no answer now: this other end, or all together, have too much to read.
+
+    The request is handed out again when that has changed.
+    """
 
 
 GroupHandler: TypeAlias = Callable[[Sequence[Request]], None]
@@ -48,14 +55,22 @@ class Dispatch:
         self._later: set[asyncio.Task[None]] = set()
 
     def handle(self, requests: Sequence[Request]) -> None:
-        """Handle requests that arrived together, and finish each with its answer."""
+        """Handle requests that arrived together, and finish each with its answer.
+
+        Those of a connection that has enough to read go back to it.
+        """
         groups: dict[int, list[Request]] = {}
+        late: dict[RemotingConnection, list[Request]] = {}
         for request in requests:
-            code = request.command.code
+            code, connection = request.command.code, request.connection
             if code in self._group_handlers:
                 groups.setdefault(code, []).append(request)
-            else:
+            elif connection.has_room and connection not in late:
                 self._handle_one(request)
+            else:
+                late.setdefault(connection, []).append(request)
+        for connection, left in late.items():
+            connection.put_back_first(left)
         for code, group in groups.items():
             try:
                 self._group_handlers[code](group)
@@ -89,6 +104,9 @@ class Dispatch:
     async def _finish_later(self, request: Request, later: Awaitable[Command | None]) -> None:
         try:
             answer = await later
+        except NoAnswerRoomError:
+            request.put_back()
+            return
         except Exception as error:  # noqa: BLE001 - one request must not end all others
             answer = self._refusal(request, error)
         _finish(request, answer)

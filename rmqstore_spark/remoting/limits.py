@@ -16,8 +16,8 @@ class Limits:
     Attributes:
         frame: most bytes of a frame with its length.
         connections: most connections of a server; others are closed at once.
-        held: most bytes of requests and answers in memory, over all connections of a server. The
-            connection that holds most is ended when there are more.
+        held: most bytes of requests in memory, over all connections of a server; and half of that
+            is the most of answers that the other ends do not read. See `room` and `answers`.
         connection_held: most bytes of requests of a connection that are being handled; with more,
             it is not read. Answers that its other end does not read stop it sooner.
         group: most requests, of all connections, that are handled before answers are written.

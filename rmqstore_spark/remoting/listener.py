@@ -32,7 +32,7 @@ class Home(Protocol):
     def log(self) -> PeerLog:
         """For lines about the other ends."""
 
-    def new_connection(self) -> asyncio.Protocol:
+    def new_connection(self) -> asyncio.BufferedProtocol:
         """Return the protocol of a new connection."""
 
     def has_room(self, opening: int, peer: str) -> bool:

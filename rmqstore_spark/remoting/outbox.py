@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,19 +19,34 @@ class Outbox:
 
     Attributes:
         stuck_since: the event loop's time since when the other end has not read; 0: it reads.
+        is_behind: whether the socket had not taken all that was given before, when it got more.
     """
 
     def __init__(self) -> None:
         self.stuck_since = 0.0
         self._parts: list[bytes] = []
         self._bytes = 0
+        self._given: deque[int] = deque()
+        self._given_bytes = 0
+        self.is_behind = False
         self._room = asyncio.Event()
         self._room.set()
 
-    @property
-    def held(self) -> int:
-        """Bytes that the transport does not have yet."""
-        return self._bytes
+    def held(self, unsent: int) -> int:
+        """Return how many bytes it keeps in memory.
+
+        A transport keeps all that it was given at once until the socket has taken the last of it.
+
+        Args:
+            unsent: bytes that the transport has not sent.
+        """
+        while self._given and self._given_bytes - self._given[0] >= unsent:
+            self._given_bytes -= self._given.popleft()
+        return self._bytes + self._given_bytes
+
+    def unread(self, unsent: int) -> int:
+        """Return how many bytes the socket has not taken; see `held`."""
+        return self._bytes + unsent
 
     @property
     def has_room(self) -> bool:
@@ -44,14 +60,18 @@ class Outbox:
         if self._bytes >= HIGH_WATER:
             self._room.clear()
 
-    def flush(self, transport: asyncio.WriteTransport) -> bool:
-        """Give everything to the transport; return whether there was anything."""
-        parts, self._parts, self._bytes = self._parts, [], 0
+    def flush(self, transport: asyncio.WriteTransport) -> int:
+        """Give everything to the transport; return how many bytes that was."""
+        parts, count = self._parts, self._bytes
         if parts:
+            self._parts, self._bytes = [], 0
+            self.is_behind = bool(self._given) and self.held(transport.get_write_buffer_size()) > 0
+            self._given.append(count)
+            self._given_bytes += count
             transport.writelines(parts)
         if not self.stuck_since:
             self._room.set()
-        return bool(parts)
+        return count
 
     def pause(self, now: float) -> None:
         """Take note that the other end does not read."""
@@ -67,6 +87,8 @@ class Outbox:
     def close(self) -> None:
         """Drop everything: nothing can be sent any more, and nobody has to wait."""
         self._parts, self._bytes = [], 0
+        self._given.clear()
+        self._given_bytes = 0
         self._room.set()
 
     async def wait_for_room(self) -> None:

@@ -1,4 +1,4 @@
-"""Holds the connections of its ports, and ends those that are idle, slow, or hold too much."""
+"""Holds the connections of its ports, and ends those that are idle or slow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.connection import RemotingConnection, Request, RequestService
+from rmqstore_spark.remoting.connection import (
+    RemotingConnection,
+    Request,
+    RequestService,
+    SharedBounds,
+)
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.listener import PortListener
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -38,11 +43,16 @@ class RemotingServer:
         self._service = service
         self._turns: Turns[Request] = Turns(service, limits.group)
         self._limits = limits
+        self._bounds = SharedBounds(limits)
         self._connections: dict[RemotingConnection, None] = {}
-        self._held = 0
         self._tls = tls
         self._listeners: list[PortListener] = []
         self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of requests and answers in memory."""
+        return self._bounds.room.used + self._bounds.answers.used
 
     async def start(self, host: str, port: int) -> str:
         """Begin to listen; again for one more port, which shares all bounds.
@@ -84,7 +94,7 @@ class RemotingServer:
 
     def new_connection(self) -> RemotingConnection:
         """Return a new connection."""
-        return RemotingConnection(self._service, self._turns, self._limits, self)
+        return RemotingConnection(self._service, self._turns, self._bounds, self)
 
     def has_room(self, opening: int, peer: str) -> bool:
         """Return whether there may be one more connection.
@@ -108,12 +118,6 @@ class RemotingServer:
             self._connections[connection] = None
         return has_room
 
-    def note(self, more: int) -> None:
-        """Take note that connections hold more, or fewer, bytes."""
-        self._held += more
-        if more > 0:
-            self._check_held()
-
     def remove(self, connection: RemotingConnection) -> None:
         """Remove a connection that has ended."""
         self._connections.pop(connection, None)
@@ -129,19 +133,3 @@ class RemotingServer:
             now = loop.time()
             for connection in list(self._connections):
                 connection.check_time(now)
-            self._check_held()
-
-    def _check_held(self) -> None:
-        """End the connection that holds most if all of them hold too much."""
-        if self._held <= self._limits.held:
-            return
-        # What a socket has taken since is not told: only the count says.
-        self._held += sum(connection.count() for connection in self._connections)
-        if self._held <= self._limits.held or not self._connections:
-            return
-        largest = max(self._connections, key=lambda each: each.holds)
-        self.log.warning(
-            largest.peer, "The connection of %s was ended: it holds %d bytes, and all connections "
-            "together more than %d.", escaped(largest.peer), largest.holds, self._limits.held,
-        )  # fmt: skip
-        largest.abort()

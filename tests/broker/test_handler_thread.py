@@ -13,10 +13,18 @@ from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
+from rmqstore_spark.remoting.dispatch import NoAnswerRoomError
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import Heard
 from tests.remoting.talking import run
+
+
+class _Connection:
+    """A connection, as far as the thread looks at it."""
+
+    is_open = True
+    has_answer_room = True
 
 
 class _Serving(Heard):
@@ -39,6 +47,47 @@ def test_only_so_many_requests_wait() -> None:
         released.set()
         assert (await first, await second) == (True, 2)
         assert await thread.run(int, "4") == 4
+        thread.close()
+
+    run(test())
+
+
+def test_connections_take_turns_and_the_one_with_most_makes_room() -> None:
+    async def test() -> None:
+        greedy, modest = _Connection(), _Connection()
+        handled: list[tuple[object, int]] = []
+
+        def handle(connection: RemotingConnection, request: Command) -> None:
+            handled.append((connection, request.opaque))
+
+        thread, released = HandlerThread("test", 6), threading.Event()
+        ask = thread.handler(handle)
+        blocked = thread.run(released.wait, 60)
+        many = [ask(greedy, Command(RequestCode.VIEW_MESSAGE_BY_ID, opaque=n)) for n in range(5)]
+        few = [ask(modest, Command(RequestCode.VIEW_MESSAGE_BY_ID, opaque=n)) for n in range(2)]
+        for newest in many[3:]:
+            with pytest.raises(RemotingError, match="OVERLOAD"):
+                await newest
+        with pytest.raises(RemotingError, match="OVERLOAD"):
+            ask(greedy, Command(RequestCode.VIEW_MESSAGE_BY_ID))
+        released.set()
+        await asyncio.gather(blocked, *many[:3], *few)
+        assert handled == [(greedy, 0), (modest, 0), (greedy, 1), (modest, 1), (greedy, 2)]
+        thread.close()
+
+    run(test())
+
+
+def test_nothing_is_handled_whose_answer_nobody_reads() -> None:
+    async def test() -> None:
+        deaf = _Connection()
+        deaf.has_answer_room = False
+        thread = HandlerThread("test", 6)
+        ask = thread.handler(lambda _, request: request.answer())
+        with pytest.raises(NoAnswerRoomError):
+            await ask(deaf, Command(RequestCode.QUERY_MESSAGE))
+        report = Command(RequestCode.UPDATE_CONSUMER_OFFSET)
+        assert (await ask(deaf, report)).code == 0  # progress counts in any case
         thread.close()
 
     run(test())

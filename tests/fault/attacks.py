@@ -31,7 +31,10 @@ from pyarrow import flight
 from tests.support.certificates import make_certificates
 from tests.support.processes.serving import StoreProcess, eventually
 
-__all__ = ["ATTACKS", "MOST_AFTER", "MOST_DURING", "Outcome", "Target", "attacked", "run"]
+__all__ = [
+    *("ATTACKS", "MOST_AFTER", "MOST_DURING", "Outcome", "Target", "attacked", "memory"),
+    *("memory_peak_begins", "run"),
+]
 
 MOST_DURING: Final = 600 << 20
 MOST_AFTER: Final = 400 << 20
@@ -470,20 +473,26 @@ class _Honest:
                 count += 1
 
 
-def _memory(pid: int, name: str) -> int:
+def memory_peak_begins(pid: int) -> None:
+    """Let the peak of a process's resident memory begin again."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def memory(pid: int, name: str) -> int:
+    """A figure of a process's memory in bytes, by its name in /proc/PID/status."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition(f"{name}:")[2].split()[0]) << 10
 
 
 def run(attack: Callable[[Target], str], target: Target) -> Outcome:
     """Do one attack, and look at the process and at an honest client meanwhile."""
-    Path(f"/proc/{target.pid}/clear_refs").write_text("5")  # the peak begins again
+    memory_peak_begins(target.pid)
     with _Honest(target) as honest:
         told = attack(target)
-    peak = _memory(target.pid, "VmHWM")
+    peak = memory(target.pid, "VmHWM")
     with suppress(AssertionError):
-        eventually(lambda: _memory(target.pid, "VmRSS") < MOST_AFTER, 10)
-    after = _memory(target.pid, "VmRSS")
+        eventually(lambda: memory(target.pid, "VmRSS") < MOST_AFTER, 10)
+    after = memory(target.pid, "VmRSS")
     latencies = sorted(honest.latencies)
     return Outcome(peak, after, len(latencies), honest.failed, latencies, told)
 

@@ -72,6 +72,12 @@ class Model:
             del known["by_id"][id_]
             self.sweep()
 
+    def lost(self, connection: str) -> set[str]:
+        return self.remove(lambda live: live.connection == connection)
+
+    def expire(self, since: float) -> set[str]:
+        return self.remove(lambda live: live.heard_at < since)
+
     def remove(self, is_gone: Callable[[Live], bool]) -> set[str]:
         gone = {address for address, live in self.live.items() if is_gone(live)}
         for address in gone:
@@ -199,11 +205,11 @@ def test_the_tables_answer_as_the_model(steps: list[Any]) -> None:
             model.unregister(name, id_, address)
         elif kind == "lost":
             gone = {live.broker.address for live in tables.lost(given_[0])}
-            assert gone == model.remove(lambda live, on=given_[0]: live.connection == on)
+            assert gone == model.lost(given_[0])
         elif kind == "expire":
             since = now - given_[0]
             gone = {live.broker.address for live in tables.expire(since)}
-            assert gone == model.remove(lambda live, since=since: live.heard_at < since)
+            assert gone == model.expire(since)
         elif kind == "write":
             name, may_write = given_
             count = tables.set_write_permission(name, may_write=may_write)

@@ -318,22 +318,6 @@ def test_too_many_connections_are_turned_away(caplog: pytest.LogCaptureFixture) 
     assert "turned away" in caplog.text
 
 
-def test_of_all_connections_the_one_that_holds_most_is_ended() -> None:
-    async def test() -> None:
-        service = TestService()
-        async with listening(service, held=3 << 20) as address:
-            small = await Peer.connect(address)
-            whole = request(ECHO, bytes(1 << 20))
-            await small.send(whole[:-1])
-            large = await Peer.connect(address)
-            large.send_some(request(ECHO, bytes(8 << 20))[:-1])
-            assert await large.ended()
-            await small.send(whole[-1:])
-            assert len((await small.commands(1))[0].body) == 1 << 20
-
-    run(test())
-
-
 def test_many_requests_on_many_connections() -> None:
     async def test() -> None:
         service = TestService()

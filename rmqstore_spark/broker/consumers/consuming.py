@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
 from rmqstore_spark.broker.consumers.waiting_pulls import Queue, WaitingPulls
 from rmqstore_spark.broker.worker import Worker, take_requests
-from rmqstore_spark.engine.queue_reader import Reading
+from rmqstore_spark.engine.queue_reader import Reading, TooLargeError
 from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
@@ -28,9 +28,16 @@ _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 100_000
 _LOOK_SECONDS: Final = 0.5
+_MOST_AT_ONCE: Final = 64
+"""Jobs that are taken together; all that come meanwhile wait for them."""
 _MOST_STEPS: Final = 16
 """How often a request without messages for it is read on at once, before it gets an answer."""
 _FAILED: Final = "the pull failed because of an error in the broker; its log says more"
+
+_MOST_WOKEN: Final = 256
+"""Requests that a message wakes and that are looked at together; all that come meanwhile wait."""
+_MORE: Final[Queue] = "", -1
+"""In place of a queue: there are more requests to look at."""
 
 _Job: TypeAlias = Request | RemotingConnection | Queue
 
@@ -45,11 +52,14 @@ class Consuming:
     """
 
     def __init__(self, pulls: Pulls) -> None:
-        self._at_work = threading.Lock()  # held by the thread that uses the next two
+        self._at_work = threading.Lock()  # held by the thread that uses the next four
         self._pulls = pulls
         self._waiting = WaitingPulls()
+        self._woken: dict[Pull, None] = {}
         self._looked = time.monotonic()
-        self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS)
+        self._worker: Worker[_Job] = Worker(
+            "rmqstore-pull", self, _LOOK_SECONDS, _owner, _MOST_AT_ONCE
+        )
         self._worker.start()
 
     @property
@@ -110,8 +120,14 @@ class Consuming:
                     self._waiting.remove(pull)
                     pull.request.drop()
         for queue in woken:
-            for pull in self._concerned(queue):
+            self._woken.update(dict.fromkeys(self._concerned(queue)))
+        for _ in range(min(len(self._woken), _MOST_WOKEN)):
+            pull = next(iter(self._woken))
+            del self._woken[pull]
+            if self._waiting.has(pull):
                 self._look_again(pull)
+        if self._woken:
+            self._worker.add((_MORE,))
         now = time.monotonic()
         if now - self._looked >= _LOOK_SECONDS:
             self._looked = now
@@ -129,6 +145,12 @@ class Consuming:
 
     def _take(self, request: Request, *, may_wait: bool = True) -> None:
         command = request.command
+        if not request.connection.is_open:
+            request.drop()
+            return
+        if not request.connection.reads_answers:
+            request.put_back()
+            return
         try:
             pull = self._pulls.accept(request)
             reading = self._pulls.read(pull, may_wait=may_wait)
@@ -136,6 +158,8 @@ class Consuming:
                 self._hold(pull, reading)
             else:
                 request.reply(self._pulls.answer(pull, reading))
+        except TooLargeError:
+            request.put_back()
         except RemotingError as error:
             request.reply(command.answer(error.code, error.remark))
         except (RmqStoreError, OSError) as error:
@@ -152,7 +176,7 @@ class Consuming:
             remark = f"{len(self._waiting)} requests wait for messages, as many as may"
             pull.request.reply(pull.request.command.answer(ResponseCode.SYSTEM_BUSY, remark))
             return
-        pull.ends = time.monotonic() + pull.hold_seconds
+        pull.ends = pull.request.arrived + pull.hold_seconds
         if not self._waiting.add(pull):
             pull.request.reply(self._pulls.answer(pull, reading))
         elif not connection.is_open:
@@ -174,6 +198,8 @@ class Consuming:
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a request that waits if there are messages for it now."""
+        if self._puts_back(pull):
+            return
         steps = 0
         reading = self._read(pull)
         while (
@@ -189,15 +215,30 @@ class Consuming:
     def _end(self, pulls: Iterable[Pull]) -> None:
         """Answer requests whose time is over."""
         for pull in pulls:
+            if self._puts_back(pull):
+                continue
             pull.offset = max(pull.offset, self._waiting.tested(pull.queue))
             reading = self._read(pull)
             if reading is not None:
                 self._finish(pull, reading)
 
+    def _puts_back(self, pull: Pull) -> bool:
+        """Return a request that waits to its connection, if that does not read its answers."""
+        connection = pull.request.connection
+        if connection.is_open and connection.reads_answers:
+            return False
+        self._waiting.remove(pull)
+        pull.request.put_back()
+        return True
+
     def _read(self, pull: Pull) -> Reading | None:
-        """Read messages for a request that waits; None if that failed, and it has its answer."""
+        """Read messages for a request that waits; None if it does not wait any more."""
         try:
             return self._pulls.read(pull)
+        except TooLargeError:
+            self._waiting.remove(pull)
+            pull.request.put_back()
+            return None
         except (RmqStoreError, OSError) as error:
             self._waiting.remove(pull)
             answer = pull.request.command.answer(ResponseCode.SYSTEM_ERROR, str(error))
@@ -207,3 +248,8 @@ class Consuming:
     def _finish(self, pull: Pull, reading: Reading) -> None:
         self._waiting.remove(pull)
         pull.request.reply(self._pulls.answer(pull, reading))
+
+
+def _owner(job: _Job) -> RemotingConnection | None:
+    """Return the connection that waits for a job."""
+    return job.connection if isinstance(job, Request) else None

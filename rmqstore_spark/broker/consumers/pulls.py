@@ -17,6 +17,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.spans import I4
+from rmqstore_spark.remoting.answers import LARGE
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
@@ -162,16 +163,21 @@ class Pulls:
     def read(self, pull: Pull, *, may_wait: bool = True) -> Reading:
         """Read messages for a request, from its offset on.
 
+        While all clients together have too much to read, only a few small ones are read.
+
         Args:
             pull: the request.
             may_wait: wait for the disk, and for other threads, if need be.
 
         Raises:
             BlockingIOError: it would have to wait, and may not.
+            TooLargeError: there is no room for the messages now.
         """
+        most_bytes = None if pull.request.connection.has_answer_room else LARGE
         return self._reader.read(
-            pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes, may_wait=may_wait
-        )
+            pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes,
+            may_wait=may_wait, most_bytes=most_bytes,
+        )  # fmt: skip
 
     def answer(self, pull: Pull, reading: Reading) -> Command:
         """Return the answer to a request."""

@@ -61,6 +61,10 @@ class WaitingPulls:
         """Return whether a request waits for messages of a queue."""
         return queue in self._queues
 
+    def has(self, pull: Pull) -> bool:
+        """Return whether a request waits."""
+        return pull in self._tags
+
     def is_full(self, connection: RemotingConnection) -> bool:
         """Return whether no more requests may wait: at all, or of a connection."""
         return len(self) >= _MOST or len(self._of.get(connection, ())) >= _MOST_OF_ONE

@@ -12,7 +12,10 @@ from typing import Final
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command, decode_header
 
-__all__ = ["MAX_FRAME", "MAX_HEADER", "FrameReader", "encode_frame", "frame_parts"]
+__all__ = [
+    *("HEAD_BYTES", "MAX_FRAME", "MAX_HEADER", "FrameReader", "command_of", "encode_frame"),
+    *("frame_parts", "frame_size"),
+]
 
 MAX_FRAME: Final = 1 << 24
 """Most bytes of a frame with its length, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
@@ -21,6 +24,9 @@ MAX_HEADER: Final = 1 << 18
 JSON may write as six."""
 
 _HEAD: Final = struct.Struct(">iI")
+_MARK: Final = struct.Struct(">I")
+HEAD_BYTES: Final = _HEAD.size
+"""Bytes at the front of a frame that say how long it is, and its header."""
 
 
 def frame_parts(command: Command) -> tuple[bytes, bytes]:
@@ -46,6 +52,42 @@ def encode_frame(command: Command) -> bytes:
         FrameError: the command does not fit a frame.
     """
     return b"".join(frame_parts(command))
+
+
+def frame_size(data: memoryview, at: int, most: int) -> int:
+    """Return how many bytes a frame has, with its length.
+
+    Args:
+        data: has HEAD_BYTES of it, or more.
+        at: where it begins.
+        most: most bytes that it may have.
+
+    Raises:
+        FrameError: it is longer, or its lengths do not fit each other.
+    """
+    length, mark = _HEAD.unpack_from(data, at)
+    header = mark & 0xFFFFFF
+    if not 4 <= length <= most - 4:
+        raise FrameError(f"a frame's length is {length}; it is from 4 to {most - 4} bytes")
+    if header > length - 4 or header > MAX_HEADER:
+        raise FrameError(
+            f"a header's length is {header} in a frame of {length} bytes; the most are {MAX_HEADER}"
+        )
+    return 4 + int(length)
+
+
+def command_of(frame: memoryview) -> Command:
+    """Return the command in a frame that is complete, and whose size was checked.
+
+    Raises:
+        FrameError: its header is none.
+    """
+    (mark,) = _MARK.unpack_from(frame, 4)
+    body = HEAD_BYTES + (mark & 0xFFFFFF)
+    command = decode_header(mark >> 24, frame[HEAD_BYTES:body].tobytes())
+    command.body = frame[body:].tobytes()
+    command.size = len(frame)
+    return command
 
 
 class FrameReader:
@@ -79,19 +121,12 @@ class FrameReader:
         at = 0
         with memoryview(whole or data) as view:
             try:
-                while len(view) - at >= _HEAD.size:
-                    length, mark = _HEAD.unpack_from(view, at)
-                    size = mark & 0xFFFFFF
-                    self._check(length, size)
-                    end = at + 4 + length
+                while len(view) - at >= HEAD_BYTES:
+                    end = at + frame_size(view, at, self._max_frame)
                     if len(view) < end:
                         break
-                    body = at + _HEAD.size + size
-                    command = decode_header(mark >> 24, view[at + _HEAD.size : body].tobytes())
-                    command.body = view[body:end].tobytes()
-                    command.size = end - at
+                    found.append(command_of(view[at:end]))
                     at = end
-                    found.append(command)
             except FrameError as wrong:
                 error = wrong
         if error is not None:
@@ -101,14 +136,3 @@ class FrameReader:
         else:
             whole += data[at:]
         return found, error
-
-    def _check(self, length: int, header: int) -> None:
-        if not 4 <= length <= self._max_frame - 4:
-            raise FrameError(
-                f"a frame's length is {length}; it is from 4 to {self._max_frame - 4} bytes"
-            )
-        if header > length - 4 or header > MAX_HEADER:
-            raise FrameError(
-                f"a header's length is {header} in a frame of {length} bytes; the most are "
-                f"{MAX_HEADER}"
-            )

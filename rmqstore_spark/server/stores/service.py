@@ -34,6 +34,11 @@ class StoreService(ABC):
         """Where RocketMQ's clients connect, as host:port; None if none are served."""
         return None
 
+    @property
+    def broker_held(self) -> int:
+        """Bytes of requests and answers of RocketMQ's clients in memory."""
+        return 0
+
     @abstractmethod
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         """Start what works besides the calls of clients, once those can come.

@@ -153,6 +153,11 @@ class WriterService(StoreService):
         master = replication.master if replication is not None else None
         return master.address if master is not None else None
 
+    @property
+    def broker_held(self) -> int:
+        """Bytes of requests and answers of RocketMQ's clients in memory."""
+        return 0 if self._broker is None else self._broker.held
+
     def start(self, endpoints: Sequence[Endpoint]) -> None:
         """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.
 
