@@ -66,6 +66,10 @@ class BrokerNames:
     def __getitem__(self, name: str) -> Addresses:
         return self._brokers[name]
 
+    def get(self, name: str) -> Addresses | None:
+        """Return the addresses of a broker by name; None if there is none."""
+        return self._brokers.get(name)
+
     def address(self, name: str, id_: int) -> str | None:
         """Return the address of a broker by name and id; None if there is none."""
         known = self._brokers.get(name)

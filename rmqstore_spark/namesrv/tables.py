@@ -247,7 +247,7 @@ class RouteTables:
 
     def members(self, cluster: str, name: str) -> bytes:
         """Return the processes of a broker name as JSON (GetBrokerMemberGroupResponseBody)."""
-        known = self._brokers[name] if name in self._brokers else None
+        known = self._brokers.get(name)
         found = {} if known is None or known.cluster != cluster else _broker_data(name, known)
         told = {"brokerAddrs": {}, "brokerName": name, "cluster": cluster, **found}
         return dump_body({"brokerMemberGroup": told})
