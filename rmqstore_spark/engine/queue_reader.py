@@ -66,7 +66,7 @@ class Reading:
     is_far: bool = False
 
 
-class TooLargeError(Exception):
+class NoRoomForReadingError(Exception):
     """The messages that were asked for have more bytes than the caller takes now."""
 
 
@@ -115,7 +115,7 @@ class QueueReader:
 
         Raises:
             BlockingIOError: it would have to wait, and may not.
-            TooLargeError: the messages have more bytes than the caller takes. None was read.
+            NoRoomForReadingError: the messages have more bytes than the caller takes. None was read.
         """
         least, end = self.range(topic, queue_id)
         if not end:
@@ -143,7 +143,7 @@ class QueueReader:
             status = "MESSAGE_WAS_REMOVING" if is_wanted else "NO_MATCHED_MESSAGE"
             return Reading(status, after, least, end, is_far=is_far)
         if most_bytes is not None and int(sizes[:taken].sum()) > most_bytes:
-            raise TooLargeError
+            raise NoRoomForReadingError
         try:
             data, _ = log.read_spans(places[:taken], sizes[:taken], may_wait=may_wait)
         except SegmentExpiredError:

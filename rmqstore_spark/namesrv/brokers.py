@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.namesrv.registration import BrokerId, DataVersion
 
-__all__ = ["Addresses", "BrokerNames", "LiveBroker", "LiveBrokers"]
+__all__ = ["BrokerNames", "LiveBroker", "LiveBrokers", "MemberAddresses"]
 
 
 @dataclass
-class Addresses:
+class MemberAddresses:
     """The addresses of a broker's master and slaves, by id."""
 
     cluster: str
@@ -47,7 +47,7 @@ class BrokerNames:
     """The addresses of brokers by name, and the names by cluster."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, Addresses] = {}
+        self._brokers: dict[str, MemberAddresses] = {}
         self._clusters: dict[str, dict[str, None]] = {}
         self._names_at: dict[str, dict[str, None]] = {}
         self._clusters_of: dict[str, dict[str, None]] = {}
@@ -63,10 +63,10 @@ class BrokerNames:
     def __contains__(self, name: str) -> bool:
         return name in self._brokers
 
-    def __getitem__(self, name: str) -> Addresses:
+    def __getitem__(self, name: str) -> MemberAddresses:
         return self._brokers[name]
 
-    def get(self, name: str) -> Addresses | None:
+    def get(self, name: str) -> MemberAddresses | None:
         """Return the addresses of a broker by name; None if there is none."""
         return self._brokers.get(name)
 
@@ -83,7 +83,7 @@ class BrokerNames:
         """Add a broker, or change its address or id; return whether anything has changed."""
         known = self._brokers.get(broker.name)
         if known is None:
-            known = self._brokers[broker.name] = Addresses(broker.cluster)
+            known = self._brokers[broker.name] = MemberAddresses(broker.cluster)
         names = self._clusters.setdefault(broker.cluster, {})
         is_new = broker.name not in names
         names[broker.name] = None

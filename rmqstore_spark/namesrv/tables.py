@@ -13,7 +13,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.namesrv.answers import AnswerCache
-from rmqstore_spark.namesrv.brokers import Addresses, BrokerNames, LiveBroker, LiveBrokers
+from rmqstore_spark.namesrv.brokers import BrokerNames, LiveBroker, LiveBrokers, MemberAddresses
 from rmqstore_spark.namesrv.registration import BrokerId, DataVersion, Registration
 from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
@@ -337,6 +337,6 @@ class RouteTables:
         return found
 
 
-def _broker_data(name: str, known: Addresses) -> dict[str, Any]:
+def _broker_data(name: str, known: MemberAddresses) -> dict[str, Any]:
     by_id = {str(id_): known.by_id[id_] for id_ in sorted(known.by_id)}
     return {"brokerAddrs": by_id, "brokerName": name, "cluster": known.cluster}

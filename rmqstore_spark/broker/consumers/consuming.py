@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
 from rmqstore_spark.broker.consumers.waiting_pulls import Queue, WaitingPulls
 from rmqstore_spark.broker.worker import Worker, take_requests
-from rmqstore_spark.engine.queue_reader import Reading, TooLargeError
+from rmqstore_spark.engine.queue_reader import NoRoomForReadingError, Reading
 from rmqstore_spark.errors import RemotingError, RmqStoreError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
@@ -158,7 +158,7 @@ class Consuming:
                 self._hold(pull, reading)
             else:
                 request.reply(self._pulls.answer(pull, reading))
-        except TooLargeError:
+        except NoRoomForReadingError:
             request.put_back()
         except RemotingError as error:
             request.reply(command.answer(error.code, error.remark))
@@ -235,7 +235,7 @@ class Consuming:
         """Read messages for a request that waits; None if it does not wait any more."""
         try:
             return self._pulls.read(pull)
-        except TooLargeError:
+        except NoRoomForReadingError:
             self._waiting.remove(pull)
             pull.request.put_back()
             return None

@@ -171,7 +171,7 @@ class Pulls:
 
         Raises:
             BlockingIOError: it would have to wait, and may not.
-            TooLargeError: there is no room for the messages now.
+            NoRoomForReadingError: there is no room for the messages now.
         """
         most_bytes = None if pull.request.connection.has_answer_room else LARGE
         return self._reader.read(
