@@ -115,7 +115,7 @@ class QueueReader:
 
         Raises:
             BlockingIOError: it would have to wait, and may not.
-            NoRoomForReadingError: the messages have more bytes than the caller takes. None was read.
+            NoRoomForReadingError: the messages have more bytes than the caller takes.
         """
         least, end = self.range(topic, queue_id)
         if not end:
