@@ -84,7 +84,7 @@ class Outcome(NamedTuple):
     Attributes:
         peak, after: resident bytes of the process, at most and 10 s later.
         puts: of the honest client.
-        failed: what failed of them.
+        failed: what failed of them: a status of the process, or the beginning of an error.
         latencies: seconds of each put, ascending.
         told: what the attack has to say.
     """
@@ -468,7 +468,7 @@ class _Honest:
                         self._stop.wait(0.01)
                     _quietly(writer.close)
             except (flight.FlightError, pa.ArrowException, StopIteration) as error:
-                self.failed.append(str(error)[:120])
+                self.failed.append(str(error).partition(":")[0])
                 self.latencies.append(time.monotonic() - begin)
                 count += 1
 

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +44,8 @@ MOST_AFTER: Final = 400 << 20
 
 _MIB: Final = 1 << 20
 _TIMEOUT: Final = 3.0
+"""Seconds after which an honest client gives up."""
+
 _SEND, _PULL, _QUERY, _VIEW, _HEARTBEAT = 310, 11, 12, 33, 34
 _ALL_TOPICS, _REGISTER, _ROUTE, _TOPIC_LIST = 21, 103, 105, 206
 _GROUP: Final = {"consumerGroup": "honest"}
@@ -138,12 +140,11 @@ def register_frame(number: int, topics: Sequence[str]) -> bytes:
 
 
 class Line:
-    """A connection that asks and waits for its answer."""
+    """A connection that asks and waits for its answer, so many seconds at most."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, seconds: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), _TIMEOUT)
-        self._socket.settimeout(_TIMEOUT)
+        self._socket = socket.create_connection((host, int(port)), seconds)
 
     def ask(self, data: bytes) -> tuple[int, dict[str, Any], int]:
         """Send a request; returns code, fields and length of the body of its answer."""
@@ -256,14 +257,13 @@ def pulls_of_the_gone(ports: Ports) -> None:
 
 def held_pulls(ports: Ports) -> None:
     """200 connections wait with 64 pulls each for a message of 4 MiB, and do not read it."""
-    line = Line(ports.broker)
-    end = int(line.ask(pull_frame("large", 0))[1]["maxOffset"])
-    asked = pull_frame("large", end, hold_ms=60_000) * 64
-    with _opened(ports.broker, ports.count(200), asked):
-        time.sleep(1)
-        line.ask(send_frame(bytes(4_000_000), "large"))
-        time.sleep(ports.seconds)
-    line.close()
+    with closing(Line(ports.broker)) as line:
+        end = int(line.ask(pull_frame("large", 0))[1]["maxOffset"])
+        asked = pull_frame("large", end, hold_ms=60_000) * 64
+        with _opened(ports.broker, ports.count(200), asked):
+            time.sleep(1)
+            line.ask(send_frame(bytes(4_000_000), "large"))
+            time.sleep(ports.seconds)
 
 
 def unread_queries(ports: Ports) -> None:
@@ -282,11 +282,10 @@ def unread_tables(ports: Ports) -> None:
 
 def unread_lists(ports: Ports) -> None:
     """200 connections ask the name server 2,000 times for all 50,000 topics, and read nothing."""
-    line = Line(ports.name_server)
-    line.ask(register_frame(1, [f"topic-{n:06}" for n in range(50_000)]))
-    with _opened(ports.name_server, ports.count(200), frame(_TOPIC_LIST, {}) * 2000):
-        time.sleep(ports.seconds)
-    line.close()
+    with closing(Line(ports.name_server)) as line:
+        line.ask(register_frame(1, [f"topic-{n:06}" for n in range(50_000)]))
+        with _opened(ports.name_server, ports.count(200), frame(_TOPIC_LIST, {}) * 2000):
+            time.sleep(ports.seconds)
 
 
 def large_registrations(ports: Ports) -> None:
@@ -294,10 +293,8 @@ def large_registrations(ports: Ports) -> None:
 
     def register(number: int) -> None:
         names = [f"topic-{number}-{n:06}" for n in range(50_000)]
-        with suppress(OSError):
-            line = Line(ports.name_server)
+        with suppress(OSError), closing(Line(ports.name_server)) as line:
             line.ask(register_frame(number + 2, names))
-            line.close()
 
     threads = [
         threading.Thread(target=register, args=(number,)) for number in range(ports.count(100))
@@ -310,14 +307,10 @@ def large_registrations(ports: Ports) -> None:
 
 def leaving_brokers(ports: Ports) -> None:
     """1,000 brokers with 400 topics of their own leave the name server at once."""
-    count = ports.count(1000)
-    held = []
-    for number in range(count):
-        line = Line(ports.name_server)
-        line.ask(register_frame(number + 2, [f"topic-{number}-{n:06}" for n in range(400)]))
-        held.append(line)
-    for line in held:
-        line.close()
+    with ExitStack() as held:
+        for number in range(ports.count(1000)):
+            line = held.enter_context(closing(Line(ports.name_server)))
+            line.ask(register_frame(number + 2, [f"topic-{number}-{n:06}" for n in range(400)]))
     time.sleep(ports.seconds / 4)
 
 
@@ -365,7 +358,7 @@ class _Honest:
             for request in self._requests:
                 begin = time.monotonic()
                 try:
-                    line = line or Line(self._address)
+                    line = line or Line(self._address, _TIMEOUT)
                     code = line.ask(request)[0]
                     if code:
                         self.failed.append(f"code {code}")
@@ -426,15 +419,13 @@ def serving(folder: Path, scale: float = 1.0) -> Iterator[Ports]:
     ):
         pids = process.ready()["pid"], names.process.pid
         ports = Ports(f"127.0.0.1:{port}", names.address, pids, scale)
-        line = Line(ports.broker)
-        for topic, size in (("large", 4_000_000), ("small", 1024), ("orders", 1024)):
-            assert line.ask(send_frame(bytes(size), topic, keys="k"))[0] == 0
-        assert line.ask(pull_frame("small", 0))[0] == 0
-        line.close()
-        brokers = Line(ports.name_server)
-        brokers.ask(register_frame(0, ["known"]))
-        yield ports
-        brokers.close()
+        with closing(Line(ports.broker)) as line:
+            for topic, size in (("large", 4_000_000), ("small", 1024), ("orders", 1024)):
+                assert line.ask(send_frame(bytes(size), topic, keys="k"))[0] == 0
+            assert line.ask(pull_frame("small", 0))[0] == 0
+        with closing(Line(ports.name_server)) as brokers:
+            brokers.ask(register_frame(0, ["known"]))
+            yield ports
         assert process.process.poll() is None, process.output
         assert names.process.poll() is None, names.log
 
