@@ -55,7 +55,10 @@ lint: $(INSTALLED) ## Check style, words, types and imports
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
 	@$(PY) -m tools.words
-	@$(PY) -m mypy --no-error-summary
+	@# NumPy for Python 3.10 ends at 2.2, whose types say less than the code relies on.
+	@if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
+		then $(PY) -m mypy --no-error-summary; \
+		else echo "Types are checked with Python 3.11 or newer only." >&2; fi
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
 
 .PHONY: bench
@@ -86,6 +89,7 @@ $(INSTALLED): setup.py pyproject.toml tools/venv.sh $(wildcard rmqstore_spark/la
 	@echo "Installing into $(VENV) (the first time this takes some minutes) ..."
 	@# editable_mode: Spark lists the folders of sys.path for its sources; the newer way of
 	@# installing has none there.
-	@$(PY) -m pip install --quiet --editable '.[dev]' --config-settings editable_mode=compat
+	@# use-pep517: pip would warn of the older way in which packages without wheels are built.
+	@$(PY) -m pip install --quiet --use-pep517 --editable '.[dev]' --config-settings editable_mode=compat
 	@$(PY) -c "import rmqstore_spark.layout.kernel"  # says so where it could not be compiled
 	@touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -160,8 +161,8 @@ def client_kills(
         lives, done = make(cluster), [f"seed {seed}"]
         try:
             _rounds(cluster, lives, count, seed, done)
-        except BaseException as error:
-            error.add_note(", ".join(done))
+        except BaseException:
+            sys.stderr.write(", ".join(done) + "\n")
             raise
         outcome = lives.compare()
         tally.add(outcome)
