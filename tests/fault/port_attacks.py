@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import socket
+import ssl
 import struct
 import sys
 import tempfile
@@ -20,11 +21,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.fault.attacks import memory, memory_peak_begins
 from tests.namesrv.serving import NamesrvProcess
+from tests.support.certificates import make_certificates
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, eventually
 
@@ -58,12 +61,14 @@ class Ports(NamedTuple):
         broker, name_server: `host:port`.
         pids: of the two processes.
         scale: how much of an attack there is; 1 is all of it.
+        tls: what clients use, if they use TLS.
     """
 
     broker: str
     name_server: str
     pids: tuple[int, int]
     scale: float
+    tls: ssl.SSLContext | None = None
 
     def count(self, number: int) -> int:
         """So many of something, in the scale of this run."""
@@ -73,6 +78,22 @@ class Ports(NamedTuple):
     def seconds(self) -> float:
         """How long what is opened is held."""
         return 20 * self.scale
+
+    def connect(self, address: str, seconds: float) -> socket.socket:
+        """Connect to one of the two, for operations that take so long at most."""
+        host, _, port = address.rpartition(":")
+        plain = socket.create_connection((host, int(port)), seconds)
+        if self.tls is None:
+            return plain
+        try:
+            return self.tls.wrap_socket(plain, server_hostname=host)
+        except OSError:
+            plain.close()
+            raise
+
+    def line(self, address: str, seconds: float = 60.0) -> closing[Line]:
+        """A connection that asks and waits for its answers."""
+        return closing(Line(self.connect(address, seconds)))
 
 
 class PortOutcome(NamedTuple):
@@ -140,11 +161,10 @@ def register_frame(number: int, topics: Sequence[str]) -> bytes:
 
 
 class Line:
-    """A connection that asks and waits for its answer, so many seconds at most."""
+    """A connection that asks and waits for its answer."""
 
-    def __init__(self, address: str, seconds: float = 60.0) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), seconds)
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
 
     def ask(self, data: bytes) -> tuple[int, dict[str, Any], int]:
         """Send a request; returns code, fields and length of the body of its answer."""
@@ -172,14 +192,13 @@ class Line:
 
 
 @contextmanager
-def _opened(address: str, count: int, data: bytes) -> Iterator[list[socket.socket]]:
+def _opened(ports: Ports, address: str, count: int, data: bytes) -> Iterator[list[socket.socket]]:
     """Connections on which something was sent, as far as it is taken."""
-    host, _, port = address.rpartition(":")
     with ExitStack() as held:
         opened = []
         for _ in range(count):
             with suppress(OSError):
-                one = held.enter_context(socket.create_connection((host, int(port)), 10))
+                one = held.enter_context(ports.connect(address, 10))
                 one.setblocking(False)
                 opened.append(one)
         _send_on(opened, data)
@@ -196,7 +215,7 @@ def _send_on(opened: Sequence[socket.socket], data: bytes, seconds: float = 2.0)
             try:
                 left[one] = at + one.send(data[at : at + _MIB])
                 is_blocked = False
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 continue
             except OSError:
                 del left[one]
@@ -218,21 +237,21 @@ def half_registrations(ports: Ports) -> None:
 
 
 def _half(ports: Ports, address: str, whole: bytes) -> None:
-    with _opened(address, ports.count(1000), whole[: len(whole) // 2]):
+    with _opened(ports, address, ports.count(1000), whole[: len(whole) // 2]):
         time.sleep(ports.seconds)
 
 
 def half_small_sends(ports: Ports) -> None:
     """4,000 connections send a message of 64 KiB each to the broker, but for the last byte."""
     whole = send_frame(bytes(64 << 10))
-    with _opened(ports.broker, ports.count(4000), whole[:-1]):
+    with _opened(ports, ports.broker, ports.count(4000), whole[:-1]):
         time.sleep(ports.seconds)
 
 
 def slow_sends(ports: Ports) -> None:
     """400 connections begin messages of 4 MiB, and send a byte now and then."""
     whole = send_frame(bytes(4 * _MIB))
-    with _opened(ports.broker, ports.count(400), whole[: 1 << 16]) as opened:
+    with _opened(ports, ports.broker, ports.count(400), whole[: 1 << 16]) as opened:
         until = time.monotonic() + ports.seconds
         while time.monotonic() < until:
             _send_on(opened, b"x", 0.1)
@@ -242,7 +261,7 @@ def slow_sends(ports: Ports) -> None:
 def unread_pulls(ports: Ports) -> None:
     """40 connections ask 3,000 times for a message of 4 MiB each, and read nothing."""
     asked = pull_frame("large", 0) * 3000
-    with _opened(ports.broker, ports.count(40), asked):
+    with _opened(ports, ports.broker, ports.count(40), asked):
         time.sleep(ports.seconds)
 
 
@@ -251,16 +270,16 @@ def pulls_of_the_gone(ports: Ports) -> None:
     asked = pull_frame("large", 0) * 3000
     until = time.monotonic() + ports.seconds
     while time.monotonic() < until:
-        with _opened(ports.broker, ports.count(40), asked):
+        with _opened(ports, ports.broker, ports.count(40), asked):
             pass
 
 
 def held_pulls(ports: Ports) -> None:
     """200 connections wait with 64 pulls each for a message of 4 MiB, and do not read it."""
-    with closing(Line(ports.broker)) as line:
+    with ports.line(ports.broker) as line:
         end = int(line.ask(pull_frame("large", 0))[1]["maxOffset"])
         asked = pull_frame("large", end, hold_ms=60_000) * 64
-        with _opened(ports.broker, ports.count(200), asked):
+        with _opened(ports, ports.broker, ports.count(200), asked):
             time.sleep(1)
             line.ask(send_frame(bytes(4_000_000), "large"))
             time.sleep(ports.seconds)
@@ -270,21 +289,21 @@ def unread_queries(ports: Ports) -> None:
     """40 connections ask 500 times for all messages with a key, and read nothing."""
     ext = {"topic": "large", "key": "k", "maxNum": "64", "beginTimestamp": "0",
            "endTimestamp": str(1 << 62)}  # fmt: skip
-    with _opened(ports.broker, ports.count(40), frame(_QUERY, ext) * 500):
+    with _opened(ports, ports.broker, ports.count(40), frame(_QUERY, ext) * 500):
         time.sleep(ports.seconds)
 
 
 def unread_tables(ports: Ports) -> None:
     """40 connections ask the broker 2,000 times for all topics, and read nothing."""
-    with _opened(ports.broker, ports.count(40), frame(_ALL_TOPICS, {}) * 2000):
+    with _opened(ports, ports.broker, ports.count(40), frame(_ALL_TOPICS, {}) * 2000):
         time.sleep(ports.seconds)
 
 
 def unread_lists(ports: Ports) -> None:
     """200 connections ask the name server 2,000 times for all 50,000 topics, and read nothing."""
-    with closing(Line(ports.name_server)) as line:
+    with ports.line(ports.name_server) as line:
         line.ask(register_frame(1, [f"topic-{n:06}" for n in range(50_000)]))
-        with _opened(ports.name_server, ports.count(200), frame(_TOPIC_LIST, {}) * 2000):
+        with _opened(ports, ports.name_server, ports.count(200), frame(_TOPIC_LIST, {}) * 2000):
             time.sleep(ports.seconds)
 
 
@@ -293,7 +312,7 @@ def large_registrations(ports: Ports) -> None:
 
     def register(number: int) -> None:
         names = [f"topic-{number}-{n:06}" for n in range(50_000)]
-        with suppress(OSError), closing(Line(ports.name_server)) as line:
+        with suppress(OSError), ports.line(ports.name_server) as line:
             line.ask(register_frame(number + 2, names))
 
     threads = [
@@ -309,7 +328,7 @@ def leaving_brokers(ports: Ports) -> None:
     """1,000 brokers with 400 topics of their own leave the name server at once."""
     with ExitStack() as held:
         for number in range(ports.count(1000)):
-            line = held.enter_context(closing(Line(ports.name_server)))
+            line = held.enter_context(ports.line(ports.name_server))
             line.ask(register_frame(number + 2, [f"topic-{number}-{n:06}" for n in range(400)]))
     time.sleep(ports.seconds / 4)
 
@@ -336,9 +355,10 @@ PORT_ATTACKS: Final[Sequence[Callable[[Ports], None]]] = (
 class _Honest:
     """A client that asks the same now and then, on a connection that it opens again if it must."""
 
-    def __init__(self, address: str, requests: Sequence[bytes]) -> None:
+    def __init__(self, ports: Ports, address: str, requests: Sequence[bytes]) -> None:
         self.latencies: list[float] = []
         self.failed: list[str] = []
+        self._ports = ports
         self._address = address
         self._requests = requests
         self._stop = threading.Event()
@@ -353,24 +373,23 @@ class _Honest:
         self._thread.join()
 
     def _run(self) -> None:
-        line: Line | None = None
+        requests = cycle(self._requests)
         while not self._stop.is_set():
-            for request in self._requests:
-                begin = time.monotonic()
-                try:
-                    line = line or Line(self._address, _TIMEOUT)
-                    code = line.ask(request)[0]
-                    if code:
-                        self.failed.append(f"code {code}")
-                except OSError as error:
-                    self.failed.append(f"{type(error).__name__}: {error}")
-                    if line is not None:
-                        line.close()
-                    line = None
-                self.latencies.append(time.monotonic() - begin)
-                self._stop.wait(0.01)
-        if line is not None:
-            line.close()
+            begin = time.monotonic()
+            try:
+                with self._ports.line(self._address, _TIMEOUT) as line:
+                    while not self._stop.is_set():
+                        code = line.ask(next(requests))[0]
+                        self._note(begin, f"code {code}" if code else "")
+                        begin = time.monotonic()
+            except OSError as error:
+                self._note(begin, f"{type(error).__name__}: {error}")
+
+    def _note(self, begin: float, failure: str) -> None:
+        self.latencies.append(time.monotonic() - begin)
+        if failure:
+            self.failed.append(failure)
+        self._stop.wait(0.01)
 
 
 def attack_ports(how: Callable[[Ports], None], ports: Ports) -> PortOutcome:
@@ -379,9 +398,9 @@ def attack_ports(how: Callable[[Ports], None], ports: Ports) -> PortOutcome:
         memory_peak_begins(pid)
     sends = [send_frame(os.urandom(1024))] * 9 + [send_frame(os.urandom(256 << 10))]
     honest = [
-        _Honest(ports.broker, sends),
-        _Honest(ports.broker, [pull_frame("small", 0)]),
-        _Honest(ports.name_server, [frame(_ROUTE, {"topic": "known"})]),
+        _Honest(ports, ports.broker, sends),
+        _Honest(ports, ports.broker, [pull_frame("small", 0)]),
+        _Honest(ports, ports.name_server, [frame(_ROUTE, {"topic": "known"})]),
     ]
     with ExitStack() as at_work:
         for one in honest:
@@ -400,12 +419,13 @@ def attack_ports(how: Callable[[Ports], None], ports: Ports) -> PortOutcome:
 
 
 @contextmanager
-def serving(folder: Path, scale: float = 1.0) -> Iterator[Ports]:
+def serving(folder: Path, scale: float = 1.0, tls: bool = False) -> Iterator[Ports]:
     """A broker and a name server to attack.
 
     Args:
         folder: for their files.
         scale: see `Ports`.
+        tls: whether clients use TLS.
     """
     port = free_port()
     settings = [
@@ -413,17 +433,24 @@ def serving(folder: Path, scale: float = 1.0) -> Iterator[Ports]:
         "--set=vipListenPort=0",
         "--set=mappedFileSizeCommitLog=1073741824",
     ]
+    of_names, context = [], None
+    if tls:
+        made = make_certificates(folder / "certificates")
+        cert, key = made.server_cert, made.server_key
+        settings += [f"--set=tlsServerCertPath={cert}", f"--set=tlsServerKeyPath={key}"]
+        of_names += [f"--set=tlsCertPath={cert}", f"--set=tlsKeyPath={key}"]
+        context = ssl.create_default_context(cafile=made.ca)
     with (
         StoreProcess(folder / "store", folder, *settings) as process,
-        NamesrvProcess(folder) as names,
+        NamesrvProcess(folder, *of_names) as names,
     ):
         pids = process.ready()["pid"], names.process.pid
-        ports = Ports(f"127.0.0.1:{port}", names.address, pids, scale)
-        with closing(Line(ports.broker)) as line:
+        ports = Ports(f"127.0.0.1:{port}", names.address, pids, scale, context)
+        with ports.line(ports.broker) as line:
             for topic, size in (("large", 4_000_000), ("small", 1024), ("orders", 1024)):
                 assert line.ask(send_frame(bytes(size), topic, keys="k"))[0] == 0
             assert line.ask(pull_frame("small", 0))[0] == 0
-        with closing(Line(ports.name_server)) as brokers:
+        with ports.line(ports.name_server) as brokers:
             brokers.ask(register_frame(0, ["known"]))
             yield ports
         assert process.process.poll() is None, process.output
@@ -435,6 +462,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fault.port_attacks")
     parser.add_argument("--only", action="append", default=[], help="the name of an attack")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--tls", action="store_true", help="all clients use TLS")
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where the store goes")
     given = parser.parse_args()
     out = sys.stdout.write
@@ -444,7 +472,7 @@ def main() -> None:
             continue
         with (
             tempfile.TemporaryDirectory(dir=given.folder) as folder,
-            serving(Path(folder), given.scale) as ports,
+            serving(Path(folder), given.scale, given.tls) as ports,
         ):
             found = attack_ports(how, ports)
         told = " | ".join(f"{found.latency(share) * 1000:.0f}" for share in (0.5, 0.99, 1.0))
