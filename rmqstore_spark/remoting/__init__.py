@@ -15,6 +15,7 @@ turns        what arrived in a turn of the event loop is one group, over all con
 connection   a connection: counts what requests hold until they are finished; asks, and waits
 dispatch     gives each request, or all of a turn with the same code, to a handler
 tls          which connections use TLS, and with which certificates
+tls_session  TLS on a server's connection, with buffers that connections share
 listener     accepts connections, plain and TLS on one port
 server       has the connections of a port, and ends those that are idle, slow or too many
 client       connects, again if it must, and asks

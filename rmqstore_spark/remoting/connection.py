@@ -469,8 +469,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
-        if hasattr(transport, "set_read_buffer_limits"):  # TLS: what is not decrypted yet
-            transport.set_read_buffer_limits(high=1)
         self.peer = address_text(transport.get_extra_info("peername"))
         self._room.opened()
         if self._registry is not None and not self._registry.admit(self):

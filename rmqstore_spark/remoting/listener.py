@@ -16,6 +16,7 @@ from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
+from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer
 
 __all__ = ["Home", "PortListener"]
 
@@ -61,6 +62,7 @@ class PortListener:
         self._server: asyncio.Server | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._received = received_buffer()
 
     async def start(self, host: str, port: int) -> str:
         """Begin to listen.
@@ -143,10 +145,7 @@ class PortListener:
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             first = await asyncio.wait_for(_first_byte(accepted), self._limits.idle_seconds)
             if first == HANDSHAKE:
-                await loop.connect_accepted_socket(
-                    self._home.new_connection, accepted, ssl=self._tls.context,
-                    ssl_handshake_timeout=self._limits.frame_seconds,
-                )  # fmt: skip
+                await self._open_tls(accepted)
                 return
             if first and self._tls.mode is TlsMode.PERMISSIVE:
                 await loop.connect_accepted_socket(self._home.new_connection, accepted)
@@ -166,6 +165,21 @@ class PortListener:
             accepted.close()
             raise
         accepted.close()
+
+    async def _open_tls(self, accepted: socket.socket) -> None:
+        context, home, received = self._tls.context, self._home, self._received
+        assert context is not None  # noqa: S101  # the mode is not DISABLED
+        _, session = await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: TlsSession(context, home.new_connection, received), accepted
+        )
+        try:
+            await asyncio.wait_for(session.begun, self._limits.frame_seconds)
+        except asyncio.TimeoutError as error:
+            session.abort()
+            raise ConnectionError("the handshake took too long") from error
+        except asyncio.CancelledError:
+            session.abort()
+            raise
 
 
 async def _first_byte(accepted: socket.socket) -> bytes:

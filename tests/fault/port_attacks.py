@@ -38,7 +38,9 @@ __all__ = [
     "PortOutcome",
     "Ports",
     "attack_ports",
+    "half_small_sends",
     "serving",
+    "unread_pulls",
 ]
 
 MOST_DURING: Final = 600 << 20

@@ -14,9 +14,12 @@ from tests.fault.port_attacks import (
     MOST_AFTER,
     MOST_DURING,
     PORT_ATTACKS,
+    PortOutcome,
     Ports,
     attack_ports,
+    half_small_sends,
     serving,
+    unread_pulls,
 )
 
 pytestmark = pytest.mark.fault
@@ -30,7 +33,17 @@ def test_an_attack_takes_little_memory_and_keeps_nobody_out(
     tmp_path: Path, how: Callable[[Ports], None]
 ) -> None:
     with serving(tmp_path, SCALE) as ports:
-        found = attack_ports(how, ports)
+        require_harmless(attack_ports(how, ports))
+
+
+@pytest.mark.threat("Resource limits")
+@pytest.mark.parametrize("how", [half_small_sends, unread_pulls], ids=lambda how: how.__name__)
+def test_tls_takes_little_more(tmp_path: Path, how: Callable[[Ports], None]) -> None:
+    with serving(tmp_path, SCALE, tls=True) as ports:
+        require_harmless(attack_ports(how, ports))
+
+
+def require_harmless(found: PortOutcome) -> None:
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER
     assert found.asked > 10 * len(found.failed)  # on a machine that is busy with others

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -103,9 +104,9 @@ class Peer:
         self._frames = FrameReader()
 
     @classmethod
-    async def connect(cls, address: str) -> Peer:
+    async def connect(cls, address: str, tls: ssl.SSLContext | None = None) -> Peer:
         host, port = address.split(":")
-        return cls(*await asyncio.open_connection(host, int(port), limit=1 << 16))
+        return cls(*await asyncio.open_connection(host, int(port), limit=1 << 16, ssl=tls))
 
     async def send(self, data: bytes) -> None:
         self._writer.write(data)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -180,6 +182,52 @@ def test_garbage_silence_and_goodbyes_before_a_session_cost_nothing(
 
     run(test())
     assert "turned away" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_bodies_of_all_sizes_pass_also_to_a_peer_that_reads_late(
+    certificates: Certificates,
+) -> None:
+    sizes = [0, 1, 1000, *range(16_300, 16_400, 9), 65_535, 65_536, 262_144, 1 << 20, 9_000_001]
+    bodies = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+
+    async def test() -> None:
+        async with serving(certificates, TlsMode.ENFORCING) as (address, _):
+            peer = await Peer.connect(address, client_context(certificates.ca))
+            for body in bodies:
+                peer.send_some(request(ECHO, body))
+            assert [each.body for each in await peer.commands(len(bodies))] == bodies
+
+    run(test())
+
+
+def test_a_request_before_a_farewell_is_answered(certificates: Certificates) -> None:
+    async def test() -> None:
+        async with serving(certificates, TlsMode.ENFORCING) as (address, service):
+            peer = await Peer.connect(address, client_context(certificates.ca))
+            peer.send_some(request(ECHO, b"x"))
+            assert (await peer.commands(1))[0].body == b"x"
+            peer.close()
+            await until(lambda: service.closed_count == 1)
+
+    run(test())
+
+
+def test_garbage_within_a_session_ends_it(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with serving(certificates, TlsMode.ENFORCING) as (address, service):
+            host, port = address.split(":")
+            plain = await asyncio.to_thread(socket.create_connection, (host, int(port)), 30)
+            context = client_context(certificates.ca)
+            with await asyncio.to_thread(context.wrap_socket, plain, server_hostname=host) as tls:
+                await until(lambda: len(service.connections) == 1)
+                os.write(tls.fileno(), b"not a record of TLS")
+                await until(lambda: service.closed_count == 1)
+            assert await _echo(address, context) == b"x"
+
+    run(test())
     assert "Traceback" not in caplog.text
 
 
