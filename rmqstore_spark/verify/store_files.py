@@ -74,7 +74,7 @@ def check_segments(
         )  # fmt: skip
     for start, end in segments.gaps:
         place = ", ".join(segments.folders), None
-        findings.error(kind, place, f"no file holds the log from {start} to {end}")
+        findings.error(kind, place, f"no file holds what is from {start} to {end}")
     for segment in segments:
         if segment.start % size or segment.start % unit:
             findings.error(

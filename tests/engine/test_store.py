@@ -812,6 +812,15 @@ def test_what_is_removed_at_a_start_is_not_found_through_a_link(
         assert in_queues(tmp_path / "s") == {("T", 0): [b"a"]}
 
 
+def test_a_folder_among_the_files_of_a_queue_is_named(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        store.put_batch(messages([b"a"]))
+    folder = tmp_path / "s" / "consumequeue" / "T" / "0" / f"{6_000_000:020}"
+    folder.mkdir()
+    with pytest.raises(OptionError, match=f"{folder} is a folder .* Move it out of"):
+        StoreWriter.open(tmp_path / "s", config())
+
+
 def test_the_disks_use_is_looked_at_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

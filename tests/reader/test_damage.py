@@ -299,7 +299,8 @@ def test_a_file_named_as_if_it_lay_within_another(
         stray.write_bytes(b"\xff" * 120)
     assert check(tiny, wanted) == len(wanted)
     for stray in strays:
-        assert f"Skipped {stray}: it overlaps the part of the log that" in caplog.text
+        said = next(text for text in caplog.messages if text.startswith(f"Skipped {stray}: "))
+        assert "holds the same part" in said
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 23, 24, 100, 5000])

@@ -212,6 +212,11 @@ def _files(folder: str) -> list[tuple[int, int]]:
                     f"{entry.path} is a link to {os.readlink(entry.path)}. Put the file itself in "
                     "its place."
                 )
+            if start is not None and entry.is_dir():
+                raise OptionError(
+                    f"{entry.path} is a folder with the name of a queue's file. Move it out of "
+                    f"{folder}."
+                )
             if start is None or not entry.is_file():
                 return []
             size = entry.stat().st_size

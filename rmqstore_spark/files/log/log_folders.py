@@ -137,9 +137,7 @@ def _without_overlaps(files: Sequence[Segment]) -> tuple[list[Segment], list[Ski
         if last is None or file.start >= last.end:
             kept.append(file)
         elif last.size == usual or (file.size != usual and file.end <= last.end):
-            inner.append(
-                Skipped(file.path, f"it overlaps the part of the log that {last.path} holds")
-            )
+            inner.append(Skipped(file.path, f"{last.path} holds the same part"))
         else:
             kept.append(file)
     return kept, inner
