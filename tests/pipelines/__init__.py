@@ -1,6 +1,7 @@
 """Tests of the jobs.
 
-running      runs a job in this process; `processes` runs one in its own
+running      runs a job in this process; `processes` runs one in its own, and kills it there;
+             `half_backfill` is one that is killed within its work
 replaying    what the tests of replays share
 lakehouse    tables of Delta and Iceberg, and who reads them
 

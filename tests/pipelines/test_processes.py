@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,8 @@ import pytest
 from pyspark import cloudpickle
 
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.half_backfill import FINISHED
+from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment, kill_when, submit
 from tests.pipelines.running import data_files, read_back, run_backfill
 from tests.support.stores.expected import backed_rows, queue_key
 
@@ -33,31 +32,19 @@ def test_a_killed_backfill_goes_on(golden: Golden, tmp_path: Path) -> None:
         str(golden("basic") / "store"), str(tmp_path / "out"),
         "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
     ]  # fmt: skip
-    running = subprocess.Popen(
-        [sys.executable, "-m", "jobs.backfill", *arguments],
-        cwd=ROOT, env=environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
     attempts = tmp_path / "out" / "_backfill" / "attempts"
-    try:
-        while len(list(attempts.glob("*.json"))) < 5:
-            assert running.poll() is None
-            time.sleep(0.005)
-    finally:
-        # The driver, its JVM and all: as when a machine fails.
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
+    kill_when(
+        lambda: len(list(attempts.glob("*.json"))) == FINISHED,
+        "tests.pipelines.half_backfill", arguments,
+    )  # fmt: skip
     assert data_files(tmp_path / "out") == []
 
-    submitted = subprocess.run(
-        [SPARK_SUBMIT, "--master", "local[2]", str(ROOT / "jobs" / "backfill.py"), *arguments],
-        cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert submitted.returncode == 0, submitted.stderr
-    assert "pieces are already finished" in submitted.stdout
+    said = submit("backfill", arguments, tmp_path)
+    assert f"\n{FINISHED} of " in f"\n{said}"
+    assert "pieces are already finished" in said
     expected = [r for r in backed_rows(golden("basic")) if not r["topic"].startswith("%")]
     assert list(map(queue_key, read_back(tmp_path / "out"))) == list(map(queue_key, expected))
-    assert f"{len(expected):,} rows of 8 queue(s), as many as planned" in submitted.stdout
+    assert f"{len(expected):,} rows of 8 queue(s), as many as planned" in said
 
 
 @pytest.mark.slow

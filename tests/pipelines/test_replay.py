@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from rmqstore_spark.pipelines import pacing
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.replay import JOB, main, replay
-from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.processes import kill_when, submit
 from tests.pipelines.replaying import LIVE_ROWS, found, wanted
 from tests.pipelines.running import run_backfill
 
@@ -39,24 +34,7 @@ def run(session: SparkSession, *command: str) -> int:
     return run_job(lambda: replay(session, JOB.parse(list(command))))
 
 
-@contextmanager
-def killed_after(target: Served, commits: int) -> Iterator[None]:
-    """Kill a store process once its store holds this many commits, while the body runs."""
-    over = threading.Event()
-
-    def kill() -> None:
-        while target.commits() < commits:
-            if over.wait(0.001):
-                return
-        target.process.kill()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+Start = Callable[[str], "Served"]
 
 
 @pytest.fixture
@@ -65,17 +43,35 @@ def target(serve: Callable[..., Served]) -> Served:
     return serve("target")
 
 
+@pytest.fixture
+def target_until(serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Start the process of an empty store that gets no further than a failpoint, once."""
+
+    def start(failpoint: str) -> Served:
+        with monkeypatch.context() as patch:
+            patch.setenv("RMQSTORE_FAILPOINT", failpoint)
+            return serve("target")
+
+    return start
+
+
 @pytest.mark.fault
 @pytest.mark.spark_versions
+@pytest.mark.parametrize("place", ["commit.before_write", "commit.after_sync"])
 def test_a_store_that_is_killed_meanwhile(
-    golden: Golden, session: SparkSession, target: Served, tmp_path: Path, capsys: Capture
+    golden: Golden,
+    session: SparkSession,
+    target_until: Start,
+    tmp_path: Path,
+    capsys: Capture,
+    place: str,
 ) -> None:
+    target = target_until(f"{place}:2")
     command = [
         str(golden("live") / "store"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
         "--maxOffsetsPerTrigger", "400", "--write", "retries=0",
     ]  # fmt: skip
-    with killed_after(target, 1):
-        assert run(session, *command) == 1
+    assert run(session, *command) == 1
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 1
     assert said.err.startswith("error: ")
@@ -83,7 +79,7 @@ def test_a_store_that_is_killed_meanwhile(
 
     target.restart()
     assert run(session, *command) == 0
-    # The interrupted batch may have been committed or not; if not, it was repeated.
+    # The interrupted batch was committed or not, by the place; if not, it is repeated.
     assert found(target, COPIES) == wanted(golden("live"), "r_")
     assert run(session, *command) == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
@@ -122,22 +118,24 @@ def test_parquet_at_a_rate_and_again(
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize("place", ["commit.before_write", "commit.after_sync"])
 def test_a_store_that_is_killed_while_parquet_is_replayed(
     golden: Golden,
     session: SparkSession,
-    target: Served,
+    target_until: Start,
     tmp_path: Path,
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
+    place: str,
 ) -> None:
     monkeypatch.setattr(pacing, "_ROWS_AT_ONCE", 450)
+    target = target_until(f"{place}:2")
     run_backfill(golden("live") / "store", tmp_path / "lake")
     command = [
         str(tmp_path / "lake" / "topic=LiveTopic"), target.endpoint, "--parquet", *MAP,
         "--checkpoint", str(tmp_path / "c"), "--write", "retries=0",
     ]  # fmt: skip
-    with killed_after(target, 1):
-        assert run(session, *command) == 1
+    assert run(session, *command) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
     target.restart()
     assert run(session, *command) == 0
@@ -153,32 +151,19 @@ def test_a_store_that_is_killed_while_parquet_is_replayed(
 @pytest.mark.slow
 @pytest.mark.fault
 def test_a_killed_job_goes_on_by_spark_submit(
-    golden: Golden, target: Served, tmp_path: Path
+    golden: Golden, target_until: Start, tmp_path: Path
 ) -> None:
+    target = target_until("commit.before_write:3:stop")
     arguments = [
         str(golden("live") / "store"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
         "--maxOffsetsPerTrigger", "200",
     ]  # fmt: skip
-    running = subprocess.Popen(
-        [sys.executable, "-m", "jobs.replay", *arguments],
-        cwd=ROOT, env=environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        while target.commits() < 2:
-            assert running.poll() is None
-            time.sleep(0.005)
-    finally:
-        # The driver, its JVM and all: as when a machine fails.
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
-    assert target.commits() < 5
-    submitted = subprocess.run(
-        [SPARK_SUBMIT, "--master", "local[2]", str(ROOT / "jobs" / "replay.py"), *arguments],
-        cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert submitted.returncode == 0, submitted.stderr
-    assert f"message(s) replayed to {target.endpoint}" in submitted.stdout
+    store = psutil.Process(target.process.pid)
+    kill_when(lambda: store.status() == psutil.STATUS_STOPPED, "jobs.replay", arguments)
+    store.resume()  # the batch that was under way may be committed yet, and no other
+    assert target.commits() in (2, 3)
+    said = submit("replay", arguments, tmp_path)
+    assert f"message(s) replayed to {target.endpoint}" in said
     assert found(target, COPIES) == wanted(golden("live"), "r_")
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,8 +12,9 @@ from chispa import assert_df_equality
 
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks
+from tests.pipelines.half_backfill import FINISHED
 from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
-from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
+from tests.pipelines.processes import kill_when, submit
 from tests.pipelines.running import run_backfill
 from tests.pipelines.test_backfill_spark import comparable
 from tests.support.stores.expected import backed_rows, queue_key
@@ -68,27 +64,15 @@ def test_a_killed_program_goes_on(lake: LakeHouse, golden: Golden, tmp_path: Pat
         str(golden("basic") / "store"), *lake.arguments,
         "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
     ]  # fmt: skip
-    running = subprocess.Popen(
-        [sys.executable, "-m", "jobs.backfill", *arguments],
-        cwd=ROOT, env=environment(), start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    kill_when(
+        lambda: len(list(lake.data.glob("_backfill/*/attempts/*.json"))) == FINISHED,
+        "tests.pipelines.half_backfill", arguments,
     )  # fmt: skip
-    try:
-        while len(list(lake.data.glob("_backfill/*/attempts/*.json"))) < 5:
-            assert running.poll() is None
-            time.sleep(0.005)
-    finally:
-        # The driver, its JVM and all: as when a machine fails.
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
     assert len(lake.read()) == 0
 
-    submitted = subprocess.run(
-        [SPARK_SUBMIT, "--master", "local[2]", str(ROOT / "jobs" / "backfill.py"), *arguments],
-        cwd=tmp_path, env=environment(), check=False, capture_output=True, text=True,
-    )  # fmt: skip
-    assert submitted.returncode == 0, submitted.stderr
-    assert "pieces are already finished" in submitted.stdout
+    said = submit("backfill", arguments, tmp_path)
+    assert f"\n{FINISHED} of " in f"\n{said}"
+    assert "pieces are already finished" in said
     expected = [r for r in backed_rows(golden("basic")) if not r["topic"].startswith("%")]
     assert list(map(queue_key, rows_of(lake.read()))) == list(map(queue_key, expected))
     assert lake.commits() == 1

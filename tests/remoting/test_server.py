@@ -119,6 +119,7 @@ def test_a_request_that_is_not_answered_in_time_fails_and_its_answer_is_dropped(
         async with talking(service) as client:
             with pytest.raises(ServiceError, match=r"request 2 within 0\.0\d+ s"):
                 await client.ask(Command(HOLD), 0.05)
+            await until(lambda: service.held)  # it may arrive later than its time was over
             held = service.held[0]
             held.reply(held.command.answer(body=b"late"))
             assert (await client.ask(Command(ECHO, body=b"next"))).body == b"next"
@@ -223,17 +224,31 @@ def test_a_client_that_goes_between_request_and_answer_is_forgotten() -> None:
     run(test())
 
 
-def test_an_idle_connection_is_closed_and_one_in_use_is_not() -> None:
+def test_an_idle_connection_is_closed() -> None:
     async def test() -> None:
-        service = TestService()
-        async with listening(service, idle_seconds=0.5) as address:
+        async with listening(TestService(), idle_seconds=0.3) as address:
+            assert await (await Peer.connect(address)).ended()
+
+    run(test())
+
+
+def test_a_connection_in_use_is_not_idle() -> None:
+    """Looked at when the other one has been idle for too long, and this one a moment less."""
+
+    async def test() -> None:
+        service, now = TestService(), asyncio.get_running_loop().time
+        limits = Limits()
+        async with listening(service) as address, await RemotingClient.connect(address) as used:
             idle = await Peer.connect(address)
-            async with await RemotingClient.connect(address) as used:
-                ended = asyncio.create_task(idle.ended())
-                while not ended.done():
-                    await used.ask(Command(ECHO))
-                    await asyncio.sleep(0.02)
-                assert used.is_open
+            await until(lambda: len(service.connections) == 2)
+            connected = now()
+            await until(lambda: now() > connected + 0.01)
+            await used.ask(Command(ECHO))
+            for connection in list(service.connections):
+                connection.check_time(connected + limits.idle_seconds + 0.005)
+            assert await idle.ended()
+            await used.ask(Command(ECHO))
+            assert used.is_open
 
     run(test())
 

@@ -165,7 +165,7 @@ def test_garbage_silence_and_goodbyes_before_a_session_cost_nothing(
     certificates: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
-        bounds = Limits(idle_seconds=0.5, frame_seconds=0.5, connections=10)
+        bounds = Limits(idle_seconds=0.5, frame_seconds=0.5)
         async with serving(certificates, TlsMode.PERMISSIVE, limits=bounds) as (address, service):
             gone = await Peer.connect(address)
             gone.close()
@@ -174,14 +174,13 @@ def test_garbage_silence_and_goodbyes_before_a_session_cost_nothing(
             assert await garbage.ended()
             half = await Peer.connect(address)
             await half.send(b"\x16\x03\x01")
-            silent = [await Peer.connect(address) for _ in range(15)]  # five are turned away
+            silent = [await Peer.connect(address) for _ in range(15)]
             for peer in (half, *silent):
                 assert await peer.ended()
             assert not service.closed_count
             assert await _echo(address, client_context(certificates.ca)) == b"x"
 
     run(test())
-    assert "turned away" in caplog.text
     assert "Traceback" not in caplog.text
 
 
@@ -229,6 +228,21 @@ def test_garbage_within_a_session_ends_it(
 
     run(test())
     assert "Traceback" not in caplog.text
+
+
+def test_those_that_are_silent_before_a_session_count_as_connections(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        bounds = Limits(connections=10)
+        async with serving(certificates, TlsMode.PERMISSIVE, limits=bounds) as (address, service):
+            silent = [await Peer.connect(address) for _ in range(15)]
+            for peer in silent[10:]:
+                assert await peer.ended()
+            assert not service.connections
+
+    run(test())
+    assert "turned away" in caplog.text
 
 
 def test_files_that_are_no_certificates_are_said_in_words(
