@@ -112,6 +112,22 @@ def broker_call(address: str, **limits: Any) -> object:
 CALLS: list[Callable[..., object]] = [store_call, names_call, two_names_call, broker_call]
 
 
+class AtOnce:
+    """In place of `threading`: timers that do not wait, so none is late on a busy machine."""
+
+    class Timer:
+        daemon = False
+
+        def __init__(self, _seconds: float, work: Callable[[], None]) -> None:
+            self._work = work
+
+        def start(self) -> None:
+            self._work()
+
+        def cancel(self) -> None:
+            """Do nothing: it is over."""
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("call", CALLS)
 def test_what_never_answered_is_given_up(
@@ -121,6 +137,7 @@ def test_what_never_answered_is_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(contact, "_QUIET", 0.05)
+    monkeypatch.setattr(contact, "threading", AtOnce)
     with (
         place(form) as address,
         caplog.at_level(logging.WARNING, "rmqstore_spark"),
@@ -131,6 +148,16 @@ def test_what_never_answered_is_given_up(
     assert address.partition(":")[0] in str(caught.value)
     assert f"{address}" in caplog.text.partition("Waiting for")[2]
     assert "connectTimeout" in caplog.text
+
+
+def test_what_is_waited_for_is_told_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(contact, "_QUIET", 0.01)
+    with contact.FirstContact("the process", LONG) as waiting:
+        waiting.because("It is silent.")
+        eventually(lambda: "Waiting for the process" in caplog.text)
+    assert "yet. It is silent. Giving up after 600 s" in caplog.text
 
 
 @pytest.mark.parametrize("form", ["refused", "unknown"])

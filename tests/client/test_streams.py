@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.processes.serving import Served, block_of, eventually, served
+from tests.support.waiting import PATIENCE
 
 STREAMS_THREADS = ("rmqstore-watch", "rmqstore-acknowledgements")
 
@@ -81,17 +81,21 @@ def test_a_client_that_still_writes_when_it_is_refused_learns_why(
     written, take = threading.Event(), BlockStream._take
 
     def take_late(stream: BlockStream, lane: Any) -> None:
-        written.wait(2)
+        written.wait(PATIENCE)
         take(stream, lane)
 
     monkeypatch.setattr(BlockStream, "_take", take_late)
-    block, end = block_of([b"a"]), time.monotonic() + 0.5
+    block = block_of([b"a"])
 
     def put(client: StoreClient) -> None:
         with client.put_stream() as stream:
-            while time.monotonic() < end:  # the store refuses the first after 20 ms
+            try:
                 stream.send(block)
-            written.set()
+                eventually(lambda: here.store.stats()["putFailures"]["OS_PAGECACHE_BUSY"])
+                for _ in range(1000):
+                    stream.send(block)
+            finally:
+                written.set()
             stream.drain()
 
     busy = pytest.raises(RefusedError, match="busy")

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from tests.fault.remote import RemoteWriter, serve
 from tests.fault.rounds.service import cut_connections, lost_answers, service_kills
 from tests.fault.traces import is_traced, why_no_strace
 from tests.support.processes.ports import free_port
-from tests.support.processes.serving import eventually
+from tests.support.processes.serving import StoreProcess, eventually
 
 pytestmark = pytest.mark.fault
 
@@ -49,21 +50,30 @@ def test_stopped_for_longer_than_its_clients_wait(tmp_path: Path, what: str) -> 
         writer.commit(60)
         drawn = random.Random(what)
         for _ in range(2):
-            timer = threading.Timer(drawn.uniform(0, 0.02), process.signal, [signal.SIGSTOP])
-            going_on = threading.Timer(2.0, process.signal, [signal.SIGCONT])
-            failures = writer.failures
-            timer.start()
-            going_on.start()
-            while writer.failures == failures and going_on.is_alive():
+            holding = threading.Thread(
+                target=hold_up, args=(process, writer, drawn.uniform(0, 0.02))
+            )
+            holding.start()
+            while holding.is_alive():
                 (writer.put if what == "put" else writer.commit)(400)
-            timer.join()
-            going_on.join()
+            holding.join()
             eventually(partial(is_running, process.endpoint))
             writer.commit(7)
         assert writer.failures > 0
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
     claims.check(store)
+
+
+def hold_up(process: StoreProcess, writer: RemoteWriter, after_s: float) -> None:
+    """Stop a process at a random moment, until its client has waited for too long."""
+    time.sleep(after_s)
+    process.signal(signal.SIGSTOP)
+    failures = writer.failures
+    try:
+        eventually(lambda: writer.failures > failures, 120)
+    finally:
+        process.signal(signal.SIGCONT)
 
 
 @pytest.mark.skipif(bool(why_no_strace()), reason=why_no_strace())

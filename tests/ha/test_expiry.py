@@ -15,8 +15,6 @@ from tests.ha.peers import PlainSlave, caught_up, following, mastering
 from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually
 
-_PATIENCE_MS = 1000
-
 
 def later() -> int:
     """A time after all messages: milliseconds since the epoch."""
@@ -32,11 +30,22 @@ def expired(store: StoreWriter) -> int:
     return int(store.stats()["commitLogMinOffset"])
 
 
+class Times:
+    """The seconds that pass for segments in use."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    times = Times()
+    monkeypatch.setattr("rmqstore_spark.engine.expiry.uses.time", times)
     sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 6000}
-    settings = {**sizes, "redelete_hanged_file_interval": _PATIENCE_MS}
+    settings = {**sizes, "redelete_hanged_file_interval": 1000}
     block = [bytes(100_000)] * 10
     with mastering(tmp_path, **settings) as (store, master), PlainSlave(master.address) as slave:
         slave.report(1)
@@ -48,6 +57,7 @@ def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
         store.expire(before)
         eventually(lambda: "reads the segment" in store.expirable(before).remark)
         assert store.stats()["commitLogMinOffset"] < last
+        times.now += 1.0
         eventually(lambda: store.stats()["commitLogMinOffset"] == last)
         assert slave.is_closed()
         eventually(lambda: "has expired" in caplog.text)

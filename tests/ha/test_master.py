@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import threading
@@ -146,18 +147,26 @@ def test_a_flood_of_reports_and_of_connections_is_bounded(tmp_path: Path) -> Non
             assert received(slave, len(log))[1] == log[1:]
 
 
-def test_a_slave_that_neither_reads_nor_reports_is_dropped(tmp_path: Path) -> None:
+def test_a_slave_that_neither_reads_nor_reports_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with mastering(tmp_path, ha_housekeeping_interval=200) as (store, master):
         filled(store, 1)
-        with PlainSlave(master.address):
-            eventually(lambda: len(store.slaves) == 1)
+        with PlainSlave(master.address) as slave:
+            assert slave.is_closed()
             eventually(lambda: len(store.slaves) == 0)
+    assert len(endings(caplog)) == 1
+    assert re.search(r"it (sent nothing for|reported nothing)", endings(caplog)[0])
 
 
 @pytest.mark.parametrize("how", ["closed", "killed", "silent", "half connected"])
-def test_a_slave_that_has_gone_holds_nothing(tmp_path: Path, how: str) -> None:
+def test_a_slave_that_has_gone_holds_nothing(
+    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Neither its connection nor a segment, though no other slave comes."""
-    with mastering(tmp_path, ha_housekeeping_interval=500) as (store, master):
+    leaves = how in ("closed", "killed")
+    patience = 3_600_000 if leaves else 1500  # who leaves is not waited for
+    with mastering(tmp_path, ha_housekeeping_interval=patience) as (store, master):
         log = filled(store)
         before = len(open_segments(store))
         port = int(master.address.rpartition(":")[2])
@@ -165,19 +174,26 @@ def test_a_slave_that_has_gone_holds_nothing(tmp_path: Path, how: str) -> None:
         if how != "half connected":
             for slave in slaves:
                 slave.report(1)
+            for slave in slaves:  # what was sent is there, even if the slave was given up since
                 received(slave, len(log))
+        if leaves:
             assert len(open_segments(store)) >= before + len(slaves)
-        eventually(lambda: len(connections_at(port)) == len(slaves))
-        if how in ("closed", "killed"):
-            for slave in slaves:
-                if how == "killed":  # its system resets the connection
-                    linger = struct.pack("ii", 1, 0)
-                    slave.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                slave.connection.close()
+            assert len(connections_at(port)) == len(slaves)
+        for slave in slaves if leaves else ():
+            if how == "killed":  # its system resets the connection
+                linger = struct.pack("ii", 1, 0)
+                slave.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            slave.connection.close()
+        eventually(lambda: len(endings(caplog)) == len(slaves))
         eventually(lambda: not connections_at(port))
         eventually(lambda: len(open_segments(store)) == before)
         for slave in slaves:
             slave.connection.close()
+
+
+def endings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What a master has said of connections that it ended."""
+    return [one for one in caplog.messages if one.startswith("The connection of the slave")]
 
 
 def connections_at(port: int) -> list[object]:

@@ -38,7 +38,13 @@ def written(path: Path, name: str, count: int = 40) -> bytes:
         return log_bytes(path, 0, store.published_end)
 
 
-def test_a_partition_longer_than_each_timeout_loses_nothing(tmp_path: Path) -> None:
+_UNHELD = (PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE)
+"""The messages are stored here only. Which of both depends on whether a slave is connected."""
+
+
+def test_a_partition_longer_than_each_timeout_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     given = {"ha_housekeeping_interval": 600, "ha_send_heartbeat_interval": 50}
     sync = {**given, "broker_role": "SYNC_MASTER", "slave_timeout": 100}
     counts = {**given, "ha_acknowledge": "true"}
@@ -50,14 +56,13 @@ def test_a_partition_longer_than_each_timeout_loses_nothing(tmp_path: Path) -> N
         ):
             eventually(lambda: store.put(rows_block([b"before"])).ok)
             between.hold()
-            timed_out = store.put(rows_block([b"first"]))
-            assert timed_out.status is PutStatus.FLUSH_SLAVE_TIMEOUT
-            eventually(lambda: len(store.slaves) == 0)
-            alone = store.put(rows_block([b"later"]))
-            assert alone.status is PutStatus.SLAVE_NOT_AVAILABLE
+            first = store.put(rows_block([b"first"]))
+            assert first.status in _UNHELD
+            eventually(lambda: "ends: it sent nothing for" in caplog.text)  # the master gave it up
+            assert store.put(rows_block([b"later"])).status in _UNHELD
             made = between.connections
             eventually(lambda: between.connections > made)  # the follower gave this one up, too
-            assert copy.replica.end < timed_out.end_offset
+            assert copy.replica.end < first.end_offset
             between.release()
             eventually(lambda: store.put(rows_block([b"after"])).ok)
             end = store.published_end
@@ -118,7 +123,7 @@ def test_a_slave_that_reports_and_reads_nothing_holds_up_nobody(
     tmp_path: Path, sends: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It repeats a report, or sends its first one byte by byte, which asks for the last segment."""
-    given = {"ha_housekeeping_interval": 500, "mapped_file_size_commit_log": 16 << 20}
+    given = {"ha_housekeeping_interval": 2000, "mapped_file_size_commit_log": 16 << 20}
     block = rows_block([bytes(100_000)] * 10)
     ended = threading.Event()
     with (

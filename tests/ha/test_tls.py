@@ -154,8 +154,7 @@ def test_a_handshake_that_ends_anywhere_or_never_costs_nothing(
     tmp_path: Path, given: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
     hello = greeting(given)
-    settings = theirs(given, ha_housekeeping_interval=500)
-    with mastering(tmp_path / "master", **settings) as (store, master):
+    with mastering(tmp_path / "master", **theirs(given)) as (_, master):
         cuts = [0, 1, 5, 60, len(hello) - 1, len(hello)]
         for size in cuts:
             with PlainSlave(master.address) as slave:
@@ -167,6 +166,8 @@ def test_a_handshake_that_ends_anywhere_or_never_costs_nothing(
                 slave.connection.sendall(said)
                 assert slave.is_closed()
         assert caplog.text.count("its TLS handshake failed") >= len(cuts)
+    settings = theirs(given, ha_housekeeping_interval=500)
+    with mastering(tmp_path / "master", **settings) as (store, master):
         with PlainSlave(master.address) as silent, PlainSlave(master.address) as half:
             half.connection.sendall(hello[:60])
             assert silent.is_closed()

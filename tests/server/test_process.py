@@ -23,6 +23,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.process import serve
 from tests.support.processes.serving import StoreProcess, block_of, eventually
+from tests.support.waiting import PATIENCE
 
 SYNC = "--set=flushDiskType=SYNC_FLUSH"
 
@@ -96,7 +97,7 @@ def test_a_signal_that_another_thread_takes_wakes_the_main_thread(tmp_path: Path
     def tell() -> bool:
         eventually(is_waiting)
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        if ended.wait(5):
+        if ended.wait(PATIENCE):
             return True
         os.kill(os.getpid(), signal.SIGTERM)  # or the test would not end
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -249,11 +248,14 @@ def test_a_call_that_is_given_up_leaves_nothing(here: Served) -> None:
 
 @pytest.mark.threat("Resource limits")
 def test_a_sender_that_others_wait_for_loses_its_room(
-    here: Served, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.flight.inbox._GRACE_SECONDS", 0.2)
     size = 30 << 20
-    with ExitStack() as opened:
+    with (
+        served(tmp_path / "store", stream_idle_timeout=3_600_000) as here,  # else they lose it too
+        ExitStack() as opened,
+    ):
         for _ in range(8):  # more than there is room for
             peer = opened.enter_context(Peer(here).greet())
             peer.call(1, "DoExchange")
@@ -263,9 +265,7 @@ def test_a_sender_that_others_wait_for_loses_its_room(
         eventually(lambda: here.server.room.large.is_contended)
         with StoreClient(here.endpoint) as client, client.put_stream() as stream:
             block = block_of([bytes(1000)] * 3000)  # more than 1 MiB: it needs the same room
-            begin = time.monotonic()
             assert stream.put(block).is_ok
-            assert time.monotonic() - begin < 20
 
 
 def test_empty_messages_are_bounded(here: Served) -> None:
