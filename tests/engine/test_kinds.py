@@ -67,8 +67,9 @@ def test_a_store_of_4_is_written_without_one(
     golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = copy_store(golden("tiny"), tmp_path)
+    # A broker that has ended has written these too; the golden store came without.
+    for name, table in (("topics", "topicConfigTable"), ("consumerOffset", "offsetTable")):
+        (store / "config" / f"{name}.json").write_text(f'{{"{table}":{{}}}}')
     with caplog.at_level(logging.WARNING), StoreWriter.open(store):
         pass
-    # The golden store has queues, but none of the files that say which topics and groups there are.
-    kinds = {record.name for record in caplog.records}
-    assert kinds <= {"rmqstore_spark.engine.recovery.configuration"}
+    assert caplog.messages == []
