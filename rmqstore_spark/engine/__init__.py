@@ -16,10 +16,12 @@
     transactions/  holds half messages, and ends their transactions
     expiry/      removes old segments, and archives them
     tables/      topics and checkpoint
+    topic_changes  what clients may change of topics, and what goes with a topic
+    figures      what a store tells of itself
     workers      the threads of an open store
     status       the outcomes of a put; `writable` decides which stores can be written
 
-`store` is long because it is an API: its methods are docstrings and a line or a few of calls.
+`store` is an API: its methods are docstrings and a line or a few of calls.
 `periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
 `failpoints` are places where tests kill the process. From outside, the engine imports `reader`,
 `files`, `produce`, `layout` and what lies below.

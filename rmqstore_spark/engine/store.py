@@ -23,7 +23,7 @@ from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
-from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.figures import Figures
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
@@ -32,10 +32,11 @@ from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
-from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
+from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.constants import TRANS_GROUP, is_listed_topic_name, is_safe_topic_name
+from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
@@ -65,20 +66,19 @@ class StoreWriter:
         self.topics = store.topics
         self.groups = store.groups
         self._store = store
-        self._opened = time.monotonic()
         self._closing = threading.Lock()
-        self._commit_latency = Histogram()
         self._workers = workers = Workers(store)
         self._admission = workers.admission
         self._appender = workers.appender
-        self._flusher = workers.flusher
         self._batches = workers.batches
         self.slaves = workers.slaves
         self.transactions = workers.transactions
         self.replica = Replica(
-            store, self._admission, self._appender, self._flusher, workers.dispatcher
+            store, self._admission, self._appender, workers.flusher, workers.dispatcher
         )
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
+        self._figures = Figures(store, workers, self._puts)
+        self._topic_changes = TopicChanges(store, workers)
 
     @classmethod
     def open(
@@ -109,11 +109,10 @@ class StoreWriter:
             CorruptStoreError: the store has damage that no crash explains.
             StoreWriteError: a file could not be written.
         """
-        config = config or StoreConfig()
-        absolute = os.path.abspath(os.fspath(path))
         store = open_store(
-            absolute, config, clock=clock, progress=progress, cut=cut, rebuild=rebuild
-        )
+            os.path.abspath(os.fspath(path)), config or StoreConfig(),
+            clock=clock, progress=progress, cut=cut, rebuild=rebuild,
+        )  # fmt: skip
         try:
             return cls(store)
         except BaseException:
@@ -204,35 +203,15 @@ class StoreWriter:
         perm: int = 6,
         order: bool = False,
     ) -> TopicConfig:
-        """Create a topic. An existing topic stays as it is.
-
-        Args:
-            name: its name.
-            read_queue_nums: defaults to writeQueueNums.
-            write_queue_nums: defaults to readQueueNums. If neither is given, the topic gets
-                `defaultTopicQueueNums` queues, or as many as the store already holds if that is
-                more.
-            perm: the sum of 4 (read) and 2 (write).
-            order: what `mqadmin updateTopic -o` says of it; the store does nothing with it.
-
-        Raises:
-            OptionError: no broker accepts the name or a number, or the name belongs to the store.
-            RefusedError: the store is closed or has failed.
-            StoreWriteError: the topic could not be written to disk.
-        """
-        self._admission.require_master()
-        if is_safe_topic_name(name) or not is_listed_topic_name(name):
-            require_clients_topic(name)
-        write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
-        return self.topics.create(name, read_queue_nums or write, write, perm, order=order)
+        """Create a topic; see `TopicChanges.create`."""
+        return self._topic_changes.create(
+            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
+            order=order,
+        )  # fmt: skip
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
-        self._admission.require_master()
-        for name in names:
-            require_clients_topic(name)
-        counts = self._admission.queue_nums(names)
-        self.topics.create_all([TopicConfig(n, k, k) for n, k in zip(names, counts, strict=True)])
+        self._topic_changes.create_all(names)
 
     def update_topic(
         self,
@@ -244,9 +223,7 @@ class StoreWriter:
         order: bool | None = None,
     ) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
-        self._admission.require_master()
-        require_clients_topic(name)
-        return self.topics.update(
+        return self._topic_changes.update(
             name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
             order=order,
         )  # fmt: skip
@@ -256,29 +233,8 @@ class StoreWriter:
         self.delete_topics([name])
 
     def delete_topics(self, names: Collection[str]) -> None:
-        """Delete topics, their queues, and the offsets that consumer groups have in them.
-
-        All of them or none. Their messages stay in the log until they expire.
-
-        Raises:
-            TopicNotFoundError: there is no such topic.
-            OptionError: a topic belongs to the store.
-            RefusedError: the log is busy, or the store is closed or has failed.
-            StoreWriteError: the deletion could not be written to disk, or there is no room for
-                queues.
-        """
-        self._admission.require_master()
-        for name in names:
-            require_clients_topic(name)
-        with self._appender.appending():
-            self._workers.drain()
-            # Flushed: no later record gets a place before that, not even after a crash.
-            with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):
-                self.topics.delete(names)
-                self._store.consumer_offsets.forget(names)
-            for name in names:
-                self._store.queues.drop(name)
-                self._appender.forget(name)
+        """Delete topics, all of them or none; see `TopicChanges.delete`."""
+        self._topic_changes.delete(names)
 
     @property
     def deleted_topics(self) -> Mapping[str, int]:
@@ -397,9 +353,7 @@ class StoreWriter:
         """
         begin = time.monotonic()
         result = self._batches.commit(request, identity)
-        if result.status == "COMMITTED":
-            self._puts.count(result.rows, sum(stage.bytes for stage in request.stages))
-            self._commit_latency.observe(time.monotonic() - begin)
+        self._figures.committed(request, result, begin)
         return result
 
     def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
@@ -464,28 +418,7 @@ class StoreWriter:
 
     def stats(self) -> dict[str, Any]:
         """Return the store's metrics as JSON values."""
-        log, ranges = self._store.log, self._store.queues.ranges()
-        return {
-            "state": self.state,
-            "uptimeSeconds": time.monotonic() - self._opened,
-            **self._puts.stats(),
-            "commitLatency": self._commit_latency.to_json(),
-            "flushLatency": self._flusher.latency.to_json(),
-            "commitLogMinOffset": log.min_offset,
-            "commitLogMaxOffset": log.max_offset,
-            "commitLogFlushedOffset": log.flushed_offset,
-            **self._batches.stats(),
-            **self._workers.expiry.stats(),
-            **self._workers.delivery.stats(),
-            **self.transactions.stats(),
-            "dispatchBehindBytes": self._workers.dispatcher.behind_bytes,
-            "diskUsedRatio": self._admission.disk_used_ratio,
-            "clockBehindSeconds": self._appender.time.behind_ms / 1000,
-            "queues": {
-                topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
-                for topic, numbers in ranges.items()
-            },
-        }
+        return self._figures.stats()
 
     def close(self) -> None:
         """Stop accepting messages, flush everything, and release the store.
