@@ -5,6 +5,6 @@ broker_keys       keys of a broker that mean something else here, or nothing
 key               describes a key: name, type, range, meaning
 checks            checks the values of texts
 reading           reads values, and says what is wrong with a key or value
-table             all keys
+table             all keys; those of the network are in `network_keys`
 store_config      `StoreConfig`: from a file, the environment or arguments
 """

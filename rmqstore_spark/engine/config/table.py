@@ -1,7 +1,8 @@
 """The table of a store's keys, with RocketMQ's names.
 
 The names are those of `MessageStoreConfig` and `BrokerConfig`, so that one file can serve a broker
-and this project. docs/configuration.md and conf/store.conf are generated from this table.
+and this project. docs/configuration.md and conf/store.conf are generated from this table. What a
+store process does over the network is in `network_keys`.
 """
 
 from __future__ import annotations
@@ -9,22 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqstore_spark.engine.config.checks import (
-    address,
-    addresses,
-    beginning,
-    cluster,
-    delay_levels,
-    host_and_port,
-    hours,
-    networks,
-)
+from rmqstore_spark.engine.config.checks import address, delay_levels, hours
 from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, share, text
+from rmqstore_spark.engine.config.network_keys import NetworkKeys
 from rmqstore_spark.layout.delays import DELAY_LEVELS
 
 __all__ = ["KEYS", "StoreKeys"]
 
-_MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
 
@@ -37,14 +29,11 @@ _TOPICS: Final = "Topics"
 _DELAY: Final = "Delayed messages"
 _TRANSACTIONS: Final = "Transactions"
 _STAGING: Final = "Batches of Spark"
-_REPLICATION: Final = "Replication"
-_SERVICE: Final = "Service"
-_BROKER: Final = "Broker"
 
 
 @dataclass(frozen=True)
-class StoreKeys:
-    """The value of each key. The table describes each field with its key."""
+class _LocalKeys:
+    """The keys that say what a store is, and what it does with messages on its own machine."""
 
     store_path_root_dir: str = text(
         "", "The store directory.", group=_PLACE, kind="path",
@@ -233,222 +222,13 @@ class StoreKeys:
         group=_STAGING, unit="bytes", own=True,
     )  # fmt: skip
 
-    ha_master_address: str = text(
-        "", "`host:port` of the master that a `SLAVE` follows; a broker's port is its "
-        "`listenPort` + 1. Empty: it follows nobody.",
-        group=_REPLICATION, kind="host:port", check=host_and_port,
-    )  # fmt: skip
-    ha_master_remoting_address: str = text(
-        "", "`host:port` where the master's broker answers its clients (its `listenPort`). Every "
-        "10 s, a `SLAVE` copies topics, subscription groups, and the progress of consumer groups "
-        "and delayed messages from there. It also asks where the log begins. Empty: it does not.",
-        group=_REPLICATION, kind="host:port", own=True, check=host_and_port,
-    )  # fmt: skip
-    ha_from: str = text(
-        "earliest", "Where an empty `SLAVE` begins: `earliest`, `latest` (the master's last "
-        "segment, as a broker's slave does), or the physical offset at which a segment of the "
-        "master begins.",
-        group=_REPLICATION, kind="`earliest`, `latest` or an offset", own=True, check=beginning,
-    )  # fmt: skip
-    ha_acknowledge: str = choice(
-        "false", ("false", "true", "received"), "`false`: a `SLAVE` only reads, and no put of a "
-        "`SYNC_MASTER` is answered because of it. `true`: it reports what it has on disk. "
-        "`received`: it reports what it has written, as a broker's slave does.",
-        group=_REPLICATION, own=True,
-    )  # fmt: skip
-    ha_listen_port: int = number(
-        -1, -1, 65_535, "Port where a master serves its slaves; 0: any free one. -1: "
-        "`listenPort` + 1 for a `SYNC_MASTER`, and none for an `ASYNC_MASTER`, which every store "
-        "is by default. (A broker always takes `listenPort` + 1.)", group=_REPLICATION,
-    )  # fmt: skip
-    ha_bind_address: str = text(
-        "127.0.0.1", "Address of that port.",
-        group=_REPLICATION, kind="IP address", own=True, check=address,
-    )  # fmt: skip
-    ha_allowed_addresses: str = text(
-        "127.0.0.0/8,::1/128", "Addresses and networks from which slaves may connect, with commas "
-        "between. They get all messages: the protocol has no passwords.",
-        group=_REPLICATION, kind="networks", own=True, check=networks,
-    )  # fmt: skip
-    ha_tls_enable: bool = flag(
-        False, "TLS, and nothing else, between a master and its slaves; all of them are store "
-        "processes. A master shows `tlsCertPath`; with `tlsTrustCertPath`, its slaves must show a "
-        "certificate too. A `SLAVE` checks with `tlsClientTrustCertPath` that the certificate "
-        "names the host of `haMasterAddress`, and shows `tlsClientCertPath` if it is given.",
-        group=_REPLICATION, own=True,
-    )  # fmt: skip
-    ha_transfer_batch_size: int = number(
-        256 << 10, 1 << 10, (4 << 20) - 12, "Most bytes of the log in a frame to a slave. A "
-        "broker's slave cannot take more than 4194292. (A broker's default is 32768.)",
-        group=_REPLICATION, unit="bytes",
-    )  # fmt: skip
-    ha_send_heartbeat_interval: int = number(
-        5000, 10, _HOUR_MS, "A master or slave that has sent nothing for this time sends a "
-        "heartbeat.", group=_REPLICATION, unit="ms",
-    )  # fmt: skip
-    ha_housekeeping_interval: int = number(
-        20_000, 20, _HOUR_MS, "A connection on which nothing has arrived for this time is closed. "
-        "A slave then connects again.", group=_REPLICATION, unit="ms",
-    )  # fmt: skip
-    ha_slave_fallbehind_max: int = number(
-        256 << 20, 1, _MAX_LONG, "A `SYNC_MASTER` does not wait for slaves that are further "
-        "behind. Without others, the status of a put is SLAVE_NOT_AVAILABLE.",
-        group=_REPLICATION, unit="bytes",
-    )  # fmt: skip
-    slave_timeout: int = number(
-        3000, 1, _HOUR_MS, "How long a put waits for a slave. Then its status is "
-        "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
-    )  # fmt: skip
 
-    remoting_bind_address: str = text(
-        "127.0.0.1", "Address on which `listenPort` is. Without `aclEnable`, anyone who reaches "
-        "it can send and consume.", group=_BROKER, kind="IP address", own=True, check=address,
-    )  # fmt: skip
-    acl_enable: bool = flag(
-        False, "Clients on `listenPort` need an account (docs/broker.md#accounts).", group=_BROKER,
-    )  # fmt: skip
-    acl_path: str = text(
-        "", "File with the accounts, such as RocketMQ's `conf/plain_acl.yml`; or a folder such as "
-        "`conf`, with that file and `acl/*.yml`. Changes are noticed within seconds. Nobody but "
-        "the owner and its group may read the files.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    acl_credentials_path: str = text(
-        "", "File with `accessKey` and `secretKey`, as RocketMQ's `conf/tools.yml`, with which "
-        "requests to name servers and to `haMasterRemotingAddress` are signed. Nobody but the "
-        "owner and its group may read it.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_server_mode: str = choice(
-        "permissive", ("permissive", "enforcing", "disabled"), "Which connections `listenPort` "
-        "accepts if `tlsServerCertPath` is given: plain and TLS, TLS only, or plain only. (A "
-        "broker's system property `tls.server.mode`.)", group=_BROKER, own=True,
-    )  # fmt: skip
-    tls_server_cert_path: str = text(
-        "", "Certificate of `listenPort` (PEM).", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_server_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
-        "read it.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_server_trust_cert_path: str = text(
-        "", "CA certificates (PEM); clients of `listenPort` must then have a certificate "
-        "signed by one. Needs `tlsServerMode=enforcing`.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_enable: bool = flag(
-        False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
-        "certificates are checked. (A broker's system property `tls.enable`.) That to "
-        "`haMasterAddress` has `haTlsEnable`.", group=_BROKER, own=True,
-    )  # fmt: skip
-    tls_client_trust_cert_path: str = text(
-        "", "CA certificates (PEM) for `tlsEnable` and `haTlsEnable`; empty: those of the system.",
-        group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_client_cert_path: str = text(
-        "", "Certificate that this side shows on those connections (PEM); empty: none.",
-        group=_BROKER,
-        kind="path", own=True,
-    )  # fmt: skip
-    tls_client_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
-        "read it.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    vip_listen_port: int = number(
-        -1, -1, 65_535, "Port for clients with `vipChannelEnabled`, and for the slaves of a "
-        "RocketMQ broker. -1: `listenPort` - 2, where they expect it; 0: none.", group=_BROKER,
-        own=True,
-    )  # fmt: skip
-    namesrv_addr: str = text(
-        "", "Name servers with which the broker registers, as `host:port` with `;` between.",
-        group=_BROKER, kind="addresses", check=addresses,
-    )  # fmt: skip
-    broker_cluster_name: str = text(
-        "DefaultCluster", "Cluster that the broker registers as a part of; the property CLUSTER "
-        "of messages that clients send.", group=_BROKER, kind="name", check=cluster,
-    )  # fmt: skip
-    broker_id: int = number(
-        0, 0, _MAX_INT, "0: the master of its `brokerName`. A `SLAVE` needs a number above 0.",
-        group=_BROKER,
-    )  # fmt: skip
-    register_name_server_period: int = number(
-        30_000, 10_000, 60_000, "How often the broker registers; also at once when a topic "
-        "changes.", group=_BROKER, unit="ms",
-    )  # fmt: skip
-    auto_create_subscription_group: bool = flag(
-        True, "Accept consumer groups that the store does not know.", group=_BROKER,
-    )  # fmt: skip
-    broker_permission: int = number(
-        6, 0, 7, "What RocketMQ's clients may do: "
-        "the sum of 4 (pull) and 2 (send). The broker refuses the rest with NO_PERMISSION, and "
-        "registers its topics without it.", group=_BROKER,
-    )  # fmt: skip
-    slave_read_enable: bool = flag(
-        False, "Tell consumers which `brokerId` to pull from next. Who reads further behind the "
-        "log's end than `accessMessageInMemoryMaxRatio` is sent to the "
-        "`whichBrokerWhenConsumeSlowly` of its group (1: a slave), others to the group's "
-        "`brokerId` (0: the master). With `false`, all are sent to the master; a slave that they "
-        "ask all the same answers.",
-        group=_BROKER,
-    )  # fmt: skip
-    access_message_in_memory_max_ratio: int = number(
-        40, 0, 100, "Messages that are further behind the log's end than this part of the "
-        "machine's memory are taken to be on disk: a pull gets at most 8 of them, or 64 KiB.",
-        group=_BROKER, unit="percent",
-    )  # fmt: skip
-    wait_time_mills_in_send_queue: int = number(
-        3000, 1, _HOUR_MS, "A send that has waited longer is refused with SYSTEM_BUSY: its client "
-        "has given up, and sends it again. One-way sends are stored however late. The default is "
-        "the timeout of RocketMQ's clients. (A broker's is 200: there, a pause of the disk fails "
-        "sends whose clients still wait.)",
-        group=_BROKER, unit="ms",
-    )  # fmt: skip
-    flush_consumer_offset_interval: int = number(
-        5000, 100, _HOUR_MS, "How often the progress that RocketMQ's consumers report is written.",
-        group=_BROKER, unit="ms",
-    )  # fmt: skip
+@dataclass(frozen=True)
+class StoreKeys(NetworkKeys, _LocalKeys):
+    """The value of each key. The table describes each field with its key.
 
-    bind_address: str = text(
-        "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
-        group=_SERVICE, kind="IP address", check=address,
-    )  # fmt: skip
-    flight_port: int = number(
-        10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
-        "-1: none, if clients use `flightSocket` or `listenPort`, which is for RocketMQ's.",
-        group=_SERVICE, own=True,
-    )  # fmt: skip
-    flight_socket: str = text(
-        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
-        "it; only its owner may access its folder.", group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    token_path: str = text(
-        "", "File with the token that clients must send.",
-        group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_cert_path: str = text(
-        "", "Certificate of the service (PEM), and of `haListenPort` with `haTlsEnable`.",
-        group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_key_path: str = text(
-        "", "Its private key (PEM).", group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_trust_cert_path: str = text(
-        "", "CA certificates (PEM); clients must then have a certificate signed by one.",
-        group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    max_streams: int = number(
-        256, 1, 65_536, "Most streams of clients that may be open at a time.",
-        group=_SERVICE, own=True,
-    )  # fmt: skip
-    stream_idle_timeout: int = number(
-        60_000, 100, _HOUR_MS, "A stream without data for this time is closed.",
-        group=_SERVICE, unit="ms", own=True,
-    )  # fmt: skip
-    metrics_prom_exporter_host: str = text(
-        "127.0.0.1", "Address of `/metrics` and `/healthz`.",
-        group=_SERVICE, kind="IP address", check=address,
-    )  # fmt: skip
-    metrics_prom_exporter_port: int = number(
-        -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",
-        group=_SERVICE,
-    )  # fmt: skip
+    The fields of the class that is inherited last are the first.
+    """
 
 
 KEYS: Final[tuple[Key, ...]] = tuple(keys_of(StoreKeys))
