@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 from contextlib import suppress
-from types import TracebackType
 from typing import Final
 
 __all__ = ["CONNECT_SECONDS", "FirstContact", "note_reached", "remember_in", "was_reached"]
@@ -77,12 +76,7 @@ class FirstContact:
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.over()
 
     def over(self) -> None:

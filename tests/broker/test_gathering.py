@@ -104,6 +104,16 @@ def while_held(
     return asyncio.run(work())
 
 
+def sending_to(topic: str) -> Callable[[RemotingClient], Awaitable[None]]:
+    """What a client does meanwhile that sends to a topic that exists."""
+
+    async def send(client: RemotingClient) -> None:
+        for _ in range(5):
+            assert (await client.ask(message(b"x", topic), 30)).code == 0
+
+    return send
+
+
 def waiting_in(name: str) -> Callable[[int], bool]:
     """A function that tells whether a thread of the broker has so many jobs left."""
 
@@ -128,14 +138,9 @@ def test_sends_to_new_topics_are_written_together_and_others_pass_by(
         served.store.create_topic("known", write_queue_nums=1)
     with broker(tmp_path / "s") as served, held(monkeypatch, "topics.json") as writes:
         waiting = waiting_in("rmqstore-new-topics")
-
-        async def meanwhile(client: RemotingClient) -> None:
-            for _ in range(5):
-                assert (await client.ask(message(b"x", "known"), 30)).code == 0
-
         answers = while_held(
             served, writes, [message(b"%d" % n, f"new-{n}") for n in range(count)],
-            meanwhile, lambda: waiting(count - 1),
+            sending_to("known"), lambda: waiting(count - 1),
         )  # fmt: skip
         assert {answer.code for answer in answers} == {0}
         assert all(f"new-{n}" in served.store.topics for n in range(count))
@@ -171,13 +176,10 @@ def test_new_groups_of_heartbeats_and_pulls_are_written_together(
         with held(monkeypatch, "topics.json") as writes:
             beats = [heartbeat(f"c{n}", {"orders": "*"}, f"g{n}") for n in range(count)]
             pulls = [pull(0, consumerGroup=f"p{n}", sysFlag="4") for n in range(count)]
-
-            async def meanwhile(client: RemotingClient) -> None:
-                assert (await client.ask(message(b"x"), 30)).code == 0
-
             answers = while_held(
-                served, writes, [*beats, *pulls], meanwhile, lambda: has_new_groups(2 * count - 1)
-            )
+                served, writes, [*beats, *pulls],
+                sending_to("orders"), lambda: has_new_groups(2 * count - 1),
+            )  # fmt: skip
         assert [answer.code for answer in answers[:count]] == [0] * count
         refused = {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR}
         assert not refused & {answer.code for answer in answers[count:]}
@@ -224,11 +226,7 @@ def test_changes_of_administrators_are_written_together(
     count = 100
     with broker(tmp_path / "s") as served:
         served.store.create_topic("known", write_queue_nums=1)
-        waiting = waiting_in("rmqstore-broker-changes")
-
-        async def meanwhile(client: RemotingClient) -> None:
-            assert (await client.ask(message(b"x", "known"), 30)).code == 0
-
+        waiting, meanwhile = waiting_in("rmqstore-broker-changes"), sending_to("known")
         made = [topic_change(f"t{n}", RequestCode.UPDATE_AND_CREATE_TOPIC) for n in range(count)]
         with held(monkeypatch, "topics.json") as writes:
             answers = while_held(served, writes, made, meanwhile, lambda: waiting(count - 1))

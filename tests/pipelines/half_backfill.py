@@ -38,7 +38,7 @@ def main(command: list[str]) -> None:
     ) -> list[Any]:
         return run_tasks(spark, description, work, partial(_first_ones, task))
 
-    backfill.run_tasks = run  # type: ignore[attr-defined]
+    backfill.run_tasks = run  # type: ignore[assignment, attr-defined]
     backfill.main(command)
 
 

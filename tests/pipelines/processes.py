@@ -39,7 +39,7 @@ def kill_when(condition: Callable[[], bool], module: str, arguments: Sequence[st
     """Start a program, and kill it as soon as a condition holds: the driver, its JVM and all.
 
     Args:
-        condition: the program must not go on to its end where this holds.
+        condition: the program must not end by itself before this holds.
         module: the program's.
         arguments: its command line.
     """

@@ -18,7 +18,10 @@ from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.support.stores.expected import queue_key
 
-__all__ = ["Killed", "data_files", "killed_after", "read_back", "run_backfill", "run_here"]
+__all__ = [
+    *("Killed", "data_files", "killed_after", "read_back", "run_backfill", "run_half", "run_here"),
+    "run_only",
+]
 
 Row = dict[str, Any]
 
@@ -60,6 +63,22 @@ def read_back(output: Path) -> list[Row]:
 
 class Killed(BaseException):
     """The process has ended."""
+
+
+def run_half(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+    """Do the first half of the work, and end as a process that is killed."""
+    run_here(work[: len(work) // 2], task)
+    raise Killed
+
+
+def run_only(numbers: Sequence[int]) -> Callable[..., list[dict[str, Any]]]:
+    """Return what does the work, and checks which pieces it is."""
+
+    def run(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
+        assert [number for number, _ in work] == list(numbers)
+        return run_here(work, task)
+
+    return run
 
 
 @contextmanager

@@ -18,7 +18,9 @@ from tests.pipelines.running import (
     killed_after,
     read_back,
     run_backfill,
+    run_half,
     run_here,
+    run_only,
 )
 from tests.support.stores.expected import backed_rows
 
@@ -83,18 +85,10 @@ def test_kills_one_after_the_other(
 def test_finished_pieces_are_not_done_again(
     store: Path, expected: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def half(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
-        run_here(work[: len(work) // 2], task)
-        raise Killed
-
-    def rest(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
-        assert [number for number, _ in work] == [2, 3]
-        return run_here(work, task)
-
     with pytest.raises(Killed):
-        run_backfill(store, tmp_path / "out", *OPTIONS, run=half)
+        run_backfill(store, tmp_path / "out", *OPTIONS, run=run_half)
     assert data_files(tmp_path / "out") == []
-    run_backfill(store, tmp_path / "out", *OPTIONS, run=rest)
+    run_backfill(store, tmp_path / "out", *OPTIONS, run=run_only([2, 3]))
     assert "2 of 4 pieces are already finished" in capsys.readouterr().out
     check(tmp_path / "out", expected)
 

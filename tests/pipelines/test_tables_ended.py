@@ -21,7 +21,7 @@ from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
 from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile
 from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
 from tests.pipelines.processes import ROOT
-from tests.pipelines.running import Killed, killed_after, run_backfill, run_here
+from tests.pipelines.running import Killed, killed_after, run_backfill, run_half, run_here, run_only
 from tests.support.stores.expected import backed_rows
 
 Golden = Callable[[str], Path]
@@ -144,18 +144,10 @@ def test_an_end_after_any_change_to_the_files(
 def test_finished_pieces_are_not_done_again(
     store: Path, expected: list[Row], lake: LakeHouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def half(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
-        run_here(work[: len(work) // 2], task)
-        raise Killed
-
-    def rest(work: Sequence[PieceItem], task: BackfillTask) -> list[dict[str, Any]]:
-        assert [number for number, _ in work] == [2, 3]
-        return run_here(work, task)
-
     with pytest.raises(Killed):
-        run_backfill(store, *lake.arguments, *OPTIONS, run=half)
+        run_backfill(store, *lake.arguments, *OPTIONS, run=run_half)
     assert len(lake.read()) == 0
-    run_backfill(store, *lake.arguments, *OPTIONS, run=rest)
+    run_backfill(store, *lake.arguments, *OPTIONS, run=run_only([2, 3]))
     assert "2 of 4 pieces are already finished" in capsys.readouterr().out
     check(lake, expected)
 

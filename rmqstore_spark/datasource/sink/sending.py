@@ -10,7 +10,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rmqstore_spark.client import PutStream, StageStream, StoreClient
@@ -52,12 +51,7 @@ class Sending(ABC, Generic[StreamT]):
         self._watch.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed.set()
         with self._lock:
             for stream in self._streams.values():
