@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -261,6 +262,8 @@ def test_following_ends_where_its_reader_does(writer: Writer, tail: Tail, tmp_pa
         deadline = time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < deadline:
             writer.write(1)
+            with suppress(subprocess.TimeoutExpired):  # it has only so many messages
+                process.wait(0.05)
         process.kill()
         assert process.stderr.read() == ""
         assert process.wait(PATIENCE) == 141

@@ -333,14 +333,14 @@ def test_a_store_that_creates_no_topics_refuses_the_first_row(serve: Serve) -> N
 def test_a_task_that_waits_for_its_rows_longer_than_a_stream_may_be_idle(
     serve: Serve, guarantee: str
 ) -> None:
-    served = serve(streamIdleTimeout=1000)
+    served = serve(streamIdleTimeout=2000)
     options = options_for([served], deliveryGuarantee=guarantee)
     columns = find_columns(SCHEMA, options)
 
     def slow() -> Iterator[pa.RecordBatch]:
         for first in (0, 300, 600):
             yield from batches(range(first, first + 300))
-            time.sleep(1.5)  # this is what the test is about
+            time.sleep(2.5)  # this is what the test is about
 
     done = run_task(options, columns, slow(), Place(0, QUERY, 0), 0, QUERY, idle_seconds=0.2)
     assert len(stages_of(done)) == (3 if guarantee == "exactly-once" else 0)

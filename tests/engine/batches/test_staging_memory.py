@@ -227,8 +227,7 @@ def test_without_memory_for_a_block_it_goes_to_the_files(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[StoreWriter]:
-    config = small_segments(stagingTimeout="1000")
-    with StoreWriter.open(tmp_path / "store", config) as opened:
+    with StoreWriter.open(tmp_path / "store", small_segments()) as opened:
         yield opened
 
 

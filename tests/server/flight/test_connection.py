@@ -190,7 +190,7 @@ def test_a_stranger_may_send_no_more_than_one_window(guarded: Served) -> None:
 
 @pytest.mark.threat("Resource limits")
 def test_a_stranger_is_left_after_a_while(guarded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqstore_spark.server.flight.listener._STRANGER_SECONDS", 0.3)
+    monkeypatch.setattr("rmqstore_spark.server.flight.listener._STRANGER_SECONDS", 1.0)
     with Peer(guarded).greet() as silent, Peer(guarded).greet() as wrong:
         wrong.call(1, "DoAction", ("authorization", "Bearer wrong"))
         assert list(silent.received())
