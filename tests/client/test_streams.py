@@ -19,7 +19,7 @@ from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.processes.serving import Served, block_of, eventually, served
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, NewThreads
 
 STREAMS_THREADS = ("rmqstore-watch", "rmqstore-acknowledgements")
 
@@ -140,6 +140,7 @@ def test_acknowledgements_come_in_order(here: Served) -> None:
 
 
 def test_no_thread_is_left(here: Served) -> None:
+    threads = NewThreads()
     with StoreClient(here.endpoint) as client:
         for _ in range(3):
             with client.put_stream() as stream:
@@ -147,7 +148,7 @@ def test_no_thread_is_left(here: Served) -> None:
             client.put_stream().close()
             with client.stage_stream() as stage:
                 stage.send(block_of([b"a"]))
-            assert not [t for t in threading.enumerate() if t.name in STREAMS_THREADS]
+            assert not threads.named(*STREAMS_THREADS)
     eventually(lambda: here.server.calls_under_way == 0)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from rmqstore_spark.datasource.tasks import one_ahead
-from tests.support.waiting import eventually
+from tests.support.waiting import NewThreads, eventually
 
 
 class Source:
@@ -64,9 +64,10 @@ def test_an_error_comes_where_its_item_would_have() -> None:
 
 
 def test_who_stops_early_leaves_no_thread_and_an_ended_source() -> None:
-    source = Source(100)
+    source, threads = Source(100), NewThreads()
     items = one_ahead(source.numbers())
     next(items)
+    assert threads.named("read-ahead")
     items.close()
     assert source.is_closed
-    assert not [thread for thread in threading.enumerate() if "read-ahead" in thread.name]
+    assert not threads.named("read-ahead")

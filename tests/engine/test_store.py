@@ -37,6 +37,7 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import Clock, config, in_queues, messages, until
+from tests.support.waiting import NewThreads
 
 WAIT = 30.0
 
@@ -435,10 +436,10 @@ def test_a_store_that_cannot_be_opened_gives_its_lock_back(tmp_path: Path) -> No
     topics = tmp_path / "s" / "config" / "topics.json"
     topics.parent.mkdir(exist_ok=True)
     topics.write_text("{")
-    threads = threading.active_count()
+    threads = NewThreads()
     with pytest.raises(CorruptStoreError, match=r"topics\.json"):
         StoreWriter.open(tmp_path / "s", config())
-    assert threading.active_count() == threads
+    assert not threads.named("")
     topics.unlink()
     StoreWriter.open(tmp_path / "s", config()).close()
 

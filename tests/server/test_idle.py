@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import BLOCK_SCHEMA
 from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
+from tests.support.waiting import NewThreads
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -246,7 +246,7 @@ time.sleep(600)
 @pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) -> None:
-    socket_path = str(tmp_path / "run" / "store.sock")
+    socket_path, threads = str(tmp_path / "run" / "store.sock"), NewThreads()
     with served(tmp_path / "store", flight_socket=socket_path) as here:
         command = [sys.executable, "-c", textwrap.dedent(CLIENT), getattr(here, place)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
@@ -258,8 +258,7 @@ def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) ->
         assert here.store.stats()["stages"] == 0
         staging = Path(here.store.path, "rmqstore", "staging")
         eventually(lambda: not list(staging.iterdir()))
-        names = {thread.name for thread in threading.enumerate()}
-        assert not {name for name in names if "watch" in name or "acknowledgements" in name}
+        assert not threads.named("watch", "acknowledgements")
 
 
 def abort(client: StoreClient, stream: StageStream) -> None:

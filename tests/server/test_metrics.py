@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.monitoring import HEALTHY, Monitoring
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, NewThreads, eventually
 
 STATS: dict[str, Any] = {
     "state": HEALTHY,
@@ -186,10 +186,6 @@ def is_healthy(monitoring: Monitoring) -> bool:
         return False
 
 
-def monitoring_threads() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
-
-
 @pytest.mark.threat("Resource limits")
 @pytest.mark.parametrize("count", [30, 200])
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
@@ -198,14 +194,14 @@ def test_half_sent_requests_keep_no_probe_out(
 ) -> None:
     """They did for 11 s, and a supervisor would have ended the process."""
     monkeypatch.setattr("rmqstore_spark.server.monitoring._HEAD_SECONDS", 600)  # no probe waits so
-    held = []
+    held, threads = [], NewThreads()
     try:
         for _ in range(count):
             held.append(connected(monitoring))
             held[-1].sendall(sent)
         for _ in range(5):
             assert ask(monitoring, "/healthz")[0] == 200
-            assert monitoring_threads() <= 32
+            assert len(threads.named("process_request_thread")) <= 32
     finally:
         for one in held:
             one.close()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PATIENCE", "eventually", "is_opening_a_file", "stuck_file"]
+__all__ = ["PATIENCE", "NewThreads", "eventually", "is_opening_a_file", "stuck_file"]
 
 PATIENCE = 30.0
 
@@ -22,6 +22,18 @@ def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
     return found
+
+
+class NewThreads:
+    """Tells of the threads that have begun since it was made: others may be left of other tests."""
+
+    def __init__(self) -> None:
+        self._before = frozenset(threading.enumerate())
+
+    def named(self, *words: str) -> list[str]:
+        """The names of those that live and have one of some words in their names."""
+        now = [thread.name for thread in threading.enumerate() if thread not in self._before]
+        return [name for name in now if any(word in name for word in words)]
 
 
 def is_opening_a_file(thread: threading.Thread) -> bool:

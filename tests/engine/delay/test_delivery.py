@@ -26,6 +26,7 @@ from tests.support.messages.blocks import encoded
 from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
 from tests.support.stores.golden import RecordReport, load_entries, load_records
 from tests.support.stores.storing import Clock, config, in_queues, messages, until
+from tests.support.waiting import NewThreads
 
 WAITS = "SCHEDULE_TOPIC_XXXX"
 HOUR = 3_600_000
@@ -199,8 +200,10 @@ def test_a_slave_delivers_nothing(tmp_path: Path) -> None:
     with StoreWriter.open(path, delayed_config(), clock=clock) as store:
         assert store.put_batch(delayed([b"a"], 1)).ok
     clock.now += HOUR
+    threads = NewThreads()
     with StoreWriter.open(path, delayed_config(brokerRole="SLAVE"), clock=clock):
-        assert "rmqstore-delay" not in [thread.name for thread in threading.enumerate()]
+        assert threads.named("rmqstore")
+        assert not threads.named("rmqstore-delay")
     with StoreWriter.open(path, delayed_config(), clock=clock) as store:
         delivered(store, 1)
 
