@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shutil
@@ -36,13 +35,8 @@ MESSAGES = 981
 
 
 def left_in(folder: Path) -> list[Path]:
-    """What stayed there, but for the addresses that Spark's processes have reached.
-
-    The next Spark removes them (datasource/contacts.py): no process ends after the JVM.
-    """
-    contacts = folder / f"rmqstore-contacts-{os.getuid()}"
-    assert not [path for path in contacts.rglob("*") if path.is_file() and path.stat().st_size]
-    return [path for path in folder.glob("rmqstore-*") if path != contacts]
+    """What stayed there of this package."""
+    return list(folder.rglob("rmqstore-*"))
 
 
 def test_the_store_that_comes_along_is_the_brokers_own(golden: Golden, tmp_path: Path) -> None:
