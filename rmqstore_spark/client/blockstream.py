@@ -64,13 +64,23 @@ class _Lane:
         self._thread = threading.Thread(target=take, args=(self,), name=name, daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, seconds: float) -> None:
+        """Close it.
+
+        Args:
+            seconds: how long the store may take to end its side, though it has said all.
+        """
         if not self.has_ended:
             self.reader.cancel()
         _join(self._thread)
+        late = threading.Timer(seconds, self.reader.cancel)
+        late.daemon = True
+        late.start()
         # An error here was raised before, or the stream was abandoned.
         with suppress(flight.FlightError, pa.ArrowException):
             self.writer.close()
+        late.cancel()
+        late.join()
 
 
 class BlockStream:
@@ -169,7 +179,7 @@ class BlockStream:
                 return
             self._is_closed = True
             self._moved.notify_all()
-        self._lane.close()
+        self._lane.close(self._connection.timeout_s)
         _join(self._watcher)
 
     def _finish(self) -> bytes | None:
@@ -223,7 +233,7 @@ class BlockStream:
             self._attempts_left -= 1
             self._since = time.monotonic()
             waiting = list(self._waiting)
-        self._lane.close()
+        self._lane.close(self._connection.timeout_s)
         self._lane = lane = self._open_lane()
         for sent in waiting:
             if self._must_begin_again:

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient, pauses
-from rmqstore_spark.client.blockstream import BlockStream
+from rmqstore_spark.client.blockstream import BlockStream, _Lane
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
@@ -150,6 +151,33 @@ def test_no_thread_is_left(here: Served) -> None:
                 stage.send(block_of([b"a"]))
             assert not threads.named(*STREAMS_THREADS)
     eventually(lambda: here.server.calls_under_way == 0)
+
+
+class Silent:
+    """Both ends of a stream whose store has said all and stands still: closing it waits for that.
+
+    Attributes:
+        cancelled: set when the stream is given up.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def close(self) -> None:
+        assert self.cancelled.wait(PATIENCE)
+        raise flight.FlightCancelledError("given up")
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def test_a_store_that_stands_still_behind_its_last_words_is_not_waited_for() -> None:
+    """The process was stopped, and its client waited until it was resumed."""
+    stream = Silent()
+    lane = _Lane(stream, stream)
+    lane.has_ended = True
+    lane.close(0.05)
+    assert stream.cancelled.is_set()
 
 
 def test_a_program_that_leaves_a_stream_open_ends_it(here: Served) -> None:
