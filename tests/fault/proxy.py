@@ -35,13 +35,17 @@ class BreakingProxy:
         self.connections = self.swallowed = self.cuts = 0
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def __enter__(self) -> BreakingProxy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # closing it alone does not end what waits for connections
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
+        self._accepting.join()
         self.release()
         self.cut()
 

@@ -21,7 +21,7 @@ from tests.ha.peers import SMALL, PlainMaster, caught_up, frames, log_bytes, que
 from tests.ha.test_metadata import config_of, slave_of
 from tests.support.messages.batches import rows_block, small_segments
 from tests.support.processes.serving import block_of
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import eventually
 
 OLD = [b"old%d" % n for n in range(80)]  # over two queues, with two files each
 
@@ -104,15 +104,15 @@ class Log:
             self._sent.notify_all()
 
     def serve(self, connection: socket.socket, first: int) -> None:
-        for data in self._pieces(first):
+        for data in self._pieces(connection, first):
             connection.sendall(data)
 
-    def _pieces(self, at: int) -> Iterator[bytes]:
+    def _pieces(self, connection: socket.socket, at: int) -> Iterator[bytes]:
         while at < len(self.data):
             with self._sent:
                 while self._end <= at:
-                    if not self._sent.wait(PATIENCE):
-                        return  # the test is over: it waits no longer for what is sent
+                    if not self._sent.wait(0.05) and connection.fileno() < 0:
+                        return  # the test is over
                 end = self._end
             yield from frames(self.data[:end], at, 4096)
             at = end

@@ -8,10 +8,12 @@ however fast it is, and however late the kill comes.
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -20,10 +22,28 @@ from rmqstore_spark.pipelines import backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from rmqstore_spark.pipelines.progress import run_tasks
 
-__all__ = ["FINISHED", "main"]
+__all__ = ["FINISHED", "has_written_its_half", "main"]
 
 FINISHED: Final = 5
 """How many pieces are written: the first ones."""
+
+
+def has_written_its_half(attempts: Iterable[Path]) -> bool:
+    """Whether the job has come to where it stands still.
+
+    Args:
+        attempts: the files in which it notes what is finished.
+    """
+    texts = [path.read_text() for path in attempts]
+    return len(texts) == FINISHED and all(map(_is_whole, texts))
+
+
+def _is_whole(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 def main(command: list[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark import cloudpickle
 
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from tests.pipelines.half_backfill import FINISHED
+from tests.pipelines.half_backfill import FINISHED, has_written_its_half
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment, kill_when, submit
 from tests.pipelines.running import data_files, read_back, run_backfill
 from tests.support.stores.expected import backed_rows, queue_key
@@ -34,7 +34,7 @@ def test_a_killed_backfill_goes_on(golden: Golden, tmp_path: Path) -> None:
     ]  # fmt: skip
     attempts = tmp_path / "out" / "_backfill" / "attempts"
     kill_when(
-        lambda: len(list(attempts.glob("*.json"))) == FINISHED,
+        lambda: has_written_its_half(attempts.glob("*.json")),
         "tests.pipelines.half_backfill", arguments,
     )  # fmt: skip
     assert data_files(tmp_path / "out") == []

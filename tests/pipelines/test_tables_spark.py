@@ -12,7 +12,7 @@ from chispa import assert_df_equality
 
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks
-from tests.pipelines.half_backfill import FINISHED
+from tests.pipelines.half_backfill import FINISHED, has_written_its_half
 from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
 from tests.pipelines.processes import kill_when, submit
 from tests.pipelines.running import run_backfill
@@ -65,7 +65,7 @@ def test_a_killed_program_goes_on(lake: LakeHouse, golden: Golden, tmp_path: Pat
         "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
     ]  # fmt: skip
     kill_when(
-        lambda: len(list(lake.data.glob("_backfill/*/attempts/*.json"))) == FINISHED,
+        lambda: has_written_its_half(lake.data.glob("_backfill/*/attempts/*.json")),
         "tests.pipelines.half_backfill", arguments,
     )  # fmt: skip
     assert len(lake.read()) == 0
