@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.ClientConfig;
@@ -17,8 +18,10 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -249,14 +252,45 @@ public class Client {
             replying.start();
             consumer.start();
             asking.start();
-            Message reply = asking.request(new Message(topic, "why?".getBytes()), 60_000);
+            // 5.3.3 also calls back when the question is stored; a request that waits ends then.
+            CompletableFuture<Message> reply = new CompletableFuture<>();
+            asking.request(new Message(topic, "why?".getBytes()), new RequestCallback() {
+                @Override
+                public void onSuccess(Message message) {
+                    if (message != null) {
+                        reply.complete(message);
+                    }
+                }
+
+                @Override
+                public void onException(Throwable cause) {
+                    reply.completeExceptionally(cause);
+                }
+            }, 60_000);
             Map<String, Object> told = new LinkedHashMap<>();
-            told.put("reply", new String(reply.getBody()));
+            told.put("reply", new String(reply.get(90, TimeUnit.SECONDS).getBody()));
             answer(told);
+            awaitTraces(asking);  // 5.3.3 gives those up that it still has when it ends
         } finally {
             asking.shutdown();
             replying.shutdown();
             consumer.shutdown();
+        }
+    }
+
+    private void awaitTraces(DefaultMQProducer asking) throws Exception {
+        long until = System.currentTimeMillis() + 60_000;
+        while (true) {
+            try {
+                asking.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
+                    .getTopicRouteInfoFromNameServer("RMQ_SYS_TRACE_TOPIC", 3000);
+                return;
+            } catch (MQClientException e) {
+                if (System.currentTimeMillis() > until) {
+                    throw e;
+                }
+                Thread.sleep(200);
+            }
         }
     }
 

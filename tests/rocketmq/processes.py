@@ -14,6 +14,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from rmqstore_spark.remoting.codec.bodies import parse_body
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import ask
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import eventually
 
@@ -226,21 +230,40 @@ class Broker(_Server):
         **settings: Any,
     ) -> None:
         self.store = store
+        self._name_servers = name_server.split(";")
         given = {
             "brokerName": "broker-a",
             "brokerIP1": "127.0.0.1",
             "namesrvAddr": name_server,
             "listenPort": port,
             "storePathRootDir": store,
+            "registerNameServerPeriod": 10_000,
             "flushDiskType": "ASYNC_FLUSH",
             "diskMaxUsedSpaceRatio": 95,
         }
         main = "org.apache.rocketmq.broker.BrokerStartup"
-        super().__init__(rocketmq, main, {**given, **SIZES, **settings}, java_options)
+        told = {**given, **SIZES, **settings}
+        self._identity = told["brokerName"], told.get("brokerId", 0), f"127.0.0.1:{port}"
+        super().__init__(rocketmq, main, told, java_options)
 
     def __enter__(self) -> Broker:
         self._serving()
+        with ExitStack() as cleanup:
+            cleanup.push(self.__exit__)
+            eventually(self._is_registered, _PATIENCE)
+            cleanup.pop_all()
         return self
+
+    def _is_registered(self) -> bool:
+        """Whether all name servers know it: 5.3 may serve before it has a connection to them."""
+        name, broker_id, address = self._identity
+        asked = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
+        for server in self._name_servers:
+            (told,) = ask(server, asked)
+            brokers = parse_body(told.body)["brokerAddrTable"]
+            if brokers.get(name, {}).get("brokerAddrs", {}).get(str(broker_id)) != address:
+                return False
+        return True
 
     def stop(self) -> None:
         """Stop it in order; it then says that its store is closed."""

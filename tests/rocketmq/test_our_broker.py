@@ -205,7 +205,8 @@ def test_mqadmin_administers_it(rocketmq: RocketMq, tmp_path: Path) -> None:
         admin.shows("consumerProgress -g consumers", "Diff Total: 1")
         admin.shows("consumerProgress", "consumers")
         admin.shows("queryMsgByKey -t RecAcl -k the-key", "0A" * 16)
-        admin.shows(f"queryMsgById -i {sent.ext['msgId']}", "the-key")
+        topic = " -t RecAcl" if rocketmq.version >= (5,) else ""
+        admin.shows(f"queryMsgById -i {sent.ext['msgId']}{topic}", "the-key")
         admin.shows(f"queryMsgByUniqueKey -t RecAcl -i {'0A' * 16}", "the-key")
         admin.shows("queryMsgByOffset -t RecAcl -b broker-a -i 0 -o 0", "the-key")
         admin.shows("printMsg -t RecAcl", "more")
