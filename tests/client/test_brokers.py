@@ -316,6 +316,23 @@ def test_servers_that_stay_busy_are_not_called_unreachable(served: Served) -> No
             client.topics()
 
 
+def test_a_slave_that_takes_no_pulls_says_which_key_lets_it(served: Served) -> None:
+    """As one of RocketMQ 5.3 does, whose master has gone."""
+
+    def rejects(asked: Command, answer: Command) -> Command:
+        if asked.code == RequestCode.PULL_MESSAGE:
+            remark = "[REJECTREQUEST]system busy, start flow control for a while"
+            return answer.answer(ResponseCode.SYSTEM_BUSY, remark)
+        return answer
+
+    with tampering(served.address, rejects) as slave:
+        addresses = Addresses((slave,), has_master=False)
+        client = BrokerClient("broker-a", addresses, 0.2, 0.2, ClientIdentity())
+        words = r"\[REJECTREQUEST\].* slave of RocketMQ 5 is read only if slaveReadEnable=true"
+        with closing(client), pytest.raises(ServiceError, match=words):
+            all_pieces(QueuePuller(client, ("orders", 0), 0, 20))
+
+
 @pytest.mark.parametrize(("change", "left"), [(flipped, 19), (cut_off, 19), (lying_size, 0)])
 def test_damage_can_be_left_out(served: Served, change: Change, left: int) -> None:
     with (

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -20,6 +20,9 @@ from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import ask
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it since Python 3.11
 
 __all__ = [
     *("SIZES", "Admin", "Broker", "Client", "NameServer", "Program", "RocketMq"),
@@ -289,6 +292,9 @@ class Program:
             stderr=subprocess.DEVNULL,
         )
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.communicate()
@@ -323,9 +329,6 @@ class Client(Program):
 
     def __init__(self, rocketmq: RocketMq, name_server: str, broker: str) -> None:
         super().__init__(rocketmq, Path(__file__).with_name("Client.java"), name_server, broker)
-
-    def __enter__(self) -> Client:
-        return self
 
     def pull(self, topic: str, tags: str = "*") -> list[dict[str, Any]]:
         """Consume a topic, or those of its messages with some tags."""

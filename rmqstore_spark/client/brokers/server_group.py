@@ -30,6 +30,12 @@ _SHOWN: Final = 200
 _MOST_BYTES: Final = 1 << 30
 """Most bytes of answers that are kept together: more than the routes of 10,000 topics."""
 _BUSY: Final = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE))
+_REJECTED: Final = "[REJECTREQUEST]"
+"""Begins the remark of a broker that takes no request of that kind (upstream:
+NettyRemotingAbstract, and in 5.3 PullMessageProcessor.rejectRequest of a slave)."""
+_SLAVE_REJECTS: Final = (
+    " A slave of RocketMQ 5 is read only if slaveReadEnable=true is in its configuration."
+)
 
 
 class _BusyError(PipeError):
@@ -339,7 +345,8 @@ class ServerGroup:
                     continue
                 if answer.code in _BUSY:
                     told = escaped((answer.remark or "busy")[:_SHOWN]).rstrip(".")
-                    raise _BusyError(f"{pipe.address} answered: {told}.")
+                    why = _SLAVE_REJECTS if not is_master and told.startswith(_REJECTED) else ""
+                    raise _BusyError(f"{pipe.address} answered: {told}.{why}")
                 del waiting[answer.opaque]
                 if not self._answers or self._contact is not None:
                     self._has_answered(pipe)
