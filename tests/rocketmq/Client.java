@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.RequestCallback;
@@ -362,8 +363,11 @@ public class Client {
             }
         });
         producer.start();
-        // It tells a broker of itself only when it knows it by the route of a topic of its own.
-        producer.fetchPublishMessageQueues("orders");
+        // It tells a broker of itself only when it knows it by the route of a topic of its own:
+        // 4.9's asks for one when it starts, 5.3's only for those that it is made with.
+        MQClientInstance instance = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        instance.updateTopicRouteInfoFromNameServer("orders");
+        instance.sendHeartbeatToAllBrokerWithLock();
         try {
             if (!left.await(90, TimeUnit.SECONDS)) {
                 throw new IllegalStateException("the broker has not asked about all");

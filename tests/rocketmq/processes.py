@@ -10,14 +10,14 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
-from tests.broker.broker import ask
+from tests.broker.broker import ask, broker
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import eventually
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("SIZES", "Admin", "Broker", "Client", "NameServer", "Program", "RocketMq"),
-    "own_properties",
+    *("brokers_of_both_kinds", "own_properties"),
 ]
 
 SIZES = {
@@ -398,3 +398,11 @@ class Admin:
 def own_properties(message: Mapping[str, Any]) -> dict[str, str]:
     """The properties of a pulled message without those that the consumer adds."""
     return {k: v for k, v in message["properties"].items() if not re.match("M(IN|AX)_OFFSET", k)}
+
+
+def brokers_of_both_kinds(
+    rocketmq: RocketMq, name_server: str, port: int, folder: Path
+) -> Iterator[AbstractContextManager[object]]:
+    """A store process as a broker, and then one of RocketMQ, at the same address."""
+    yield broker(folder / "ours", namesrv_addr=name_server, listen_port=port)
+    yield Broker(rocketmq, name_server, port, folder / "theirs")

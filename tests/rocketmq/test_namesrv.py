@@ -99,7 +99,17 @@ def test_brokers_of_both_kinds_register_with_name_servers_of_both_kinds(
                 eventually(lambda one=client: _bodies(one) == wanted, _PATIENCE)
         theirs.kill()
         with Client(rocketmq, both, address) as client:
-            eventually(lambda: _bodies(client) == wanted, _PATIENCE)
+            eventually(lambda: _bodies_if_found(client) == wanted, _PATIENCE)
+
+
+def _bodies_if_found(client: Client) -> set[str]:
+    """The bodies; none if the client (of 5.3) asked the name server that has ended."""
+    try:
+        return _bodies(client)
+    except AssertionError as error:
+        if "Can not find Message Queue" not in str(error):
+            raise
+        return set()
 
 
 def _brokers(name_server: str) -> set[str]:

@@ -15,11 +15,18 @@ import pytest
 from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.topics import PERM_WRITE
 from rmqstore_spark.ha.replication import Replication
 from tests.broker.broker import Served, broker, heartbeat, message, name_server, route
-from tests.broker.protection.accounts import ADMIN, APP, RECORDED, ask, write_accounts
-from tests.rocketmq.processes import SIZES, Admin, Broker, Client, RocketMq, own_properties
+from tests.broker.protection.accounts import ADMIN, RECORDED, ask, write_accounts
+from tests.rocketmq.processes import (
+    SIZES,
+    Broker,
+    Client,
+    Program,
+    RocketMq,
+    brokers_of_both_kinds,
+    own_properties,
+)
 from tests.support.certificates import make_certificates
 from tests.support.messages.batches import bodies, commit_batch
 from tests.support.processes.ports import free_port
@@ -46,6 +53,45 @@ def test_a_java_client_sends_and_consumes(rocketmq: RocketMq, tmp_path: Path) ->
         consumed = {base64.b64decode(each["body"]) for each in client.pull("bills")}
         assert consumed
         assert consumed <= expected
+
+
+def test_java_clients_send_in_every_way_and_consume_again(
+    rocketmq: RocketMq, tmp_path: Path
+) -> None:
+    with (
+        name_server(tmp_path) as address,
+        broker(
+            tmp_path / "store", namesrv_addr=address, message_delay_level=" ".join(["1s"] * 18)
+        ) as served,
+        Program(
+            rocketmq, Path(__file__).with_name("Kinds.java"), address, "orders", "consumers"
+        ) as client,
+    ):
+        served.store.create_topic("orders", write_queue_nums=4)
+        eventually(lambda: route(address, "orders"))
+        client.ask("send")
+        plain = ["one", "batch-0", "batch-1", "asynchronous", "one-way", "delayed"]
+        wanted = [*((body, 0) for body in plain), *(("again", n) for n in (0, 1))]
+        wanted += [("dead", n) for n in (0, 1, 2)]
+        found = client.ask("consume", len(wanted))
+        assert sorted((each["body"], each["reconsumeTimes"]) for each in found) == sorted(wanted)
+        (late,) = (each["late"] for each in found if each["body"] == "delayed")
+        assert late >= 1000
+        dead = "%DLQ%consumers"
+        eventually(lambda: dead in served.store.topics, _PATIENCE)
+        with Client(rocketmq, address, served.address) as reader:
+            eventually(lambda: route(address, dead))
+            pulled = eventually(lambda: reader.pull(dead), _PATIENCE)
+        assert [base64.b64decode(each["body"]) for each in pulled] == [b"dead"]
+
+
+def test_a_java_producer_gets_the_reply_to_its_request(rocketmq: RocketMq, tmp_path: Path) -> None:
+    """And its traces are stored."""
+    with (
+        name_server(tmp_path) as address,
+        broker(tmp_path / "store", namesrv_addr=address) as served,
+        Client(rocketmq, address, served.address) as client,
+    ):
         served.store.create_topic("questions", read_queue_nums=1)
         eventually(lambda: route(address, "questions"))
         assert client.ask("call", "questions") == [{"reply": "re: why?"}]
@@ -109,6 +155,25 @@ def test_consumers_of_every_kind_get_everything(rocketmq: RocketMq, tmp_path: Pa
             eventually(lambda of=kind: _consumed(served, of) == len(sent), _PATIENCE)
 
 
+@pytest.mark.parametrize("length", [121, 255])
+def test_a_group_with_a_long_name_consumes_as_at_a_broker(
+    rocketmq: RocketMq, tmp_path: Path, length: int
+) -> None:
+    """Of more than 120 characters: no message can name its retry topic."""
+    port = free_port(around=(-2, 1))
+    with name_server(tmp_path) as address, Client(rocketmq, address, f"127.0.0.1:{port}") as client:
+        for place in brokers_of_both_kinds(rocketmq, address, port, tmp_path):
+            with place:
+                eventually(lambda: route(address, "TBW102"))
+                client.ask("topic", "orders", 4, 4, 6)
+                eventually(lambda: route(address, "orders"))
+                sent = client.ask("produce", "orders", 10, "message-")
+                found = [each for each in client.ask("consume", "orders", "g" * length, 10) if each]
+                bodies = sorted(base64.b64decode(each["body"]).decode() for each in found)
+                assert bodies == [each["body"] for each in sent]
+            eventually(lambda: not route(address, "orders"))
+
+
 def _consumed(served: Served, group: str) -> int:
     offsets = served.store.consumer_offsets
     return sum(max(0, offsets.get(group, "orders", queue)) for queue in range(4))
@@ -170,107 +235,6 @@ def test_java_clients_sign_and_talk_tls(
     else:
         assert "refused" in said
         assert "Check signature failed for accessKey=application" in caplog.text
-
-
-def test_mqadmin_administers_it(rocketmq: RocketMq, tmp_path: Path) -> None:
-    # mqadmin signs with conf/tools.yml of the release, whose account is an administrator.
-    settings = {"acl_enable": True, "acl_path": write_accounts(tmp_path / "plain_acl.yml")}
-    # Some commands go to the VIP port.
-    settings |= {"listen_port": free_port(around=(-2,)), "vip_listen_port": -1}
-    with ExitStack() as cleanup:
-        address = cleanup.enter_context(name_server(tmp_path))
-        made = broker(tmp_path / "store", namesrv_addr=address, **settings)
-        served = cleanup.enter_context(made)
-        admin = Admin(rocketmq, address)
-        cleanup.callback(admin.close)
-        eventually(lambda: route(address, "TBW102"))
-        where = f"-b {served.address}"
-
-        admin.shows("clusterList", served.address)
-        admin.shows(f"brokerStatus {where}", "commitLogMaxOffset")
-        admin.shows(f"updateTopic -t RecAcl -r 2 -w 2 {where}", "success")
-        admin.shows(f"updateSubGroup -g consumers {where}", "success")
-        eventually(lambda: route(address, "RecAcl"))
-        sent, _, _ = ask(
-            served,
-            message(b"body", "RecAcl", i="KEYS\x01the-key\x02UNIQ_KEY\x01" + "0A" * 16),
-            message(b"more", "RecAcl", 1),
-            heartbeat("me", {"RecAcl": "*"}),
-            by=APP,
-        )
-        _consume(served)
-        served.store.flush()
-
-        admin.shows("topicStatus -t RecAcl", "broker-a")
-        admin.shows("consumerProgress -g consumers", "Diff Total: 1")
-        admin.shows("consumerProgress", "consumers")
-        admin.shows("queryMsgByKey -t RecAcl -k the-key", "0A" * 16)
-        topic = " -t RecAcl" if rocketmq.version >= (5,) else ""
-        admin.shows(f"queryMsgById -i {sent.ext['msgId']}{topic}", "the-key")
-        admin.shows(f"queryMsgByUniqueKey -t RecAcl -i {'0A' * 16}", "the-key")
-        admin.shows("queryMsgByOffset -t RecAcl -b broker-a -i 0 -o 0", "the-key")
-        admin.shows("printMsg -t RecAcl", "more")
-        admin.shows("resetOffsetByTime -g consumers -t RecAcl -s 0", "broker-a")
-        assert served.store.consumer_offsets.get("consumers", "RecAcl", 0) == 0
-        admin.shows(f"brokerConsumeStats {where}", "Diff Total: 2")  # once: it cannot be repeated
-        admin.shows(f"getBrokerConfig {where}", "autoCreateTopicEnable")
-        admin.shows(f"updateBrokerConfig {where} -k autoCreateTopicEnable -v false", "success")
-        assert not served.store.config.auto_create_topic_enable
-        admin.shows(f"deleteSubGroup -g consumers {where}", "success")
-        admin.shows("deleteTopic -t RecAcl -c DefaultCluster", "success")
-        assert "RecAcl" not in served.store.topics
-
-
-def test_mqadmin_exports_it_and_cleans_up(rocketmq: RocketMq, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        address = cleanup.enter_context(name_server(tmp_path))
-        served = cleanup.enter_context(broker(tmp_path / "store", namesrv_addr=address))
-        admin = Admin(rocketmq, address)
-        cleanup.callback(admin.close)
-        served.store.create_topic("orders", write_queue_nums=3)
-        served.store.groups.create("consumers")
-        eventually(lambda: route(address, "orders"))
-        for what in ("Configs", "Metadata", "Metrics"):
-            admin.shows(f"export{what} -c DefaultCluster -f {tmp_path}", f"{what.lower()}.json")
-        exported = {
-            name: json.loads((tmp_path / f"{name}.json").read_text())
-            for name in ("configs", "metadata", "metrics")
-        }
-        (config,) = exported["configs"]["brokerConfigs"].values()
-        assert config["msgTraceTopicName"] == "RMQ_SYS_TRACE_TOPIC"
-        assert exported["metadata"]["topicConfigTable"].keys() == {"orders"}
-        assert exported["metadata"]["topicConfigTable"]["orders"]["writeQueueNums"] == 3
-        assert exported["metadata"]["subscriptionGroupTable"].keys() == {"consumers"}
-        (report,) = exported["metrics"]["evaluateReport"].values()
-        assert report["runtimeQuota"]["topicSize"] == report["runtimeQuota"]["groupSize"] == 1
-        for command in ("cleanExpiredCQ", "cleanUnusedTopic", "deleteExpiredCommitLog"):
-            admin.shows(f"{command} -b {served.address}", "success")
-
-
-def _consume(served: Served) -> None:
-    served.store.consumer_offsets.report("consumers", "RecAcl", 0, 1)
-    served.store.consumer_offsets.report("consumers", "RecAcl", 1, 0)
-
-
-def test_connections_are_shown_by_mqadmin(rocketmq: RocketMq, tmp_path: Path) -> None:
-    with ExitStack() as cleanup:
-        address = cleanup.enter_context(name_server(tmp_path))
-        served = cleanup.enter_context(broker(tmp_path / "store", namesrv_addr=address))
-        admin = Admin(rocketmq, address)
-        cleanup.callback(admin.close)
-        # Nobody can read it: a client that gets its message ends, perhaps before it is shown.
-        served.store.create_topic("orders", read_queue_nums=1, perm=PERM_WRITE)
-        eventually(lambda: route(address, "orders"))
-        client = rocketmq.start(
-            rocketmq.user_home(),
-            *(Path(__file__).with_name("Accounts.java"), address, "orders", "nobody", "no-secret"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        cleanup.callback(client.communicate)
-        cleanup.callback(client.kill)
-        admin.shows("producerConnection -g producers -t orders", "JAVA")
-        admin.shows("consumerConnection -g consumers", "CONSUME_FROM_FIRST_OFFSET")
 
 
 def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(

@@ -94,6 +94,8 @@ def test_spark_pulls_what_rocketmqs_broker_has_stored(
         ):
             assert_df_equality(_plain(found), _plain(expected), ignore_row_order=True)
 
+    if rocketmq.version >= (5, 3):  # has no such accounts; test_spark_accounts.py has its users
+        return
     key = tmp_path / "key.yml"
     key.write_text("accessKey: RocketMQ\nsecretKey: 12345678\n")
     key.chmod(0o600)

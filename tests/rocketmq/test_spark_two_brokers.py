@@ -39,6 +39,21 @@ def test_both_get_rows_and_the_other_one_takes_all_after_a_kill(
         reader = spark.read.format("rmqstore").option("namesrvAddr", name_server)
         return reader.option("subscribe", "shared").load()
 
+    def stream() -> DataFrame:
+        """Continue a stream into files; returns what it has read since its first start."""
+        reader = spark.readStream.format("rmqstore").option("namesrvAddr", name_server)
+        query = (
+            reader.options(subscribe="shared", startingOffsets="earliest")
+            .load()
+            .select("body")
+            .writeStream.format("parquet")
+            .trigger(availableNow=True)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start(str(tmp_path / "streamed"))
+        )
+        assert query.awaitTermination(300)
+        return spark.read.parquet(str(tmp_path / "streamed"))
+
     def brokers(topic: str) -> set[str]:
         told = route(name_server, topic)
         return {data["brokerName"] for data in told["brokerDatas"]} if told else set()
@@ -57,6 +72,7 @@ def test_both_get_rows_and_the_other_one_takes_all_after_a_kill(
             assert_df_equality(
                 found().select("body"), rows, ignore_row_order=True, ignore_nullable=True
             )
+            assert_df_equality(stream(), rows, ignore_row_order=True, ignore_nullable=True)
             shares = {row["brokerName"]: row["count"] for row in counted(found())}
             assert shares.keys() == both
             assert min(shares.values()) > _ROWS // 10
@@ -74,6 +90,7 @@ def test_both_get_rows_and_the_other_one_takes_all_after_a_kill(
             assert_df_equality(
                 found().select("body").distinct(), rows, ignore_row_order=True, ignore_nullable=True
             )
+            assert_df_equality(stream(), found().select("body"), ignore_row_order=True)
 
 
 def counted(frame: DataFrame) -> list[dict[str, Any]]:

@@ -27,6 +27,8 @@ _ACCOUNT: Final = (
 )  # fmt: skip
 _MOST_ACCOUNTS: Final = 10_000
 _MAX_NAME: Final = 255
+_LEAST_OF_A_KEY: Final = 7
+"""Characters of an access key and of a secret (upstream: PlainPermissionManager)."""
 
 
 def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
@@ -61,7 +63,7 @@ def parse_accounts(files: Iterable[tuple[str, bytes]]) -> Accounts:
 
 def _account(value: YamlValue) -> Account:
     fields = value.fields(_ACCOUNT)
-    access_key, secret = read_keys(value, fields)
+    access_key, secret = read_keys(value, fields, _LEAST_OF_A_KEY)
     topics = _rights(fields.get("topicPerms"))
     groups = _rights(fields.get("groupPerms"))
     # For RocketMQ, a group and its retry topic are the same.

@@ -13,7 +13,8 @@ __all__ = ["read_credentials", "read_keys"]
 
 _ACCESS_KEY: Final = "accessKey"
 _SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of the field
-_LEAST: Final = 7
+_LEAST: Final = 1
+"""Characters of a key of this side: RocketMQ 5 has users with names and passwords of any length."""
 _MOST: Final = 255
 
 
@@ -25,15 +26,16 @@ def read_credentials(path: str | os.PathLike[str]) -> SessionCredentials:
     """
     name = os.fspath(path)
     given = parse_yaml(name, read_file(path, "access key", secret=True))
-    return SessionCredentials(*read_keys(given, given.fields((_ACCESS_KEY, _SECRET_KEY))))
+    return SessionCredentials(*read_keys(given, given.fields((_ACCESS_KEY, _SECRET_KEY)), _LEAST))
 
 
-def read_keys(of: YamlValue, fields: dict[str, YamlValue]) -> tuple[str, str]:
+def read_keys(of: YamlValue, fields: dict[str, YamlValue], least: int) -> tuple[str, str]:
     """Return the access key and the secret of an account.
 
     Args:
         of: the account.
         fields: its fields.
+        least: how many characters each must have.
 
     Raises:
         OptionError: one is missing or too short. The error does not show the secret.
@@ -44,8 +46,8 @@ def read_keys(of: YamlValue, fields: dict[str, YamlValue]) -> tuple[str, str]:
         if value is None:
             raise of.error(f"has no {name}")
         text = value.text()
-        if not _LEAST <= len(text) <= _MOST or not text.isprintable():
-            raise value.error(f"must be {_LEAST} to {_MOST} printable characters")
+        if not least <= len(text) <= _MOST or not text.isprintable():
+            raise value.error(f"must be {least} to {_MOST} printable characters")
         found.append(text)
     access_key, secret = found
     return access_key, secret
