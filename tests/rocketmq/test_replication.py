@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
@@ -27,6 +29,7 @@ from tests.pipelines.processes import environment
 from tests.rocketmq.processes import SIZES, Broker, Client, RocketMq
 from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.messages.batches import bodies, commit_batch, expected, rows_block
+from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 Brokers = Callable[..., Broker]
@@ -39,36 +42,46 @@ def config(**others: Any) -> StoreConfig:
     return StoreConfig().with_overrides({key: str(value) for key, value in given.items()})
 
 
+@pytest.mark.parametrize("way", ["haMasterAddress", "name server"])
 def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
-    rocketmq: RocketMq, client: Client, broker: Brokers, tmp_path: Path
+    rocketmq: RocketMq,
+    client: Client,
+    broker: Brokers,
+    name_server: str,
+    tmp_path: Path,
+    way: str,
 ) -> None:
-    if rocketmq.version >= (5,):
-        pytest.skip(
-            "slaves of RocketMQ 5.3 pass over haMasterAddress, and this master has no broker"
-        )
-    settings = config(brokerRole="SYNC_MASTER", haListenPort=0, slaveTimeout=20_000)
-    wanted = {"brokerId": 1, "brokerRole": "SLAVE"}
-    with StoreWriter.open(tmp_path / "ours", settings) as store:
+    """It finds its master by a key of its configuration, or because that is a broker, too."""
+    if way == "haMasterAddress" and rocketmq.version >= (5,):
+        pytest.skip("slaves of RocketMQ 5.3 pass over haMasterAddress: they ask name servers")
+    settings: dict[str, Any] = {"haListenPort": 0, "slaveTimeout": 20_000}
+    wanted: dict[str, Any] = {"brokerId": 1, "haSendHeartbeatInterval": 500}
+    if way == "name server":
+        settings |= {"listenPort": free_port(around=(-2,)), "namesrvAddr": name_server}
+    made = config(brokerRole="SYNC_MASTER", **settings)
+    with StoreWriter.open(tmp_path / "ours", made) as store, ExitStack() as cleanup:
         master = Master(store)
-        try:
-            given = {**wanted, "haMasterAddress": master.address, "haSendHeartbeatInterval": 500}
-            with broker(tmp_path / "slave", **given) as slave:
-                eventually(lambda: store.slaves.is_available(store.published_end), _BOTH)
-                for number in range(5):
-                    assert commit_batch(store, number).status == "COMMITTED"
-                    put = store.put(rows_block(bodies(f"put{number}")))
-                    assert put.status is PutStatus.PUT_OK, put.remark
-                slave.kill()
-            eventually(lambda: not store.slaves.is_available(store.published_end), _BOTH)
-            assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
-            # It comes back, and gets the rest.
-            with broker(tmp_path / "slave", **given) as slave:
-                eventually(lambda: store.slaves.held() == store.published_end, _BOTH)
-                end = store.published_end
-                assert log_bytes(tmp_path / "slave", 0, end) == log_bytes(tmp_path / "ours", 0, end)
-                slave.stop()
-        finally:
-            master.close()
+        cleanup.callback(master.close)
+        if way == "name server":
+            runner = BrokerRunner(store, master.address)
+            cleanup.callback(runner.close)
+        else:
+            wanted["haMasterAddress"] = master.address
+        with broker(tmp_path / "slave", brokerRole="SLAVE", **wanted) as slave:
+            eventually(lambda: store.slaves.is_available(store.published_end), _BOTH)
+            for number in range(5):
+                assert commit_batch(store, number).status == "COMMITTED"
+                put = store.put(rows_block(bodies(f"put{number}")))
+                assert put.status is PutStatus.PUT_OK, put.remark
+            slave.kill()
+        eventually(lambda: not store.slaves.is_available(store.published_end), _BOTH)
+        assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
+        # It comes back, and gets the rest.
+        with broker(tmp_path / "slave", brokerRole="SLAVE", **wanted) as slave:
+            eventually(lambda: store.slaves.held() == store.published_end, _BOTH)
+            end = store.published_end
+            assert log_bytes(tmp_path / "slave", 0, end) == log_bytes(tmp_path / "ours", 0, end)
+            slave.stop()
     # A slave knows no topics without its master's configuration: it is started as a master.
     topics = tmp_path / "slave" / "config" / "topics.json"
     topics.write_bytes((tmp_path / "ours" / "config" / "topics.json").read_bytes())
@@ -145,12 +158,13 @@ def test_a_store_follows_a_slave_of_a_broker_no_put_waits_for(
     rocketmq: RocketMq, client: Client, broker: Brokers, port: int, tmp_path: Path
 ) -> None:
     """An observer of a SYNC_MASTER acknowledges nothing; a slave that counts does."""
-    if rocketmq.version >= (5,):
-        pytest.skip("RocketMQ 5.3 waits only for slaves that are registered as brokers")
-    with broker(tmp_path / "theirs", brokerRole="SYNC_MASTER", slaveTimeout=2000):
+    # 5.3 waits for slaves only if more than itself shall be in sync, also if there are none.
+    wanted = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 2000, "inSyncReplicas": 2}
+    without = "FLUSH_SLAVE_TIMEOUT" if rocketmq.version >= (5,) else "SLAVE_NOT_AVAILABLE"
+    with broker(tmp_path / "theirs", **wanted):
         client.ask("topic", "orders", 4, 4, 6)
         (alone,) = client.ask("send", "orders", 0, 1, "alone-", 0)
-        assert alone["status"] == "SLAVE_NOT_AVAILABLE"
+        assert alone["status"] == without
         for acknowledge, status in (("false", "FLUSH_SLAVE_TIMEOUT"), ("true", "SEND_OK")):
             settings = config(
                 brokerRole="SLAVE", haMasterAddress=f"127.0.0.1:{port + 1}",

@@ -47,7 +47,13 @@ _MOST_OF_ALL: Final = 1_000_000
 """Most queues of all topics of a broker, or of all brokers of a topic."""
 _SHOWN: Final = 300
 _ACCOUNT: Final = "acl.common.AclException"
-"""In what RocketMQ says when an account is missing, unknown or has no right."""
+"""In what RocketMQ 4 says when an account is missing, unknown or has no right."""
+_USER: Final = re.compile(
+    "username cannot be null|check signature failed|has no permission to access"
+    "|^User:.* (is not found|not found|is disabled)"
+)
+"""In what RocketMQ 5 says of a user (upstream: DefaultAuthenticationHandler,
+UserAuthorizationHandler, AclAuthorizationHandler)."""
 _WRITABLE: Final = 2
 
 
@@ -120,8 +126,11 @@ def refusal(answer: Command, who: str) -> RemotingError:
 
 
 def refuses_account(answer: Command) -> bool:
-    """Return whether a broker with accounts (`aclEnable`) does not let a request pass."""
-    return answer.code == ResponseCode.SYSTEM_ERROR and _ACCOUNT in (answer.remark or "")
+    """Return whether a broker with accounts or users does not let a request pass."""
+    remark = answer.remark or ""
+    if answer.code == ResponseCode.NO_PERMISSION:
+        return _USER.search(remark) is not None
+    return answer.code == ResponseCode.SYSTEM_ERROR and _ACCOUNT in remark
 
 
 def nonsense(who: str, why: object) -> ServiceError:
