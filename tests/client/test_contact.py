@@ -30,6 +30,13 @@ LONG = 600.0
 SHORT = 0.5
 
 
+@pytest.fixture(autouse=True)
+def nothing_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port of these tests may be one at which a server of an earlier test has answered."""
+    monkeypatch.setattr(contact, "_reached", set())
+    monkeypatch.setattr(contact, "_folders", [])
+
+
 @contextmanager
 def listening(answer: bytes | None) -> Iterator[str]:
     """A port that answers each connection with some bytes, or never (None)."""
@@ -216,11 +223,7 @@ def test_one_that_was_reached_is_waited_for_longer(tmp_path: Path) -> None:
     store.stop()
 
 
-def test_other_processes_of_a_program_know_what_was_reached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contact, "_reached", set())
-    monkeypatch.setattr(contact, "_folders", [])
+def test_other_processes_of_a_program_know_what_was_reached(tmp_path: Path) -> None:
     contact.remember_in(str(tmp_path))
     contact.note_reached("grpc://h:1")
     contact._reached.clear()  # as in another process
