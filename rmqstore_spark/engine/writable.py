@@ -21,6 +21,10 @@ _log = logging.getLogger(__name__)
 
 _ROCKSDB: Final = "CURRENT"
 """A file that every RocksDB has."""
+_ACCESS: Final = ("users", "acls")
+"""Folders of `config/` with the RocksDB of who may do what at a broker of RocketMQ 5. They tell
+nothing of the log, and stay as they are. (Upstream: LocalAuthenticationMetadataProvider,
+LocalAuthorizationMetadataProvider.)"""
 
 
 def refuse_other_kinds(directory: StoreDirectory) -> None:
@@ -43,6 +47,12 @@ def refuse_other_kinds(directory: StoreDirectory) -> None:
             "5.",
             directory.path, ", ".join(marks),
         )  # fmt: skip
+    if any((Path(directory.path) / "config" / name / _ROCKSDB).exists() for name in _ACCESS):
+        _log.warning(
+            "%s has users of RocketMQ 5 and their rights (config/users, config/acls). They count "
+            "at a broker of RocketMQ 5 alone: here, aclEnable and aclPath say who may do what.",
+            directory.path,
+        )  # fmt: skip
 
 
 def _other_kind(directory: StoreDirectory) -> str:
@@ -59,7 +69,8 @@ def _other_kind(directory: StoreDirectory) -> str:
         return "its queues are in RocksDB (RocketMQ 5)"
     if directory.batch_queues().queues:
         return "it has batch queues (RocketMQ 5)"
-    for folder in _folders(store) + _folders(store / "config"):
+    config = [each for each in _folders(store / "config") if each.name not in _ACCESS]
+    for folder in _folders(store) + config:
         if (folder / _ROCKSDB).exists():
             return (
                 f"{folder.relative_to(store)} is a RocksDB (RocketMQ 5), which this package "

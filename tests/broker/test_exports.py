@@ -1,7 +1,7 @@
 """What mqadmin asks to export a cluster, to list producers, and to clean up.
 
 The requests are those of 4.9.8's ExportConfigsCommand, ExportMetadataCommand, ExportMetricsCommand,
-ProducerSubCommand and the three commands that clean; `rocketmq/test_our_broker.py` runs them.
+ProducerSubCommand and the three commands that clean; `rocketmq/test_mqadmin.py` runs them.
 """
 
 from __future__ import annotations

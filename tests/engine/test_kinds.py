@@ -63,6 +63,22 @@ def test_a_plain_store_of_5_is_written_with_a_warning(
         assert [q.max_offset - q.min_offset for q in reader.queues(["Ours"])]
 
 
+def test_the_users_of_a_broker_stay_as_they_are(
+    golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = copy_store(golden("v5basic"), tmp_path)
+    for name in ("users", "acls"):
+        (store / "config" / name).mkdir()
+        (store / "config" / name / "CURRENT").write_bytes(b"MANIFEST-000001\n")
+    before = tree(store / "config" / "users"), tree(store / "config" / "acls")
+    meta = load_meta(golden("v5basic"))
+    config = StoreConfig(max_hash_slot_num=meta.index_slots, max_index_num=meta.index_entries)
+    with caplog.at_level(logging.WARNING), StoreWriter.open(store, config):
+        pass
+    assert "aclEnable and aclPath say who may do what" in caplog.text
+    assert (tree(store / "config" / "users"), tree(store / "config" / "acls")) == before
+
+
 def test_a_store_of_4_is_written_without_one(
     golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

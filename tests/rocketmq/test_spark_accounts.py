@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from chispa import assert_df_equality
 
 from rmqstore_spark.errors import RemotingError
 from tests.broker.broker import route
+from tests.cli.processes import run
 from tests.datasource.driving import batch_rows
 from tests.rocketmq.processes import Admin, Broker, RocketMq
+from tests.rocketmq.reading import verify
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -41,32 +43,39 @@ _SETTINGS = {
 }
 
 
+class Guarded(NamedTuple):
+    """A broker that knows users, with topic `orders`, and the mqadmin that made them."""
+
+    broker: Broker
+    admin: Admin
+
+
 @pytest.fixture
-def admin(rocketmq: RocketMq, name_server: str, port: int, tmp_path: Path) -> Iterator[Admin]:
-    """The mqadmin of a broker that knows users, with topic `orders`."""
+def guarded(rocketmq: RocketMq, name_server: str, port: int, tmp_path: Path) -> Iterator[Guarded]:
+    """With the users `lake` and `guest`, who have no rights."""
     if rocketmq.version < (5, 3):
         pytest.skip("RocketMQ 4.9 has no users; test_spark_pulls.py signs with its plain_acl.yml")
-    with ExitStack() as cleanup:
-        made: dict[str, Any] = {**_SETTINGS}
-        cleanup.enter_context(Broker(rocketmq, name_server, port, tmp_path / "store", **made))
-        admin = Admin(rocketmq, name_server)
-        cleanup.callback(admin.close)
+    settings: dict[str, Any] = {**_SETTINGS}
+    with (
+        Broker(rocketmq, name_server, port, tmp_path / "store", **settings) as broker,
+        closing(Admin(rocketmq, name_server)) as admin,
+    ):
         where = f"-b 127.0.0.1:{port}"
         admin.shows(f"updateTopic -t orders -r 4 -w 4 {where}", "success")
         for user in ("lake", "guest"):
             admin.shows(f"createUser -u {user} -p 12345678 -t Normal {where}", "success")
         eventually(lambda: route(name_server, "orders"), _PATIENCE)
-        yield admin
+        yield Guarded(broker, admin)
 
 
 def test_spark_reads_and_writes_with_a_user_of_rocketmq_5(
-    spark: SparkSession, admin: Admin, name_server: str, port: int, tmp_path: Path
+    spark: SparkSession, guarded: Guarded, name_server: str, port: int, tmp_path: Path
 ) -> None:
     for resource, rights in (
         ("Topic:orders", "Pub,Sub,Get"), ("Group:TOOLS_CONSUMER", "Sub"), ("Group:lake", "Sub"),
     ):  # fmt: skip
         said = f"createAcl -s User:lake -r {resource} -a {rights} -d Allow -b 127.0.0.1:{port}"
-        admin.shows(said, "success")
+        guarded.admin.shows(said, "success")
     options: dict[str, Any] = {"namesrvAddr": name_server}
 
     def signed(user: str, secret: str = "12345678") -> dict[str, Any]:
@@ -97,7 +106,7 @@ def test_spark_reads_and_writes_with_a_user_of_rocketmq_5(
     assert query.awaitTermination(300)
     found = spark.table("signed").select("body")
     assert_df_equality(found, rows, ignore_row_order=True, ignore_nullable=True)
-    admin.shows("consumerProgress -g lake", "Diff Total: 0")
+    guarded.admin.shows("consumerProgress -g lake", "Diff Total: 0")
     for refused, words in (
         (options, "username cannot be null"),
         (signed("lake", "wrong-one"), "check signature failed"),
@@ -105,3 +114,9 @@ def test_spark_reads_and_writes_with_a_user_of_rocketmq_5(
     ):
         with pytest.raises(RemotingError, match=words):
             batch_rows("", subscribe="orders", **refused)
+    # The store can be continued without the broker: its users are in a RocksDB, its log is not.
+    guarded.broker.kill()
+    assert (guarded.broker.store / "config" / "users" / "CURRENT").exists()
+    done = run("recover", guarded.broker.store)
+    assert done.returncode == 0, done.stderr
+    verify(guarded.broker.store)
