@@ -7,10 +7,8 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import org.apache.rocketmq.client.ClientConfig;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -18,16 +16,13 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
-import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
-import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
-import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
@@ -89,9 +84,6 @@ public class Client {
                 break;
             case "settle":
                 settle(words[1], Integer.parseInt(words[2]));
-                break;
-            case "call":
-                call(words[1]);
                 break;
             case "consume":
                 consume(words[1], words[2], Integer.parseInt(words[3]));
@@ -225,74 +217,6 @@ public class Client {
 
     private static Message numbered(String topic, String body) {
         return new Message(topic, "sent", body, body.getBytes(StandardCharsets.UTF_8));
-    }
-
-    /** A question to a consumer, and its reply; the producer of the question tells of its traces. */
-    private void call(String topic) throws Exception {
-        DefaultMQProducer asking = new DefaultMQProducer("tests-asking", null, true, null);
-        DefaultMQProducer replying = new DefaultMQProducer("tests-replying");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("tests-replier");
-        for (ClientConfig each : new ClientConfig[] {asking, replying, consumer}) {
-            each.setNamesrvAddr(nameServer);
-            each.setInstanceName(fresh());
-        }
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            try {
-                for (MessageExt each : messages) {
-                    byte[] body = ("re: " + new String(each.getBody())).getBytes();
-                    replying.send(MessageUtil.createReplyMessage(each, body), 10_000);
-                }
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-            } catch (Exception e) {
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
-        });
-        try {
-            replying.start();
-            consumer.start();
-            asking.start();
-            // 5.3.3 also calls back when the question is stored; a request that waits ends then.
-            CompletableFuture<Message> reply = new CompletableFuture<>();
-            asking.request(new Message(topic, "why?".getBytes()), new RequestCallback() {
-                @Override
-                public void onSuccess(Message message) {
-                    if (message != null) {
-                        reply.complete(message);
-                    }
-                }
-
-                @Override
-                public void onException(Throwable cause) {
-                    reply.completeExceptionally(cause);
-                }
-            }, 60_000);
-            Map<String, Object> told = new LinkedHashMap<>();
-            told.put("reply", new String(reply.get(90, TimeUnit.SECONDS).getBody()));
-            answer(told);
-            awaitTraces(asking);  // 5.3.3 gives those up that it still has when it ends
-        } finally {
-            asking.shutdown();
-            replying.shutdown();
-            consumer.shutdown();
-        }
-    }
-
-    private void awaitTraces(DefaultMQProducer asking) throws Exception {
-        long until = System.currentTimeMillis() + 60_000;
-        while (true) {
-            try {
-                asking.getDefaultMQProducerImpl().getMqClientFactory().getMQClientAPIImpl()
-                    .getTopicRouteInfoFromNameServer("RMQ_SYS_TRACE_TOPIC", 3000);
-                return;
-            } catch (MQClientException e) {
-                if (System.currentTimeMillis() > until) {
-                    throw e;
-                }
-                Thread.sleep(200);
-            }
-        }
     }
 
     /**

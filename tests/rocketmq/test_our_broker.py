@@ -33,6 +33,7 @@ from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0
+_KINDS = Path(__file__).with_name("Kinds.java")
 
 
 def test_a_java_client_sends_and_consumes(rocketmq: RocketMq, tmp_path: Path) -> None:
@@ -63,9 +64,7 @@ def test_java_clients_send_in_every_way_and_consume_again(
         broker(
             tmp_path / "store", namesrv_addr=address, message_delay_level=" ".join(["1s"] * 18)
         ) as served,
-        Program(
-            rocketmq, Path(__file__).with_name("Kinds.java"), address, "orders", "consumers"
-        ) as client,
+        Program(rocketmq, _KINDS, address, "orders", "consumers") as client,
     ):
         served.store.create_topic("orders", write_queue_nums=4)
         eventually(lambda: route(address, "orders"))
@@ -90,13 +89,14 @@ def test_a_java_producer_gets_the_reply_to_its_request(rocketmq: RocketMq, tmp_p
     with (
         name_server(tmp_path) as address,
         broker(tmp_path / "store", namesrv_addr=address) as served,
-        Client(rocketmq, address, served.address) as client,
+        Program(rocketmq, _KINDS, address, "questions", "repliers") as asking,
     ):
         served.store.create_topic("questions", read_queue_nums=1)
         eventually(lambda: route(address, "questions"))
-        assert client.ask("call", "questions") == [{"reply": "re: why?"}]
+        assert asking.ask("call") == [{"reply": "re: why?"}]
         eventually(lambda: "RMQ_SYS_TRACE_TOPIC" in served.store.topics)
-        eventually(lambda: client.pull("RMQ_SYS_TRACE_TOPIC"))
+        with Client(rocketmq, address, served.address) as client:
+            eventually(lambda: client.pull("RMQ_SYS_TRACE_TOPIC"))
 
 
 def test_a_java_producer_ends_its_transactions_once(rocketmq: RocketMq, tmp_path: Path) -> None:
