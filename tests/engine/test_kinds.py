@@ -68,7 +68,7 @@ def test_the_users_of_a_broker_stay_as_they_are(
 ) -> None:
     store = copy_store(golden("v5basic"), tmp_path)
     for name in ("users", "acls"):
-        (store / "config" / name).mkdir()
+        (store / "config" / name).mkdir(parents=True)
         (store / "config" / name / "CURRENT").write_bytes(b"MANIFEST-000001\n")
     before = tree(store / "config" / "users"), tree(store / "config" / "acls")
     meta = load_meta(golden("v5basic"))
