@@ -10,6 +10,9 @@ import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Final
 
@@ -19,7 +22,16 @@ __all__ = ["check_packages", "check_spark", "require_spark", "spark_version", "u
 
 _log = logging.getLogger("rmqstore_spark")
 
-_PACKAGES: Final = ("fsspec", "isal", "lz4", "msgspec", "numpy", "pyarrow", "zstandard")
+_PACKAGES: Final = {
+    "fsspec": (2024, 2),
+    "isal": (1, 5),
+    "lz4": (4, 3),
+    "msgspec": (0, 19),
+    "numpy": (1, 26),
+    "pyarrow": (18,),
+    "zstandard": (0, 22),
+}
+"""What Spark's workers need, with the oldest versions, as pyproject.toml has them."""
 
 _OLDEST: Final = (4, 0)
 _NEWEST: Final = (4, 3)
@@ -40,15 +52,39 @@ def check_packages() -> None:
     """Check that this Python has the packages that reading and writing need.
 
     Raises:
-        InstallationError: a package is missing.
+        InstallationError: a package is missing, or too old.
     """
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
+    specs = {name: find_spec(name) for name in _PACKAGES}
+    missing = [name for name, spec in specs.items() if spec is None]
+    pyarrow = specs["pyarrow"]
+    # Smaller builds, such as conda's pyarrow-core, leave it out.
+    if pyarrow and not PathFinder.find_spec("pyarrow._flight", pyarrow.submodule_search_locations):
+        missing.append("pyarrow.flight")
+    faults = [f"no {', '.join(missing)}"] if missing else []
+    for name, spec in specs.items():
+        found = max(_installed_versions(name, spec), default=_PACKAGES[name]) if spec else None
+        if found is not None and found < _PACKAGES[name]:
+            faults.append(f"{name} {_text(found)}, where {_text(_PACKAGES[name])} is needed")
+    if faults:
         raise InstallationError(
-            f"Spark runs its workers with {sys.executable}, and that Python has no "
-            f"{', '.join(missing)}. Before Spark starts, set PYSPARK_PYTHON to the Python that "
-            "rmqstore-spark is installed in, on the driver and on every executor."
+            f"Spark runs its workers with {sys.executable}, and that Python has "
+            f"{'; and '.join(faults)}. Install rmqstore-spark there, with its dependencies, or "
+            "set PYSPARK_PYTHON to the Python that it is installed in before Spark starts: on the "
+            "driver and on every executor."
         )
+
+
+def _installed_versions(name: str, spec: ModuleSpec) -> Iterator[tuple[int, ...]]:
+    """Yield the versions of a package that its folder is said to hold; none if it is not told.
+
+    `importlib.metadata` would take longer to load than all of them to find.
+    """
+    for package in spec.submodule_search_locations or ():
+        with suppress(OSError):
+            for entry in os.listdir(os.path.dirname(package)):
+                found = re.fullmatch(rf"{name}-(\d+(?:\.\d+)*).*\.dist-info", entry)
+                if found:
+                    yield tuple(map(int, found[1].split(".")))
 
 
 def require_spark() -> None:
@@ -99,5 +135,5 @@ def _full_version() -> str:
     return str(pyspark.__version__)
 
 
-def _text(version: tuple[int, int]) -> str:
+def _text(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

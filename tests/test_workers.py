@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import venv
+from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
 
 import pyspark
 import pytest
 
 import rmqstore_spark
+from rmqstore_spark import workers
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import InstallationError
 from tests.pipelines.processes import ROOT, environment
@@ -87,8 +92,88 @@ def test_a_python_without_the_packages_is_told_at_once(tmp_path: Path) -> None:
     for sentence, frames in (lines[:2], lines[2:]):
         assert f"Spark runs its workers with {bare}, and that Python has no " in sentence
         assert " pyarrow" in sentence
-        assert "set PYSPARK_PYTHON to the Python that rmqstore-spark is installed in" in sentence
+        assert "Install rmqstore-spark there, with its dependencies, or set PYSPARK" in sentence
         assert frames == "frames: 0"
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        ("17.0.0", "pyarrow 17.0.0, where 18 is needed; "),
+        ("18.0.0", ""),
+        ("19.0.0.dev1+g12", ""),
+        (None, ""),
+    ],
+)
+@pytest.mark.parametrize("has_flight", [True, False])
+def test_an_old_or_smaller_pyarrow_is_told(
+    tmp_path: Path, version: str | None, told: str, has_flight: bool
+) -> None:
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "__init__.py").touch()
+    if has_flight:
+        (tmp_path / "pyarrow" / "_flight.py").touch()
+    if version:
+        (tmp_path / f"pyarrow-{version}.dist-info").mkdir()
+    script = """
+        from rmqstore_spark.errors import InstallationError
+        from rmqstore_spark.workers import check_packages
+        try:
+            check_packages()
+        except InstallationError as error:
+            print(error)
+    """
+    said = run(script, {**environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"}, tmp_path)
+    lacks = "" if has_flight else "no pyarrow.flight; "
+    has = "and ".join(filter(None, (lacks, told))).removesuffix("; ")
+    assert said.count(f"and that Python has {has}. Install") == bool(has)
+    assert bool(said) == bool(has)
+
+
+def test_the_packages_and_their_versions_are_those_of_the_distribution() -> None:
+    needed = dict(
+        re.findall(
+            r"^([\w-]+)>=([\d.]+)", "\n".join(requires("rmqstore-spark") or []), re.MULTILINE
+        )
+    )
+    for name, oldest in workers._PACKAGES.items():
+        assert needed[name] == ".".join(map(str, oldest))
+
+
+def test_executors_whose_python_lacks_a_package_are_told(
+    tmp_path: Path, golden: Callable[[str], Path]
+) -> None:
+    """Planning has it, and tasks do not: so it is on a cluster with differing nodes."""
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith("isal"):
+            (lent / entry.name).symlink_to(entry)
+    venv.create(tmp_path / "executor", symlinks=True)
+    (site,) = (tmp_path / "executor").glob("lib/python*/site-packages")
+    (site / "lent.pth").write_text(f"{lent}\n")
+    executor = tmp_path / "executor" / "bin" / "python"
+    python = tmp_path / "python"
+    python.write_text(
+        f"""#!/bin/sh
+        case "$*" in
+            *pyspark.sql.worker*) exec {sys.executable} "$@" ;;
+            *) exec {executor} "$@" ;;
+        esac
+        """
+    )
+    python.chmod(0o755)
+    script = f"""{SESSION}
+    try:
+        spark.read.format("rmqstore").load({str(golden("tiny") / "store")!r}).collect()
+    except Exception as error:
+        print(error)
+    """
+    env = {**environment(), "PYTHONPATH": str(ROOT)}
+    env["PYSPARK_PYTHON"] = env["PYSPARK_DRIVER_PYTHON"] = str(python)
+    said = run(script, env, tmp_path)
+    assert f"Spark runs its workers with {executor}, and that Python has no isal. " in said
+    assert 'File "' not in said
 
 
 @pytest.mark.parametrize("script", [HERE, IN_JOBS], ids=["embedded", "jobs"])

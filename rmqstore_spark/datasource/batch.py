@@ -24,6 +24,7 @@ from rmqstore_spark.datasource.stores import (
     most_replicas,
     open_stores,
 )
+from rmqstore_spark.datasource.tasks import SentToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["RmqStoreReader"]
 
 
-class RmqStoreReader(DataSourceReader):
+class RmqStoreReader(SentToTasks, DataSourceReader):
     """Plans a batch query on the driver, and reads its partitions in the tasks.
 
     Args:

@@ -1,16 +1,51 @@
-"""Helps tasks of Spark: one batch is read ahead, and Spark's garbage collections stay short."""
+"""Helps tasks of Spark.
+
+What their Python lacks is told, one batch is read ahead, and Spark's garbage collections stay
+short.
+"""
 
 from __future__ import annotations
 
 import gc
+import pickle
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
-__all__ = ["one_ahead", "short_collections"]
+from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.workers import check_packages
+
+__all__ = ["SentToTasks", "one_ahead", "short_collections"]
 
 T = TypeVar("T")
+
+
+class SentToTasks:
+    """A reader or writer, which checks the packages of the Python that a task runs in.
+
+    The driver's were checked when the source was loaded, and an executor may have others. They are
+    checked before anything that may need them is imported, which `pickle` does by itself.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind = type(self)
+        return _received, (kind.__module__, kind.__qualname__, pickle.dumps(self.__dict__))
+
+
+@plain_errors
+def _received(module: str, name: str, state: bytes) -> object:
+    """Make a reader or writer in a task.
+
+    Raises:
+        InstallationError: this Python lacks a package.
+    """
+    check_packages()
+    kind = getattr(import_module(module), name)
+    made = object.__new__(kind)
+    made.__dict__.update(pickle.loads(state))  # noqa: S301 - Spark sends it, and runs what it sends
+    return made
 
 
 def one_ahead(items: Generator[T]) -> Generator[T]:

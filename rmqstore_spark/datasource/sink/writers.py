@@ -20,6 +20,7 @@ from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.datasource.spark_api import StreamArrowWriter
+from rmqstore_spark.datasource.tasks import SentToTasks
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["RmqStoreStreamWriter", "RmqStoreWriter"]
 
 
-class RmqStoreWriter(DataSourceArrowWriter):
+class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
     """A batch write: all rows appear at once when Spark commits, or none.
 
     With `atomic=false` each task commits alone, and Spark's commit has nothing left to do.
@@ -79,7 +80,7 @@ class RmqStoreWriter(DataSourceArrowWriter):
         return WriterId.of_batch(known.app_id + part, known.version)
 
 
-class RmqStoreStreamWriter(StreamArrowWriter):
+class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
     """A stream: each micro-batch appears whole and once.
 
     Args:

@@ -24,6 +24,7 @@ from rmqstore_spark.datasource.spark_api import (
     SupportsTriggerAvailableNow,
 )
 from rmqstore_spark.datasource.tables import query_options
+from rmqstore_spark.datasource.tasks import SentToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +43,7 @@ _AT_ONCE: Final = 0.05
 _STEPS: Final = 12
 
 
-class RmqStoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RmqStoreStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the queues of some stores on the driver, and reads micro-batches in the tasks.
 
     A query creates it twice: in the process that lives as long as the query, and in one that only
