@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-24s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: demo
 demo: $(INSTALLED) ## Spark writes and reads despite a kill -9, follows a store, and meets RocketMQ's consumers
@@ -41,6 +41,10 @@ test: lint $(CLASSES) $(NODE) ## Run lint and all tests (PYTEST_ARGS="-k name" s
 .PHONY: test-spark-versions
 test-spark-versions: $(INSTALLED) ## Run the essential tests on Spark 4.0, 4.1 and 4.2
 	@$(SPARK) -m tools.spark_versions $(PYTEST_ARGS)
+
+.PHONY: test-spark-versions-more
+test-spark-versions-more: $(INSTALLED) ## Run slower tests on them: replicas, Connect, pipelines, Delta and Iceberg
+	@$(SPARK) -m tools.spark_versions -m spark_versions_more $(PYTEST_ARGS)
 
 $(CLASSES): $(INSTALLED) tests/support/processes/jvm.py
 	@echo "Archiving the classes of Spark's JVM (the first time this takes a minute) ..."

@@ -75,9 +75,9 @@ def check_packages() -> None:
 
 
 def _installed_versions(name: str, spec: ModuleSpec) -> Iterator[tuple[int, ...]]:
-    """Yield the versions of a package that its folder is said to hold; none if it is not told.
+    """Yield the versions that the folder of a package names; more than one after a bad upgrade.
 
-    `importlib.metadata` would take longer to load than all of them to find.
+    Loading `importlib.metadata` for this takes longer than the whole check.
     """
     for package in spec.submodule_search_locations or ():
         with suppress(OSError):

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rmqstore_spark.datasource.spark_api import HAS_READ_LIMITS
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
 from tests.datasource.conftest import rows_of
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.serving import Served, served
+from tests.support.processes.serving import Served, eventually, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -103,11 +104,10 @@ def test_a_stream_sees_what_is_put_while_it_runs(
     query = queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
     query.processAllAvailable()
     put(here, 90, seed=3)
-    from tests.support.processes.serving import eventually
-
     eventually(lambda: len(got) == 90, 60)
 
 
+@pytest.mark.spark_versions
 def test_progress_is_recorded_as_that_of_a_consumer_group(
     spark: SparkSession,
     here: Served,
@@ -124,29 +124,23 @@ def test_progress_is_recorded_as_that_of_a_consumer_group(
         got.extend(rows_of(part))
         lags.append(lag(here))
 
-    query = queries(
-        frame.load()
-        .writeStream.foreachBatch(batch)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-    )
-    assert query.awaitTermination(120)
-    # A batch counts when it is finished, the last one too.
+    def start(checkpoint: str) -> Any:
+        written = frame.load().writeStream.foreachBatch(batch)
+        return written.option("checkpointLocation", str(tmp_path / checkpoint))
+
+    for _ in range(1 if HAS_READ_LIMITS else 3):  # an older Spark reads one micro-batch a run
+        assert queries(start("checkpoint").trigger(availableNow=True)).awaitTermination(120)
     assert lags == [1000, 600, 200]
-    assert lag(here) == 0
+    # A batch counts when it is finished: the last one too, if Spark asks what comes after it.
+    unrecorded = 0 if HAS_READ_LIMITS else 200
+    assert lag(here) == unrecorded
     put(here, 300, seed=2)
-    assert lag(here) == 300
+    assert lag(here) == 300 + unrecorded
     # Another query, without the checkpoint, continues where the group is.
     got.clear()
-    query = queries(
-        frame.load()
-        .writeStream.foreachBatch(batch)
-        .option("checkpointLocation", str(tmp_path / "other"))
-        .trigger(availableNow=True)
-    )
-    assert query.awaitTermination(120)
-    assert len(got) == 300
-    assert lag(here) == 0
+    queries(start("other"))
+    eventually(lambda: lag(here) == 0, 120)
+    assert len(got) == 300 + unrecorded
 
 
 def lag(here: Served) -> int:

@@ -97,6 +97,7 @@ def assert_each_once(spark: SparkSession, found: DataFrame, count: int) -> None:
 
 
 @pytest.mark.fault
+@pytest.mark.spark_versions_more
 def test_a_stream_reads_each_message_once_whichever_process_fails(
     spark: SparkSession, pair: Pair, tmp_path: Path, queries: Callable[..., Any]
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_stream_reads_each_message_once_whichever_process_fails(
 
 
 @pytest.mark.fault
+@pytest.mark.spark_versions_more
 def test_a_batch_whose_first_replica_hangs(spark: SparkSession, pair: Pair) -> None:
     pair.put()
     pair.follower_has_all()

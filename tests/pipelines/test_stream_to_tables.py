@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.following import follow
+from rmqstore_spark.pipelines.following import follow_to_the_end
 from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
 from rmqstore_spark.pipelines.tables import micro_batch
 from rmqstore_spark.pipelines.tables.table import append_once
@@ -39,7 +39,8 @@ class Stream:
         ]  # fmt: skip
 
     def run(self, *options: str) -> None:
-        follow(start_query(self._session, JOB.parse([*self._command, *options])))
+        job = JOB.parse([*self._command, *options])
+        follow_to_the_end(lambda: start_query(self._session, job))
 
 
 @pytest.fixture
@@ -55,6 +56,7 @@ def check(lake: LakeHouse, golden: Path) -> None:
     assert rows == backed_rows(golden)
 
 
+@pytest.mark.spark_versions_more
 def test_each_message_is_written_once(
     stream: Stream, lake: LakeHouse, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +72,7 @@ def test_each_message_is_written_once(
     assert counts == {len(backed_rows(golden("live")))}
 
 
+@pytest.mark.spark_versions_more
 def test_a_batch_whose_end_spark_has_not_noted(
     stream: Stream, lake: LakeHouse, golden: Golden, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_batch_whose_end_spark_has_not_noted(
     check(lake, golden("live"))
 
 
+@pytest.mark.spark_versions_more
 @pytest.mark.parametrize("when", ["before the commit", "after the commit"])
 def test_a_driver_that_ends_at_the_commit(
     when: str,
@@ -122,7 +126,7 @@ def test_another_stream_appends(
     command = [
         str(golden("tiny") / "store"), *lake.arguments, "--checkpoint", str(tmp_path / "second"),
     ]  # fmt: skip
-    follow(start_query(session, JOB.parse(command)))
+    follow_to_the_end(lambda: start_query(session, JOB.parse(command)))
     assert len(lake.read()) == len(backed_rows(golden("live"))) + len(backed_rows(golden("tiny")))
 
 

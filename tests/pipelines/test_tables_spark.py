@@ -30,6 +30,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> LakeHouse:
     return LakeHouse(request.param, tmp_path / "lake")
 
 
+@pytest.mark.spark_versions_more
 def test_the_table_has_the_rows_of_the_source(
     lake: LakeHouse, golden: Golden, session: SparkSession
 ) -> None:
@@ -59,6 +60,7 @@ def test_errors_of_tasks_are_told(
 
 @pytest.mark.slow
 @pytest.mark.fault
+@pytest.mark.spark_versions_more
 def test_a_killed_program_goes_on(lake: LakeHouse, golden: Golden, tmp_path: Path) -> None:
     arguments = [
         str(golden("basic") / "store"), *lake.arguments,

@@ -245,6 +245,31 @@ def test_a_batch_that_is_read_more_than_once(
 
 
 @pytest.mark.spark_versions
+def test_several_sources_in_one_query(
+    spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
+) -> None:
+    other = GrowingStore(tmp_path / "c" / "store", {"bills": 1})
+    other.put(40)
+    sink = Sink()
+
+    def rows_by_source() -> list[list[int]]:
+        limited = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 60}
+        frame = stream_of(spark, growing.path, **limited).unionAll(
+            stream_of(spark, other.path, startingOffsets="earliest")
+        )
+        progress = run_to_the_end(
+            lambda: queries(writer(frame, tmp_path / "checkpoint", sink, availableNow=True))
+        )
+        found = [[each["numInputRows"] for each in done["sources"]] for done in progress]
+        return [counts for counts in found if any(counts)]
+
+    assert rows_by_source() == [[60, 40], [40, 0]]
+    other.put(5)  # the first source has nothing new
+    assert rows_by_source() == [[0, 5]]
+    assert sorted(keys_of(sink.rows)) == sorted(growing.rows + other.rows)
+
+
+@pytest.mark.spark_versions
 def test_a_table_is_a_stream_too(
     spark: SparkSession, growing: GrowingStore, tmp_path: Path, queries: Start
 ) -> None:
