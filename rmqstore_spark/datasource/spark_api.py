@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.workers import spark_version
 
@@ -168,7 +169,8 @@ class OwnStartReader(DataSourceStreamReader):
     def __init__(self, reader: LimitedReader) -> None:
         self._reader = reader
         self._start: dict[str, Any] | None = None
-        self._answer: tuple[dict[str, Any], dict[str, Any]] | None = None
+        # The first answer and the last one, each with the start that it was found from.
+        self._answers: list[tuple[dict[str, Any], dict[str, Any]]] = []
 
     def initialOffset(self) -> dict[str, Any]:
         return self._reader.initialOffset()
@@ -177,7 +179,7 @@ class OwnStartReader(DataSourceStreamReader):
         if self._start is None:
             self._start = self.initialOffset()
         limit = self._reader.getDefaultReadLimit()
-        if self._answer is None and not isinstance(limit, ReadAllAvailable):
+        if not self._answers and not isinstance(limit, ReadAllAvailable):
             _log.warning(
                 "This stream has a limit for each micro-batch, and this Spark (%s) cannot tell a "
                 "source that the trigger is availableNow: with it, each run reads one micro-batch, "
@@ -186,17 +188,20 @@ class OwnStartReader(DataSourceStreamReader):
                 ".".join(map(str, spark_version())),
             )
         end = self._reader.latestOffset(self._start, limit)
-        self._answer = self._start, end
+        self._answers[1:] = [(self._start, end)]
         return end
 
+    @plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if self._answer is not None and end == self._answer[1]:
-            asked_from = self._answer[0]
-            if start not in (asked_from, end):
+        for asked_from, answer in self._answers:
+            # `triggerAvailableNowWrapper` asks before the checkpoint is read, and keeps the answer.
+            if end == answer and start not in (asked_from, end):
                 raise RmqStoreError(
                     f"Spark plans a micro-batch from {str(start)[:200]}, and this source looked "
-                    f"for its end from {str(asked_from)[:200]}: it would read messages twice, or "
-                    "more than its limit. Start the query again with its checkpoint."
+                    f"for its end from {str(asked_from)[:200]}: it would read messages twice. "
+                    "Remove the last file of the folder `offsets` in the checkpoint, whose "
+                    "micro-batch has not run, and start the query with the setting "
+                    "spark.sql.streaming.triggerAvailableNowWrapper.enabled off."
                 )
         planned = self._reader.partitions(start, end)
         self._start = end

@@ -231,7 +231,13 @@ def check_view_in_place_of_a_table(spark: SparkSession, create: str, options: st
         # The schema of a view carries no store.
         with pytest.raises(AnalysisException, match="Option path is missing"):
             spark.read.format("rmqstore").schema(spark.table("messages").schema).load().count()
+        # Spark does not ask for the schema of such a table, so nothing can refuse to create it.
+        spark.sql(f"CREATE TABLE columns_given (topic string) USING rmqstore OPTIONS ({options})")
+        assert all(not field.metadata for field in spark.table("columns_given").schema.fields)
+        with pytest.raises(AnalysisException, match=r"only on Spark 4\.3 .* TEMPORARY VIEW"):
+            spark.table("columns_given").count()
     finally:
+        spark.sql("DROP TABLE IF EXISTS columns_given")
         spark.catalog.dropTempView("messages")
 
 

@@ -216,9 +216,9 @@ def _check_place(values: Mapping[str, Any]) -> None:
         raise OptionError(
             "Option path is missing: give a store directory, as in load('/data/store'), or set "
             "option endpoint for a store process, or namesrvAddr for a name server. (A table keeps "
-            "its options only if it was created by CREATE TABLE ... USING rmqstore OPTIONS (...), "
-            "without a list of columns and without AS SELECT. Drop the table and recreate it like "
-            "that.)"
+            "its options only on Spark 4.3 and newer, and only if it was created by CREATE TABLE "
+            "... USING rmqstore OPTIONS (...), without a list of columns and without AS SELECT. "
+            "Drop the table and recreate it like that, or use CREATE TEMPORARY VIEW.)"
         )
     if "commitGroup" in values and "path" in values:
         raise OptionError(

@@ -156,8 +156,23 @@ def test_a_start_that_was_not_the_one_asked_from_is_an_error(growing: GrowingSto
     query.run_batch()
     unaware = OldSpark(growing.path, **EARLIEST, maxOffsetsPerTrigger=30)
     end = unaware.reader.latestOffset()
-    with pytest.raises(RmqStoreError, match="Start the query again with its checkpoint"):
+    with pytest.raises(RmqStoreError, match="it would read messages twice"):
         unaware.reader.partitions(json.loads(query.log[0]), end)
+
+
+def test_an_end_that_spark_asked_for_before_the_checkpoint_was_read(growing: GrowingStore) -> None:
+    """`triggerAvailableNowWrapper` keeps that end; later answers are for the progress alone."""
+    query = OldSpark(growing.path, **EARLIEST, maxOffsetsPerTrigger=60)
+    assert query.construct()
+    query.run_batch()
+    wrapped = OldSpark(growing.path, **EARLIEST)
+    kept = wrapped.reader.latestOffset()
+    seen = json.loads(query.log[0])
+    assert not wrapped.reader.partitions(seen, seen)
+    for _ in range(2):
+        wrapped.reader.latestOffset()
+    with pytest.raises(RmqStoreError, match="triggerAvailableNowWrapper"):
+        wrapped.reader.partitions(seen, kept)
 
 
 @pytest.mark.parametrize(
