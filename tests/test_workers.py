@@ -213,6 +213,27 @@ def test_a_spark_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch, versio
 
 
 @pytest.mark.parametrize(
+    "job",
+    [
+        ["-m", "rmqstore_spark.pipelines.stream_to_parquet"],
+        ["-m", "jobs.backfill"],
+        [str(ROOT / "jobs" / "replay.py")],
+    ],
+)
+def test_a_job_on_a_spark_that_is_too_old_says_so_in_a_line(tmp_path: Path, job: list[str]) -> None:
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.9'")
+    done = subprocess.run(
+        [sys.executable, *job, "store", "out"],
+        env={**environment(), "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: rmqstore-spark needs Spark 4.0 to ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("version", "told"),
     [
         ("4.0.0", 0), ("4.1.3", 0), ("4.3.7", 0), ("4.3.0.dev1", 0), ("unknown", 0),

@@ -16,6 +16,16 @@ From outside it imports `datasource`, `client.brokers` and what lies below; of `
 `shared.usage`.
 """
 
+import sys
+from pathlib import Path
+
+from rmqstore_spark.errors import InstallationError
 from rmqstore_spark.workers import require_spark
 
-require_spark()
+try:
+    require_spark()
+except InstallationError as error:
+    program = Path(sys.argv[0])  # "-m" while Python looks for the module that it is to run
+    if program.name == "-m" or program.parent.name == "jobs":
+        sys.exit(f"error: {error}")
+    raise
