@@ -57,7 +57,6 @@ def find_end(
     flushed: int,
     latest: int,
     named_end: int = 0,
-    clean: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> LogEnd:
     """Walk the log to its end. The CRC of every body is checked.
@@ -68,7 +67,6 @@ def find_end(
         latest: later storeTimestamps are ignored: nothing protects the field, and times never go
             back.
         named_end: everything below was in the log when the store was closed cleanly.
-        clean: whether the store was closed cleanly.
         progress: called with the bytes done and the total bytes.
     """
     newest, at = 0, start
@@ -81,15 +79,13 @@ def find_end(
                     f"the file begins with the record of {stranger}: it is a copy of another one"
                 )
                 return LogEnd(start, item.offset, cause, newest, True)
-            damage = item.offset < named_end or (
-                not (clean and item.empty) and _is_below(log, item, newest, flushed)
-            )
+            damage = item.offset < named_end or _is_below(log, item, newest, flushed)
             return LogEnd(start, item.offset, item.cause, newest, damage)
         times = item.records.store_timestamp
         newest = max(newest, int(times.max(initial=0, where=times <= latest)))
         at = item.end
         progress(at - start, total)
-    return LogEnd(start, log.file_end, "", newest, not clean and newest < flushed)
+    return LogEnd(start, log.file_end, "", newest, newest < flushed)
 
 
 def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:

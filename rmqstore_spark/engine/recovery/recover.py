@@ -232,7 +232,6 @@ class _Run:
             flushed=vouched.physic_msg_timestamp,
             latest=self.latest,
             named_end=named_end,
-            clean=clean,
             progress=lambda done, total: self.progress("log", done, total),
         )
 

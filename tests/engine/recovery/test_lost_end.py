@@ -157,7 +157,9 @@ def assert_refused(store: Path) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("lost", ["", "consumequeue", "index", "consumequeue index"])
+@pytest.mark.parametrize(
+    "lost", ["", "consumequeue", "index", "consumequeue index", "consumequeue index rmqstore"]
+)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 @pytest.mark.parametrize("state", STATES)
 def test_promise_4_a_log_that_lost_its_end(
