@@ -77,6 +77,7 @@ class FrameInbox:
         """
         if self._frame is not None:
             return self._received_here(count)
+        self._room.was_read(count)
         part = self._part
         view = self._scratch[: len(part) + count]
         if part:

@@ -25,6 +25,9 @@ _SHARES: Final = ((64 << 10, 1 / 16), (1 << 20, 1 / 8), (1 << 62, 3 / 16))
 frames."""
 _READS: Final = 64
 """A read takes at most this part of the room that is left, whatever it will find."""
+_TURN_BYTES: Final = 1 << 20
+"""Bytes of small frames after which the other reads of the same turn of the event loop take few: as
+many requests are decoded for a tenth of a second."""
 _LOOK_SECONDS: Final = 0.25
 _STALL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 2.0
@@ -98,7 +101,7 @@ class FrameRoom:
 
     Attributes:
         next_read: bytes that the next read of any connection may take: fewer when little room is
-            left.
+            left, or much was read in this turn of the event loop.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -108,6 +111,7 @@ class FrameRoom:
         self._small = 0
         self._most = limits.held
         self._used = 0
+        self._read = 0  # in this turn
         self._count(0)
         self._connections = 0
         self._crowded: dict[Asker, None] = {}
@@ -145,6 +149,13 @@ class FrameRoom:
         share.used -= count
         if share.is_contended:
             self._grant(share)
+
+    def was_read(self, count: int) -> None:
+        """Take note of what a read has found, which is decoded in this turn of the event loop."""
+        if not self._read:
+            self._loop.call_soon(self._next_turn)  # before the reads of the next turn
+        self._read += count
+        self._count(0)
 
     # ---- connections
 
@@ -216,8 +227,12 @@ class FrameRoom:
 
     def _count(self, more: int) -> None:
         self._used += more
-        left = (self._most - self._used) // _READS
+        left = min((self._most - self._used) // _READS, _TURN_BYTES - self._read)
         self.next_read = READ_BYTES if left >= READ_BYTES else max(left, SMALL)
+
+    def _next_turn(self) -> None:
+        self._read = 0
+        self._count(0)
 
     def _share(self, size: int) -> _Share:
         return next(share for most, share in self._shares if size <= most)

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
 __all__ = ["RequestSource", "Taker", "Turns"]
@@ -126,8 +127,9 @@ class Turns(Generic[_R]):
             return group
         share = max(1, self._most // len(self._ready))
         left = _MOST_BYTES
-        # Small requests come first: what is large may take long.
-        sources = list(self._ready)
+        # Small requests come first: what is large may take long. But only among those whose turn it
+        # is, or large ones would wait for as long as enough others have small ones.
+        sources = list(islice(self._ready, self._most))
         if len(sources) > 1:
             sources.sort(key=lambda each: each.next_size > _LARGE)
         for source in sources:

@@ -183,6 +183,21 @@ def test_reads_become_smaller_as_room_does() -> None:
     run(test())
 
 
+def test_reads_become_smaller_in_a_turn_that_has_read_much() -> None:
+    async def test() -> None:
+        room = FrameRoom(Limits())
+        reads = 0
+        for _ in range(200):  # connections, of which each has as much as a read takes
+            reads += room.next_read
+            room.was_read(room.next_read)
+        assert reads <= 2 * MIB
+        assert room.next_read == SMALL
+        await asyncio.sleep(0)
+        assert room.next_read == READ_BYTES
+
+    run(test())
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.integers(0, 3 * SMALL), max_size=6),
