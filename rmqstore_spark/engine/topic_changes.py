@@ -106,6 +106,5 @@ class TopicChanges:
             with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):
                 self._topics.delete(names)
                 self._store.consumer_offsets.forget(names)
-            for name in names:
-                self._store.queues.drop(name)
-                self._appender.forget(name)
+            self._store.queues.drop(names)
+            self._appender.forget(names)

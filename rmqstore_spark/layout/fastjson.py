@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
@@ -27,6 +26,7 @@ _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,100}(?:\.[0-9]{1,100})?(?:[eE][+-]?[0-9]{1,4})?(?![\w.+-])")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_$-]{1,200}")
 _STRINGS: Final = json.JSONDecoder(strict=False)  # fastjson does not escape control characters
+_encoded: Final = json.JSONEncoder(ensure_ascii=False).encode
 _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
@@ -69,56 +69,60 @@ def dump_fastjson(value: Any, *, pretty: bool = True) -> str:
         TypeError: the value is or contains another type.
         ValueError: a number is not finite, or a text contains a lone surrogate.
     """
-    return "".join(_pieces(value, "\n" if pretty else ""))
+    pieces = list[str]()
+    _write(value, "\n" if pretty else "", pieces)
+    return "".join(pieces)
 
 
-def _pieces(value: Any, line: str) -> Iterable[str]:
-    """Yield the text of a value, in pieces.
+def _write(value: Any, line: str, to: list[str]) -> None:
+    """Write the text of a value.
 
     Args:
         value: see `dump_fastjson`.
         line: newline and indentation at the value's depth; empty for a text on one line.
+        to: gets the text, in pieces.
     """
     deeper = line and line + "\t"
     if isinstance(value, dict):
-        yield "{"
-        kept = [(key, member) for key, member in value.items() if member is not None]
-        for n, (key, member) in enumerate(kept):
-            yield "," if n else ""
-            yield _key_text(key, deeper)
-            yield from _pieces(member, deeper)
-        yield line + "}" if kept else "}"
+        is_first = True
+        for key, member in value.items():
+            if member is not None:
+                to.append("{" if is_first else ",")
+                is_first = False
+                _write_key(key, deeper, to)
+                _write(member, deeper, to)
+        to.append("{}" if is_first else line + "}")
     elif isinstance(value, (list, tuple)):
-        yield "["
         for n, member in enumerate(value):
-            yield ("," if n else "") + deeper
-            yield from _pieces(member, deeper)
-        yield line + "]" if value else "]"
+            to.append(("," if n else "[") + deeper)
+            _write(member, deeper, to)
+        to.append(line + "]" if value else "[]")
     else:
-        yield _scalar_text(value)
+        to.append(_scalar_text(value))
 
 
-def _key_text(key: Any, line: str) -> str:
-    """Return a key and its colon; fastjson does not begin a new line for a key that is a number."""
-    if isinstance(key, int) and not isinstance(key, bool):
-        return f"{key}:"
+def _write_key(key: Any, line: str, to: list[str]) -> None:
+    """Write a key and its colon; fastjson does not begin a new line for a key that is a number."""
     if isinstance(key, str):
-        return f"{line}{_scalar_text(key)}:"
-    if isinstance(key, ObjectKey):
-        return "".join((*_pieces(dict(key), ""), ":"))
-    raise TypeError(f"a JSON key cannot be {type(key).__name__}")
+        to.append(f"{line}{_scalar_text(key)}:")
+    elif isinstance(key, int) and not isinstance(key, bool):
+        to.append(f"{key}:")
+    elif isinstance(key, ObjectKey):
+        _write(dict(key), "", to)
+        to.append(":")
+    else:
+        raise TypeError(f"a JSON key cannot be {type(key).__name__}")
 
 
 def _scalar_text(value: Any) -> str:
     if isinstance(value, str):
         value.encode()  # a lone surrogate would make the file unreadable
         # U+2028 and U+2029 end a line in Java, so fastjson escapes them.
-        text = json.dumps(value, ensure_ascii=False)
-        return text.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+        return _encoded(value).replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"JSON cannot represent {value}")
     if value is None or isinstance(value, (bool, int, float)):
-        return json.dumps(value)
+        return _encoded(value)
     raise TypeError(f"a JSON value cannot be {type(value).__name__}")
 
 

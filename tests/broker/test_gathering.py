@@ -243,8 +243,8 @@ def test_changes_of_administrators_are_written_together(
         with held(monkeypatch, "topics.json") as writes:
             answers = while_held(served, writes, gone, nothing, lambda: waiting(count - 1))
         assert {answer.code for answer in answers} == {0}
-        assert writes.counts["topics.json"] == 2
-        assert writes.counts["consumerOffset.json"] <= 2
+        assert writes.counts["topics.json"] == 5  # the first topic, and 32 at once of the others
+        assert writes.counts["consumerOffset.json"] <= 5
         assert [topic.name for topic in served.store.topics] == ["known"]
         groups = [
             Command(

@@ -52,6 +52,7 @@ _TIMEOUT: Final = 3.0
 """Seconds after which an honest client gives up."""
 
 _SEND, _PULL, _QUERY, _VIEW, _HEARTBEAT = 310, 11, 12, 33, 34
+_CREATE_TOPIC, _DELETE_TOPIC = 17, 215
 _ALL_TOPICS, _REGISTER, _ROUTE, _TOPIC_LIST = 21, 103, 105, 206
 _GROUP: Final = {"consumerGroup": "honest"}
 
@@ -171,6 +172,16 @@ class Line:
     def ask(self, data: bytes) -> tuple[int, dict[str, Any], int]:
         """Send a request; returns code, fields and length of the body of its answer."""
         self._socket.sendall(data)
+        return self._answer()
+
+    def ask_all(self, requests: Sequence[bytes]) -> None:
+        """Send requests, which succeed, before their answers are read."""
+        self._socket.sendall(b"".join(requests))
+        for _ in requests:
+            code, fields, _ = self._answer()
+            assert code == 0, fields
+
+    def _answer(self) -> tuple[int, dict[str, Any], int]:
         length, mark = struct.unpack(">iI", self._read(8))
         header = json.loads(self._read(mark & 0xFFFFFF))
         rest = length - 4 - (mark & 0xFFFFFF)
@@ -267,6 +278,13 @@ def unread_pulls(ports: Ports) -> None:
         time.sleep(ports.seconds)
 
 
+def unread_small_pulls(ports: Ports) -> None:
+    """200 connections ask 5,000 times for a message of 1 KiB each, and read nothing."""
+    asked = pull_frame("small", 0) * 5000
+    with _opened(ports, ports.broker, ports.count(200), asked):
+        time.sleep(ports.seconds)
+
+
 def pulls_of_the_gone(ports: Ports) -> None:
     """40 connections ask 3,000 times for a message of 4 MiB each, and go, again and again."""
     asked = pull_frame("large", 0) * 3000
@@ -326,6 +344,18 @@ def large_registrations(ports: Ports) -> None:
         thread.join()
 
 
+def deletions(ports: Ports) -> None:
+    """A client creates 4,000 topics, sends to each, and deletes all without waiting."""
+    topics = [f"short-{number}" for number in range(ports.count(4000))]
+    created = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+               "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}  # fmt: skip
+    with ports.line(ports.broker) as line:
+        line.ask_all([frame(_CREATE_TOPIC, {"topic": topic, **created}) for topic in topics])
+        for topic in topics:
+            line.ask(send_frame(b"x", topic))
+        line.ask_all([frame(_DELETE_TOPIC, {"topic": topic}) for topic in topics])
+
+
 def leaving_brokers(ports: Ports) -> None:
     """1,000 brokers with 400 topics of their own leave the name server at once."""
     with ExitStack() as held:
@@ -341,11 +371,13 @@ PORT_ATTACKS: Final[Sequence[Callable[[Ports], None]]] = (
     half_small_sends,
     slow_sends,
     unread_pulls,
+    unread_small_pulls,
     pulls_of_the_gone,
     held_pulls,
     unread_queries,
     unread_tables,
     unread_lists,
+    deletions,
     large_registrations,
     leaving_brokers,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby, islice
 from typing import Final, Protocol
 
 from rmqstore_spark.broker.administration.groups import GroupAdministration
@@ -25,6 +25,8 @@ __all__ = ["ChangeRequests"]
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000
+_DELETED_TOGETHER: Final = 32
+"""Topics that are deleted at once: senders wait until their files are removed."""
 _FAILED: Final = "the request failed because of an error in the server; its log says more"
 
 
@@ -108,7 +110,7 @@ class ChangeRequests:
             return command.answer(ResponseCode.SYSTEM_ERROR, _FAILED)
 
     def _delete(self, jobs: Sequence[Request]) -> None:
-        """Delete topics: all with one flush of the log and one write of each file."""
+        """Delete topics: many with one flush of the log and one write of each file."""
         named: dict[str, list[Request]] = {}
         for job in jobs:
             try:
@@ -118,10 +120,15 @@ class ChangeRequests:
                 job.reply(job.command.answer(code, getattr(error, "remark", str(error))))
             else:
                 named.setdefault(name, []).append(job)
+        names = iter(named)
+        while together := {name: named[name] for name in islice(names, _DELETED_TOGETHER)}:
+            self._delete_named(together)
+
+    def _delete_named(self, named: Mapping[str, Sequence[Request]]) -> None:
+        code, remark = int(ResponseCode.SUCCESS), None
         try:
             self._topics.delete(named)
         except RemotingError as error:
-            for job in jobs:
-                job.reply(job.command.answer(error.code, error.remark))
-        for job in jobs:
-            job.reply(job.command.answer())
+            code, remark = error.code, error.remark
+        for job in chain.from_iterable(named.values()):
+            job.reply(job.command.answer(code, remark))

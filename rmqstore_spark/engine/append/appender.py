@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -69,6 +69,7 @@ class Appender:
         self._dispatcher = dispatcher
         self._health = health
         self._lock = threading.Lock()
+        self._turnstile = threading.Lock()  # held by the thread that has the lock next
         self._held_since: float | None = None
         self._next: dict[Route, int] = {}
 
@@ -128,8 +129,9 @@ class Appender:
         held = self._held_since
         is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
         if patient:
-            self._lock.acquire()
-        elif is_stuck or not self._lock.acquire(timeout=self._busy_timeout):
+            with self._turnstile:
+                self._lock.acquire()
+        elif is_stuck or not self._acquire(self._busy_timeout):
             raise RefusedError(
                 "The log has been busy for longer than osPageCacheBusyTimeOutMills "
                 f"({self._busy_timeout * 1000:.0f} ms). Try again.",
@@ -208,9 +210,10 @@ class Appender:
         """Register the storeTimestamp of records that belong to the log now."""
         self.log.last_timestamp = max(self.log.last_timestamp, timestamp)
 
-    def forget(self, topic: str) -> None:
-        """Forget the next offsets of a topic's queues. Needs the append lock."""
-        for route in [route for route in self._next if route.topic == topic]:
+    def forget(self, topics: Collection[str]) -> None:
+        """Forget the next offsets of the queues of topics. Needs the append lock."""
+        gone = set(topics)
+        for route in [route for route in self._next if route.topic in gone]:
             del self._next[route]
 
     def finish(self) -> None:
@@ -219,6 +222,20 @@ class Appender:
             pass
 
     # ---- parts -----------------------------------------------------------------------------------
+
+    def _acquire(self, seconds: float) -> bool:
+        """Acquire the append lock; return False if that takes too long.
+
+        A thread that has just released the lock, and wants it again, waits for one that came
+        before: it finds the turnstile taken.
+        """
+        end = time.monotonic() + seconds
+        if not self._turnstile.acquire(timeout=seconds):
+            return False
+        try:
+            return self._lock.acquire(timeout=max(end - time.monotonic(), 0))
+        finally:
+            self._turnstile.release()
 
     def _next_offset(self, route: Route) -> int:
         found = self._next.get(route)

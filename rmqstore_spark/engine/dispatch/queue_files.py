@@ -202,19 +202,28 @@ class QueueFiles:
             return sorted(start for start in found if start is not None)
         return []
 
-    def drop(self, topic: str, queue_id: int | None = None) -> None:
-        """Remove the files of a queue, or of a topic, and a broker's extension units for it."""
-        below = () if queue_id is None else (str(queue_id),)
+    def drop(self, queues: Collection[tuple[str, int | None]]) -> None:
+        """Remove the files of queues, and a broker's extension units for them.
+
+        Args:
+            queues: topic and queueId of each; None for all queues of the topic.
+        """
+        parents = set[str]()
         with self._lock:
             self._handles.close()
-            for route in [route for route in self._last if route[0] == topic]:
+            gone = set(queues)
+            for route in [each for each in self._last if each in gone or (each[0], None) in gone]:
                 del self._last[route]
-            for kind in (self._folder, f"{self._folder}_ext"):
-                folder = os.path.join(kind, _checked(topic), *below)
-                with explained(folder, "removed"), suppress(FileNotFoundError):
-                    shutil.rmtree(folder)
-                if os.path.isdir(os.path.dirname(folder)):
-                    sync_folder(os.path.dirname(folder))
+            for topic, queue_id in queues:
+                below = () if queue_id is None else (str(queue_id),)
+                for kind in (self._folder, f"{self._folder}_ext"):
+                    folder = os.path.join(kind, _checked(topic), *below)
+                    parents.add(os.path.dirname(folder))
+                    with explained(folder, "removed"), suppress(FileNotFoundError):
+                        shutil.rmtree(folder)
+            for parent in sorted(parents):
+                if os.path.isdir(parent):
+                    sync_folder(parent)
 
     def close(self) -> None:
         """Close all files, without flushing them."""

@@ -14,7 +14,7 @@ import os
 import threading
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -316,12 +316,13 @@ class ConsumeQueues:
             key=lambda o: self._is_from(topic, queue_id, o, physical_offset),
         )
 
-    def drop(self, topic: str) -> None:
-        """Remove a topic's queues and their files, and a broker's extension units for it."""
+    def drop(self, topics: Collection[str]) -> None:
+        """Remove all queues of topics, their files, and a broker's extension units for them."""
+        gone = set(topics)
         with self._removing:
-            for route in [route for route in self._states if route[0] == topic]:
+            for route in [route for route in self._states if route[0] in gone]:
                 del self._states[route]
-            self._files.drop(topic)
+            self._files.drop([(topic, None) for topic in topics])
 
     def drop_older(self, topic: str, end: int) -> int:
         """Remove those of a topic's queues whose records all lie before a physical offset.
@@ -334,7 +335,7 @@ class ConsumeQueues:
         with self._removing:
             for route in older:
                 del self._states[route]
-                self._files.drop(*route)
+            self._files.drop(older)
         return len(older)
 
     def close(self) -> None:

@@ -194,7 +194,7 @@ def test_flushing_while_topics_are_dropped(queues: ConsumeQueues, tmp_path: Path
     thread.start()
     for number in range(60):
         queues.append(f"T{number}", 0, entries(0, 5), 0)
-        queues.drop(f"T{number}")
+        queues.drop([f"T{number}"])
     stop.set()
     thread.join()
     assert not failures
