@@ -20,6 +20,7 @@ from rmqstore_spark.engine.log.flush_mark import FlushMarkKeeper
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration
+from rmqstore_spark.engine.recovery.progress_check import check_progress
 from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.reserve import Reserve
@@ -208,6 +209,11 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         mark.begin(found.log_end)
         files.callback(mark.close)
         reserve.fill()
+        topics = TopicTable(path, clock, config.max_topics)
+        consumer_offsets = ConsumerOffsets(path, found.queues.ranges)
+        if config.broker_role != "SLAVE":  # whose offsets are its master's, and may be ahead
+            names = {topic.name for topic in topics}
+            check_progress(path, consumer_offsets.table(), found.queues.ranges(), names)
         return OpenStore(
             path=path,
             log_folder=log_folder,
@@ -217,8 +223,8 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
             queues=found.queues,
             indexes=found.indexes,
             checkpoint=found.checkpoint,
-            topics=TopicTable(path, clock, config.max_topics),
-            consumer_offsets=ConsumerOffsets(path, found.queues.ranges),
+            topics=topics,
+            consumer_offsets=consumer_offsets,
             # Each group has a topic for what it consumes again: leave most topics to others.
             groups=ConsumerGroups(path, clock, min(_MOST_GROUPS, max(1, config.max_topics // 4))),
             deleted=DeletedTopics(path),

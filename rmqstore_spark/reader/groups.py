@@ -10,7 +10,7 @@ accepts, and offsets of delay levels.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ __all__ = [
     "group_names",
     "group_offset",
     "group_offsets",
+    "offsets_past_end",
 ]
 
 _log = logging.getLogger(__name__)
@@ -121,6 +122,32 @@ def group_offset(store: Store, group: str, topic: str, queue_id: int) -> int | N
     offsets = table.get(f"{topic}{_TOPIC_GROUP_SEPARATOR}{group}", {})
     found = {int(number): offset for number, offset in offsets.items() if offset >= 0}
     return found.get(queue_id)
+
+
+def offsets_past_end(
+    table: Mapping[str, Mapping[Any, int]],
+    ends: Mapping[tuple[str, int], int],
+    topics: Container[str],
+) -> list[GroupOffset]:
+    """Return the offsets of consumer groups that lie past the ends of their queues.
+
+    Args:
+        table: offsets by queueId, by `TOPIC@GROUP`, as `config/consumerOffset.json` has them.
+        ends: one past the last message of each queue, by topic and queueId.
+        topics: topics that exist, also without a queue that has had a message: such a queue ends at
+            0. Other topics without a queue do not exist, and say nothing.
+    """
+    known = {topic for topic, _ in ends}
+    found = []
+    for name, offsets in table.items():
+        topic, _, group = name.partition(_TOPIC_GROUP_SEPARATOR)
+        if topic not in known and topic not in topics:
+            continue
+        for queue_id, offset in offsets.items():
+            end = ends.get((topic, int(queue_id)), 0)
+            if offset > end:
+                found.append(GroupOffset(group, topic, int(queue_id), offset, end))
+    return sorted(found)
 
 
 def group_names(store: Store) -> list[str]:

@@ -11,6 +11,7 @@ snapshot    defines the snapshot and the units
 log/, queues/, index/    check records, queue entries and index entries
 log_batch   holds the records that these checks compare
 store_files checks names and sizes of files, the configuration and the checkpoint
+progress    compares the offsets of consumer groups with the ends of their queues
 findings    collects problems; `ranges` holds matched entries and damaged stretches of the log
 report      defines the report and the kinds of problems
 

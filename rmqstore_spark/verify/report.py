@@ -61,6 +61,7 @@ KINDS: Final[dict[str, str]] = {
     "[shape](format.md#configuration-files); a note if it is a `.bak`, or the file of a `.bak` is "
     "gone",
     "topic-config": "a queue that `topics.json` does not configure",
+    "group-offset": "an offset of a consumer group past the end of its queue: messages may be lost",
     "stray-file": "a file that does not belong there; an error if it has a segment's name",
     "unreadable": "a file that could not be read, and why",
     "expired": "a file that expired while it was verified",

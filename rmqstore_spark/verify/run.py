@@ -12,6 +12,7 @@ from rmqstore_spark.verify.index.check import check_index_entries, check_index_f
 from rmqstore_spark.verify.log.check import check_log, check_tail
 from rmqstore_spark.verify.log.dledger import check_units
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
+from rmqstore_spark.verify.progress import check_progress
 from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
 from rmqstore_spark.verify.report import VerifyReport
@@ -87,6 +88,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     for part in work(later, units):
         findings.merge(part)
     check_checkpoint(store, snapshot, findings)
+    check_progress(store, snapshot, findings)
     if not snapshot.being_written:  # a broker writes the index after the queues
         _note_unindexed(store, findings)
     findings.counts["bytes"] = sum(unit.size for unit in plan.units)

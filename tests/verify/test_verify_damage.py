@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Callable
@@ -757,6 +758,47 @@ def test_queues_that_the_configuration_does_not_know(patient: Callable[[str], Pa
     report = store.expect("topic-config", store.store / "consumequeue" / "LiveTopic" / "3", "note")
     store.expect("topic-config", store.store / "consumequeue" / "LiveDelay" / "0", "note")
     assert not any("LiveOrder" in p.file or "%RETRY%" in p.file for p in report.problems)
+
+
+@pytest.mark.parametrize(
+    ("topic", "queue_id", "offset", "end"),
+    [("LiveTopic", 3, 226, 225), ("LiveTopic", 9, 1, 0), ("unused", 0, 5, 0)],
+)
+def test_an_offset_of_a_group_past_the_end_of_its_queue(
+    patient: Callable[[str], Patient], topic: str, queue_id: int, offset: int, end: int
+) -> None:
+    store = patient("live")
+    topics = store.store / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace('Table":{', 'Table":{"unused":{},', 1))
+    path = store.store / "config" / "consumerOffset.json"
+    path.write_text(json.dumps({"offsetTable": {f"{topic}@a": {str(queue_id): offset}}}))
+    problem = store.expect_only("group-offset", path, "note")
+    place = f"{topic}/{queue_id}"
+    assert problem.text == f"group a is at offset {offset} of {place}, which ends at {end}"
+    table = {"deleted@a": {"0": offset}, f"{topic}@a": {str(queue_id): -1}}
+    path.write_text(json.dumps({"offsetTable": table}))
+    assert store.verify().totals == {}
+
+
+def test_an_offset_past_a_queue_that_is_missing_or_may_be_completed(
+    patient: Callable[[str], Patient],
+) -> None:
+    store = patient("live")
+    path = store.store / "config" / "consumerOffset.json"
+    path.write_text(json.dumps({"offsetTable": {"LiveTopic@a": {"3": 225}}}))
+    (store.store / "abort").touch()
+    queue = store.store / "consumequeue" / "LiveTopic" / "3"
+    for file in queue.iterdir():
+        data = bytearray(file.read_bytes())
+        data[220 * 20 : 225 * 20] = bytes(100)
+        file.write_bytes(data)
+    report = store.expect("group-offset", path, "note")
+    (text,) = [each.text for each in report.problems if each.kind == "group-offset"]
+    assert text.endswith("which ends at 220; a start may complete it from the log")
+    for file in queue.iterdir():
+        file.unlink()
+    queue.rmdir()
+    assert "group-offset" not in store.verify().totals
 
 
 def test_many_problems_are_counted(basic: Patient) -> None:

@@ -9,6 +9,7 @@ log_reach          compares that with how far the log once reached, as the rest 
 clean_close        records what a store holds, and reads what was recorded
 configuration      checks all files of `config/` before anything else
 queue_check        checks how far the queues are complete, and which are missing
+progress_check     compares the offsets of consumer groups with the ends of their queues
 queues_and_index   makes queues and index agree with the log
 redispatch         writes missing queue entries
 reindex            surveys the index, and inserts missing keys
