@@ -41,8 +41,9 @@ def check_configuration(store: str) -> None:
     there = {name for name in SHAPES if read_config(files, os.path.join(folder, name)) is not None}
     for name in sorted(set(_had(store, there)) - there):
         _log.warning(
-            "%s is missing, and so is its copy .bak, though the store has been used: %s are lost. "
-            "If that is not intended, stop the process and restore the file.",
+            "%s is missing, and so is its copy .bak, though the store has been used. If it held "
+            "anything, that is lost: %s. If that is not intended, stop the process and restore the "
+            "file.",
             os.path.join(folder, name), SHAPES[name].holds,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,7 @@ def test_a_file_that_is_gone_with_its_backup_is_told(
     StoreWriter.open(used, config()).close()
     (told,) = [record.getMessage() for record in caplog.records]
     assert f"{used}/config/{name} is missing, and so is its copy .bak" in told
+    assert f"If it held anything, that is lost: {SHAPES[name].holds}. " in told
     assert "restore the file" in told
 
 
@@ -123,6 +125,20 @@ def test_a_brokers_store_without_progress_is_told(
     (store / "config" / "consumerOffset.json.bak").unlink()
     StoreWriter.open(store, config()).close()
     assert any("consumerOffset.json is missing" in r.getMessage() for r in caplog.records)
+
+
+def test_progress_that_may_never_have_been_is_told_as_such(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without `rmqstore/`, the store of a process looks like a broker's."""
+    store = tmp_path / "store"
+    with StoreWriter.open(store, config()) as writer:
+        writer.create_topic("orders", write_queue_nums=1)
+        assert writer.put_batch(messages([b"1"], topic="orders")).ok
+    shutil.rmtree(store / "rmqstore")
+    StoreWriter.open(store, config()).close()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "If it held anything, that is lost: the progress of consumer groups. " in told
 
 
 @pytest.mark.parametrize(
