@@ -41,7 +41,7 @@ class LogFolder:
     Attributes:
         folder: their folder.
         segment_size: bytes of a segment; 0 without any.
-        end: physical offset at which the last file ends, at its full length.
+        end: physical offset at which the last file that is not empty ends, at its full length.
         empty: files of 0 bytes after it, which a crash left, or which have lost their bytes.
         short: the last file, if it is shorter than the others; "" if not.
         short_size: its bytes.

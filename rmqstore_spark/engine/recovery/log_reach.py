@@ -5,14 +5,15 @@ killed, because no crash explains that:
 
 - The flush mark: the log was on disk up to there.
 - A queue's last entry, or the last key of an index file, that names a record past the end of the
-  log's files: a segment is on disk by its name before a record is written into it.
+  last file that is not empty, at the length of a whole segment: a segment has this length, and is
+  on disk by its name, before a record is written into it.
 - After a clean stop, any queue entry past the end: everything was flushed before.
 - A checkpoint whose physicMsgTimestamp is later than the newest record (`log_end` compares them),
   or any in a store whose log has no file.
 
-Queue entries that name a record past the end, but within the last file, can be what a power cut
-left: they may reach the disk before the record does. The log then ends there without being told
-to, and says how much has gone. See docs/format.md, "Start, recovery".
+Other queue entries that name a record past the end can be what a power cut left: they may reach the
+disk before the record does. The log then ends there without being told to, and says how much has
+gone. See docs/format.md, "Where the log may end".
 """
 
 from __future__ import annotations
