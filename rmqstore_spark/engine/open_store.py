@@ -32,7 +32,7 @@ from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
 from rmqstore_spark.files.finding import looks_like_store
-from rmqstore_spark.files.links import refuse_links
+from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
@@ -273,8 +273,9 @@ def _require_store_or_nothing(path: str) -> None:
     """Refuse to create a store in a folder that holds other things."""
     try:
         files = LocalFiles()
-        names = {info.name for info in files.list(path, sizes=False)}
-        if names <= _HARMLESS or looks_like_store(files, path):
+        listed = {info.name for info in files.list(path, sizes=False)}
+        names = {name for name in listed - _HARMLESS if not _is_prepared(os.path.join(path, name))}
+        if not names or looks_like_store(files, path):
             return
     except FileNotFoundError:
         if not os.path.lexists(path):
@@ -286,8 +287,15 @@ def _require_store_or_nothing(path: str) -> None:
             "in other folders (storePathCommitLog), the store can be read but not written: "
             "make a new store, and copy the messages. If it was lost, put its files back."
         )
-    shown = ", ".join(sorted(names - _HARMLESS)[:5])
+    shown = ", ".join(sorted(names)[:5])
     raise OptionError(
         f"{path} is not a store, and holds other files ({shown}). Give the path of a store, or "
         "of an empty folder for a new one."
     )
+
+
+def _is_prepared(path: str) -> bool:
+    """Return whether this is a folder of a store that is empty, as a link to another disk is."""
+    if os.path.basename(path) not in LINKABLE or not os.path.isdir(path):
+        return False
+    return set(os.listdir(path)) <= {"lost+found"}

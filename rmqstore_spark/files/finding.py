@@ -34,8 +34,10 @@ def looks_like_store(files: Files, path: str) -> bool:
         within = files.list(join(path, _COMMITLOG), sizes=False)
         if _has_segments(within):
             return True
-        # A new broker's folder is empty; a store of this project can hold a guard file.
-        if len(within) <= 1 and not _COMPANIONS.isdisjoint(info.name for info in listing):
+        # A new broker's folder is empty, but for what the root of a linked file system has; a store
+        # of this project can hold a guard file.
+        others = [info for info in within if info.name != "lost+found"]
+        if len(others) <= 1 and not _COMPANIONS.isdisjoint(info.name for info in listing):
             return True
     return bool(dledger_folders(files, path, listing))
 

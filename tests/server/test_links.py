@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.engine.log.aside import set_aside
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
@@ -94,6 +94,41 @@ def test_a_log_that_is_set_aside_leaves_its_place_to_the_next(store: Path, disk:
         assert writer.put(block(500, 9)).ok
     assert numbers(store) == list(range(500, 509))
     assert (disk / "commitlog" / f"{0:020}").exists()
+
+
+@pytest.mark.parametrize("content", [(), ("lost+found",)], ids=["empty", "root of a disk"])
+@pytest.mark.parametrize("names", [*((name,) for name in LINKABLE), LINKABLE], ids="+".join)
+def test_a_new_store_may_begin_with_any_of_its_links(
+    tmp_path: Path, names: tuple[str, ...], content: tuple[str, ...]
+) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    for name in names:
+        for folder in (name, *(f"{name}/{each}" for each in content)):
+            (tmp_path / "disk2" / folder).mkdir(parents=True)
+        (path / name).symlink_to(tmp_path / "disk2" / name)
+    for _ in range(2):
+        StoreWriter.open(path, settings()).close()
+    with StoreWriter.open(path, settings()) as writer:
+        assert writer.put(block(0, 9)).ok
+    assert numbers(path) == list(range(9))
+    assert all((path / name).is_symlink() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("index", r"holds other files \(index\)"), ("consumequeue", "has queues, but no CommitLog")],
+)
+def test_a_link_to_a_folder_with_files_is_no_new_store(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / "store"
+    path.mkdir()
+    (tmp_path / "disk2" / "other").mkdir(parents=True)
+    (path / name).symlink_to(tmp_path / "disk2")
+    with pytest.raises(RmqStoreError, match=text):
+        StoreWriter.open(path, settings())
+    assert os.listdir(path) == [name]
 
 
 @pytest.mark.parametrize("name", ["consumequeue/orders-0/0", "commitlog", "rmqstore"])
