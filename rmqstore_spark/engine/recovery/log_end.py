@@ -10,12 +10,16 @@ damage. `log_reach` compares the end with what else is known of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
 
 from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
+from rmqstore_spark.layout.record.extent import batch_ends
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head, stated_place
-from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 
 __all__ = ["LogEnd", "find_end", "unclean_start"]
 
@@ -57,6 +61,7 @@ def find_end(
     flushed: int,
     latest: int,
     named_end: int = 0,
+    whole_batches: bool = False,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> LogEnd:
     """Walk the log to its end. The CRC of every body is checked.
@@ -67,9 +72,12 @@ def find_end(
         latest: later storeTimestamps are ignored: nothing protects the field, and times never go
             back.
         named_end: everything below was in the log when the store was closed cleanly.
+        whole_batches: end the log before a Spark batch whose rest is missing: what is left of it
+            would be read, and its marker is gone, so that Spark would write all of it again.
         progress: called with the bytes done and the total bytes.
     """
     newest, at = 0, start
+    batch = _Batch(0, 0, 0, 0)
     total = log.file_end - start
     for item in walk_log(log, start, log.file_end, resume=False):
         if isinstance(item, Flaw):
@@ -80,12 +88,54 @@ def find_end(
                 )
                 return LogEnd(start, item.offset, cause, newest, True)
             damage = item.offset < named_end or _is_below(log, item, newest, flushed)
-            return LogEnd(start, item.offset, item.cause, newest, damage)
+            end = LogEnd(start, item.offset, item.cause, newest, damage)
+            return batch.without_part(end) if whole_batches else end
         times = item.records.store_timestamp
+        batch = batch.followed_by(item, newest, latest)
         newest = max(newest, int(times.max(initial=0, where=times <= latest)))
         at = item.end
         progress(at - start, total)
-    return LogEnd(start, log.file_end, "", newest, newest < flushed)
+    end = LogEnd(start, log.file_end, "", newest, newest < flushed)
+    return batch.without_part(end) if whole_batches else end
+
+
+class _Batch(NamedTuple):
+    """The Spark batch that the last records belong to.
+
+    Attributes:
+        begin: physical offset of its first record.
+        end: physical offset where it should end; 0 without a batch.
+        time: storeTimestamp of its records.
+        newest: storeTimestamp of the last record before it.
+    """
+
+    begin: int
+    end: int
+    time: int
+    newest: int
+
+    def followed_by(self, more: Stretch, newest: int, latest: int) -> _Batch:
+        """Return the batch that the last of more records belong to; see `find_end`."""
+        times = more.records.store_timestamp
+        ends = batch_ends(more.records, more.offsets)
+        begins = np.flatnonzero(ends)
+        if len(begins):
+            row = int(begins[-1])
+            before = times[:row]
+            newest = max(newest, int(before.max(initial=0, where=before <= latest)))
+            begun = _Batch(int(more.offsets[row]), int(ends[row]), int(times[row]), newest)
+            times = times[row:]
+        else:
+            begun = self
+        # A slave that became the master within a batch has put other records behind its part.
+        return begun if (times == begun.time).all() else _Batch(0, 0, 0, 0)
+
+    def without_part(self, end: LogEnd) -> LogEnd:
+        """Return an end of the log, or this batch's begin if the rest of it is missing."""
+        if not self.begin < end.offset < self.end:
+            return end
+        cause = f"a Spark batch begins here whose records from {end.offset} on are missing"
+        return replace(end, offset=self.begin, cause=cause, newest=self.newest)
 
 
 def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:

@@ -232,6 +232,7 @@ class _Run:
             flushed=vouched.physic_msg_timestamp,
             latest=self.latest,
             named_end=named_end,
+            whole_batches=not clean or self.settings.cut,
             progress=lambda done, total: self.progress("log", done, total),
         )
 

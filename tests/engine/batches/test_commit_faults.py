@@ -440,3 +440,33 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str)
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
     assert int(done.stdout) < 400 * 1024
+
+
+@pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.97])
+def test_a_batch_that_lost_its_end_goes_as_a_whole(
+    tmp_path: Path, share: float, *, cut: bool
+) -> None:
+    """What is left of it has no marker, so Spark writes all of it again."""
+    path, before = tmp_path / "store", tmp_path / "before"
+    with StoreWriter.open(path, small_segments()) as store:
+        store.put(rows_block(bodies("a", 3)))
+    shutil.copytree(path, before)
+    with StoreWriter.open(path, small_segments()) as store:
+        done = commit_batch(store, 0)
+        end = int(store.stats()["commitLogMaxOffset"])
+    # Killed as soon as the batch was to be seen: nothing else tells that it was on disk.
+    shutil.copy(before / "checkpoint", path / "checkpoint")
+    shutil.rmtree(path / "rmqstore")
+    shutil.copytree(before / "rmqstore", path / "rmqstore")
+    (path / "abort").touch()
+    lost = done.physical_offset + int((end - done.physical_offset) * share)
+    for segment in sorted((path / "commitlog").glob("0*")):
+        if (begin := max(lost - int(segment.name), 0)) < 8192:
+            segment.write_bytes(segment.read_bytes()[:begin] + bytes(8192 - begin))
+    with StoreWriter.open(path, small_segments(), cut=cut) as store:
+        assert int(store.stats()["commitLogMaxOffset"]) == done.physical_offset
+        assert commit_batch(store, 0).status == "COMMITTED"
+    assert scanned(path) == bodies("a", 3) + expected(0)
+    with Store.open(path) as read:
+        assert verify(read).ok
