@@ -71,7 +71,8 @@ def find_end(
         flushed: the checkpoint's physicMsgTimestamp.
         latest: later storeTimestamps are ignored: nothing protects the field, and times never go
             back.
-        named_end: everything below was in the log when the store was closed cleanly.
+        named_end: the log's end when the store was closed cleanly, as its queues name it; 0 without
+            them. A log that ends there is whole, whatever the checkpoint's time is.
         whole_batches: end the log before a Spark batch whose rest is missing: what is left of it
             would be read, and its marker is gone, so that Spark would write all of it again.
         progress: called with the bytes done and the total bytes.
@@ -87,7 +88,10 @@ def find_end(
                     f"the file begins with the record of {stranger}: it is a copy of another one"
                 )
                 return LogEnd(start, item.offset, cause, newest, True)
-            damage = item.offset < named_end or _is_below(log, item, newest, flushed)
+            is_named = 0 < named_end == item.offset
+            damage = item.offset < named_end or (
+                not is_named and _is_below(log, item, newest, flushed)
+            )
             end = LogEnd(start, item.offset, item.cause, newest, damage)
             return batch.without_part(end) if whole_batches else end
         times = item.records.store_timestamp
@@ -95,7 +99,8 @@ def find_end(
         newest = max(newest, int(times.max(initial=0, where=times <= latest)))
         at = item.end
         progress(at - start, total)
-    end = LogEnd(start, log.file_end, "", newest, newest < flushed)
+    damage = newest < flushed and log.file_end != named_end
+    end = LogEnd(start, log.file_end, "", newest, damage)
     return batch.without_part(end) if whole_batches else end
 
 
