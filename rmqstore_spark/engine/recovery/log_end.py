@@ -61,7 +61,7 @@ def find_end(
     flushed: int,
     latest: int,
     named_end: int = 0,
-    whole_batches: bool = False,
+    kept: int = 0,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> LogEnd:
     """Walk the log to its end. The CRC of every body is checked.
@@ -73,8 +73,9 @@ def find_end(
             back.
         named_end: the log's end when the store was closed cleanly, as its queues name it; 0 without
             them. A log that ends there is whole, whatever the checkpoint's time is.
-        whole_batches: end the log before a Spark batch whose rest is missing: what is left of it
-            would be read, and its marker is gone, so that Spark would write all of it again.
+        kept: a Spark batch that begins here or later, and whose rest is missing, is left out of the
+            log: what is left of it would be read, and its marker is gone, so that Spark would write
+            all of it again.
         progress: called with the bytes done and the total bytes.
     """
     newest, at = 0, start
@@ -93,7 +94,7 @@ def find_end(
                 not is_named and _is_below(log, item, newest, flushed)
             )
             end = LogEnd(start, item.offset, item.cause, newest, damage)
-            return batch.without_part(end) if whole_batches else end
+            return batch.without_part(end, kept)
         times = item.records.store_timestamp
         batch = batch.followed_by(item, newest, latest)
         newest = max(newest, int(times.max(initial=0, where=times <= latest)))
@@ -101,7 +102,7 @@ def find_end(
         progress(at - start, total)
     damage = newest < flushed and log.file_end != named_end
     end = LogEnd(start, log.file_end, "", newest, damage)
-    return batch.without_part(end) if whole_batches else end
+    return batch.without_part(end, kept)
 
 
 class _Batch(NamedTuple):
@@ -135,9 +136,9 @@ class _Batch(NamedTuple):
         # A slave that became the master within a batch has put other records behind its part.
         return begun if (times == begun.time).all() else _Batch(0, 0, 0, 0)
 
-    def without_part(self, end: LogEnd) -> LogEnd:
+    def without_part(self, end: LogEnd, kept: int) -> LogEnd:
         """Return an end of the log, or this batch's begin if the rest of it is missing."""
-        if not self.begin < end.offset < self.end:
+        if self.begin < kept or not self.begin < end.offset < self.end:
             return end
         cause = f"a Spark batch begins here whose records from {end.offset} on are missing"
         return replace(end, offset=self.begin, cause=cause, newest=self.newest)

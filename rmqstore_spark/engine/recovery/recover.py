@@ -45,6 +45,7 @@ from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file, syn
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.flush_mark import FlushMark
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 __all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
@@ -152,7 +153,7 @@ class _Run:
             self.directory.refresh()
             survey = QueueSurvey(self.directory, log)
             ends = record_ends(self.directory, log, survey)
-            end = self._end(log, ends, vouched, clean)
+            end = self._end(log, ends, vouched, mark)
             known = Reach(self.directory, files, survey, mark, vouched, ends)
             lost, witness = find_lost(known, log, end, clean=clean)
             if lost is not None and (end.damage or witness) and not self.settings.cut:
@@ -214,14 +215,23 @@ class _Run:
         )  # fmt: skip
 
     def _end(
-        self, log: CommitLog, ends: Mapping[tuple[str, int], int], vouched: Checkpoint, clean: bool
+        self,
+        log: CommitLog,
+        ends: Mapping[tuple[str, int], int],
+        vouched: Checkpoint,
+        mark: FlushMark | None,
     ) -> LogEnd:
         """Find the end of the log; nothing is changed."""
         named_end = 0
         if not len(log):
             return LogEnd(0, 0, "", 0, False)
-        if clean:
+        # The part of a batch that was there at an earlier start, from a broker's slave, stays.
+        kept = mark.offset if mark is not None else 0
+        if self.settings.cut:
+            start, kept = unclean_start(log, vouched), 0
+        elif self.clean:
             start, named_end = clean_start(self.directory, log, ends)
+            kept = log.file_end
         else:
             start = unclean_start(log, vouched)
         if self.settings.rebuild:
@@ -232,7 +242,7 @@ class _Run:
             flushed=vouched.physic_msg_timestamp,
             latest=self.latest,
             named_end=named_end,
-            whole_batches=not clean or self.settings.cut,
+            kept=kept,
             progress=lambda done, total: self.progress("log", done, total),
         )
 
