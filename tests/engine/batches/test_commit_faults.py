@@ -470,3 +470,27 @@ def test_a_batch_that_lost_its_end_goes_as_a_whole(
     assert scanned(path) == bodies("a", 3) + expected(0)
     with Store.open(path) as read:
         assert verify(read).ok
+
+
+def test_a_part_of_a_batch_that_an_earlier_start_accepted_stays(tmp_path: Path) -> None:
+    """A slave of RocketMQ that became the master within a batch; its store is then killed."""
+    path = tmp_path / "store"
+    with StoreWriter.open(path, small_segments()) as store:
+        commit_batch(store, 0)
+    with Store.open(path) as read:
+        places = [row["physicalOffset"] for batch in read.scan() for row in batch.to_pylist()]
+    end = places[len(places) // 2]
+    for name in ("checkpoint", "rmqstore", "consumequeue", "index"):
+        (shutil.rmtree if (path / name).is_dir() else os.unlink)(path / name)
+    for segment in sorted((path / "commitlog").glob("0*")):
+        kept = max(end - int(segment.name), 0)
+        if not kept:
+            segment.unlink()
+        elif kept < 8192:
+            segment.write_bytes(segment.read_bytes()[:kept] + bytes(8192 - kept))
+    with StoreWriter.open(path, small_segments()):
+        pass
+    (path / "abort").touch()
+    with StoreWriter.open(path, small_segments()) as store:
+        assert int(store.stats()["commitLogMaxOffset"]) == end
+    assert scanned(path) == expected(0)[: len(places) // 2]
