@@ -158,6 +158,8 @@ class Content:
         return self.rows == other.rows and all(known)
 
     def __str__(self) -> str:
+        if not self.rows:
+            return "no rows, because its tasks commit theirs separately (atomic=false)"
         size = "" if self.body_bytes is None else f" with {self.body_bytes} bytes of bodies"
         shown = topics_with_most_rows(self.topics)
         parts = [f"{escaped(topic)}: {rows}" for topic, rows in shown.items()]
@@ -202,7 +204,8 @@ class CommitRequest:
 
     Attributes:
         writer: identifies the batch.
-        stages: the stages of its tasks, in the order of their partitions.
+        stages: the stages of its tasks, in the order of their partitions. None for a batch write
+            whose tasks commit their parts separately: its number is then used, as by rows.
     """
 
     writer: WriterId
@@ -221,7 +224,7 @@ class CommitRequest:
         """Refuse a request that no client of ours sends.
 
         Raises:
-            RefusedError: the writer or a digest is invalid, or there are no rows.
+            RefusedError: the writer or a digest is invalid, or stages have no rows.
         """
         self.writer.check()
         for info in self.stages:
@@ -231,7 +234,8 @@ class CommitRequest:
                     f"hexadecimal digits, and one is {info.digest[:40]!r}.",
                     "MESSAGE_ILLEGAL",
                 )
-        if not self.content.rows:
+        is_in_parts = self.writer.kind == "batch" and not self.stages
+        if not self.content.rows and not is_in_parts:
             raise RefusedError(
                 f"{self.writer} cannot be committed: its commit has no rows. Skip the commit of "
                 "an empty batch.",

@@ -14,7 +14,7 @@ from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
-__all__ = ["START_AGAIN", "abort_stages", "commit_stages", "with_advice"]
+__all__ = ["START_AGAIN", "abort_stages", "commit_stages", "use_number", "with_advice"]
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
@@ -52,6 +52,25 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
             raise _explained(error, writer, committed) from None
         committed.append(endpoint)
         _log.info("%s: %s %s of %s", endpoint, reply.status, writer.number, writer.name)
+
+
+def use_number(options: SinkOptions, writer: WriterId, done: TaskDone) -> None:
+    """Use the number of a write whose tasks commit separately, where a task has staged rows.
+
+    The rows of each task then have a writer of their own. Without this, a store could not tell the
+    same write with `atomic=true` from a new one.
+
+    Args:
+        options: the write's options.
+        writer: identifies the whole write; repeating the call does nothing.
+        done: the task's report.
+
+    Raises:
+        RefusedError: the number was used for rows, by a write with `atomic=true`.
+        ServiceError: a store process cannot be reached.
+    """
+    for store in done.stages:
+        _commit(options, options.connection.endpoints[store], writer, ())
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:

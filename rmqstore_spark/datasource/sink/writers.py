@@ -15,7 +15,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.sink.columns import SinkColumns
-from rmqstore_spark.datasource.sink.commit import abort_stages, commit_stages, with_advice
+from rmqstore_spark.datasource.sink.commit import (
+    abort_stages,
+    commit_stages,
+    use_number,
+    with_advice,
+)
 from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
@@ -57,6 +62,8 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         done = run_task(self._options, self._columns, iterator, place, first_turn, name)
         if not self._options.exactly_once or self._options.atomic:
             return done
+        if known is not None:
+            use_number(self._options, self._writer_id(), done)
         commit_stages(self._options, self._writer_id(place.partition), [done])
         return TaskDone(place, {}, done.rows)
 

@@ -165,7 +165,9 @@ class Committer:
             # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
             self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
-            size, begin, time = block.bytes, block.begin, block.timestamp
+            # A batch without rows begins at its marker.
+            begin = block.begin if block.rows else block.end
+            size, time = block.bytes, block.timestamp
             ids = tuple(stage.stage_id for stage in stages)
             body = marker_body(writer, content, size, begin, time, ids, identity)
             marker = Marker(writer, body, self._host_text, block.timestamp)

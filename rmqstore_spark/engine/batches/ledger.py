@@ -76,8 +76,9 @@ _OTHERS: Final = {
     "batch": (
         "Either two writes share this txnAppId and txnVersion, such as those to two topics in "
         "one foreachBatch, or the write gave different rows when it ran again (with atomic=false: "
-        "other rows in a partition). Give each target a txnAppId of its own, or this write a "
-        "txnVersion above all that were used. Skip this write if the rows in the log are its rows."
+        "other rows in a partition), or it ran again with another value of atomic. Give each "
+        "target a txnAppId of its own, or this write a txnVersion above all that were used. Skip "
+        "this write if the rows in the log are its rows."
     ),
     "once": (
         "The task gave different rows when it ran again. The rows in the log stay. Make the "

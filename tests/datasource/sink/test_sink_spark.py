@@ -243,6 +243,23 @@ def test_a_write_with_txn_version_can_be_run_again(spark: SparkSession, served: 
         assert served.bodies(f"{TOPIC}-{atomic}", least=500) == bodies(500)
 
 
+@pytest.mark.parametrize("first", ["true", "false"])
+def test_a_write_that_runs_again_with_another_atomic_is_refused(
+    spark: SparkSession, served: Served, first: str
+) -> None:
+    second = {"true": "false", "false": "true"}[first]
+    named = {"topic": TOPIC, "txnAppId": "nightly", "txnVersion": "7"}
+    write(numbers(spark, 500), served, atomic=first, **named)
+    commits = served.commits()
+    with pytest.raises(PySparkException, match=r"no rows, because its tasks.*another value of at"):
+        write(numbers(spark, 500), served, atomic=second, **named)
+    assert served.bodies(TOPIC, least=500) == bodies(500)
+    assert served.commits() == commits
+    write(numbers(spark, 500), served, atomic=first, **named)
+    assert served.bodies(TOPIC, least=500) == bodies(500)
+    assert served.commits() == commits
+
+
 def test_only_the_same_rows_count_as_written_under_a_txn_version(
     spark: SparkSession, served: Served
 ) -> None:

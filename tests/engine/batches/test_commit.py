@@ -360,6 +360,24 @@ def test_a_commit_without_rows_is_refused(path: Path, number: int) -> None:
     assert [m["number"] for m in markers(path)] == [0, 1]
 
 
+def test_a_batch_write_in_parts_uses_its_number_without_rows(path: Path) -> None:
+    whole, part = WriterId.of_batch("app", 5), WriterId.of_batch("app/0", 5)
+    with StoreWriter.open(path, small_segments()) as store:
+        assert store.commit(CommitRequest(whole, ())).status == "COMMITTED"
+        store.commit(CommitRequest(part, stage_batch(store, "b0")))
+    with StoreWriter.open(path, small_segments()) as store:
+        assert store.commit(CommitRequest(whole, ())).status == "ALREADY_COMMITTED"
+        infos = stage_batch(store, "b0", attempt=1)
+        assert store.commit(CommitRequest(part, infos)).status == "ALREADY_COMMITTED"
+        with pytest.raises(RefusedError, match=r"content: no rows, because its tasks.*another val"):
+            store.commit(CommitRequest(whole, stage_batch(store, "b0", attempt=2)))
+        later = WriterId.of_batch("app", 6)
+        assert store.commit(CommitRequest(later, stage_batch(store, "b1"))).status == "COMMITTED"
+        with pytest.raises(RefusedError, match="The new commit has no rows, because its tasks"):
+            store.commit(CommitRequest(later, ()))
+    assert scanned(path) == expected(0, 1)
+
+
 def test_an_empty_stage_beside_others_does_no_harm(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         empty = store.begin_stage(stage_id("empty")).finish()
