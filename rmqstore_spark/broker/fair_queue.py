@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
 __all__ = ["FairQueue"]
@@ -14,6 +14,7 @@ _J = TypeVar("_J")
 class FairQueue(Generic[_J]):
     """Jobs that wait: one of each owner in turn, and those of an owner in their order.
 
+    Jobs of nobody (None) have their turn like those of an owner, and never make room for others.
     Not thread-safe.
     """
 
@@ -51,10 +52,18 @@ class FairQueue(Generic[_J]):
         Returns:
             The job; None if that owner would then have no more than the other one with one more.
         """
-        if self._count < 2 * len(self._of):  # nobody has much more than others
+        own = len(self._of.get(owner, ()))
+        if (own + 1) * len(self._of) > self._count:  # it has as many as others, or more
             return None
-        jobs = max(self._of.values(), key=len)
-        if len(jobs) - 1 <= len(self._of.get(owner, ())):
+        owned = (jobs for of, jobs in self._of.items() if of is not None)
+        jobs = max(owned, key=len, default=deque())
+        if len(jobs) - 1 <= own:
             return None
         self._count -= 1
         return jobs.pop()
+
+    def remove(self, owner: Hashable) -> Sequence[_J]:
+        """Remove all jobs of an owner, and return them."""
+        jobs = self._of.pop(owner, deque())
+        self._count -= len(jobs)
+        return jobs

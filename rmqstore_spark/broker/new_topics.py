@@ -58,8 +58,8 @@ class NewTopics:
         names = [named_topic(request.command) for request in requests]
         with self._lock:
             self._named.update(names)
-        taken = take_requests(self._worker, requests, self._most)
-        self._done(names[len(taken) :])
+        refused = take_requests(self._worker, requests, self._most)
+        self._done([named_topic(request.command) for request in refused])
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Create the topics of requests, and store their messages."""

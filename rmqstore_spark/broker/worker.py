@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from rmqstore_spark.broker.fair_queue import FairQueue
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
-from rmqstore_spark.remoting.connection import Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
 __all__ = ["Handles", "Worker", "take_requests"]
 
@@ -32,11 +32,12 @@ class Handles(Protocol[_J_contra]):
 class Worker(Generic[_J]):
     """Hands jobs to a handler, in one thread, until it is closed.
 
+    Connections take turns with their requests, however many one of them has sent.
+
     Args:
         name: of the thread.
         handler: does the jobs.
         period: seconds after which the handler is called even without jobs; None: it is not.
-        owner_of: returns whose job it is: owners take turns. By default, all have one owner.
         most: most jobs that are taken at once.
     """
 
@@ -45,12 +46,10 @@ class Worker(Generic[_J]):
         name: str,
         handler: Handles[_J],
         period: float | None = None,
-        owner_of: Callable[[_J], Hashable] = lambda _: None,
         most: int = _MOST,
     ) -> None:
         self._handler = handler
         self._period = period
-        self._owner_of = owner_of
         self._most = most
         self._changed = threading.Condition()
         self._jobs: FairQueue[_J] = FairQueue()
@@ -74,8 +73,36 @@ class Worker(Generic[_J]):
         """Add jobs. From any thread."""
         with self._changed:
             for job in jobs:
-                self._jobs.add(self._owner_of(job), job)
+                self._jobs.add(_owner(job), job)
             self._changed.notify()
+
+    def add_if_room(self, jobs: Iterable[_J], most: int) -> list[_J]:
+        """Add requests as far as there is room. From any thread.
+
+        Args:
+            jobs: the requests.
+            most: how many jobs may wait.
+
+        Returns:
+            The requests for which there is no room: of the connections that have most of them.
+        """
+        left = []
+        with self._changed:
+            for job in jobs:
+                owner = _owner(job)
+                if len(self._jobs) >= most:
+                    other = self._jobs.take_from_longest(owner)
+                    left.append(job if other is None else other)
+                    if other is None:
+                        continue
+                self._jobs.add(owner, job)
+            self._changed.notify()
+        return left
+
+    def remove(self, connection: RemotingConnection) -> Sequence[_J]:
+        """Remove the requests of a connection, and return them. From any thread."""
+        with self._changed:
+            return self._jobs.remove(connection)
 
     def close(self) -> None:
         """Do the jobs that are left, and end the thread."""
@@ -106,13 +133,17 @@ def take_requests(worker: Worker[Any], requests: Sequence[Request], most: int) -
     Args:
         worker: handles them.
         requests: the requests.
-        most: jobs that may wait. A request for which there is no room is answered SYSTEM_BUSY.
+        most: jobs that may wait. Requests for which there is no room are answered SYSTEM_BUSY.
 
     Returns:
-        Those for which there was room.
+        Those that were refused: of these requests, or of other connections that have more.
     """
-    room = max(0, most - len(worker))
-    worker.add(requests[:room])
-    for request in requests[room:]:
+    refused = worker.add_if_room(requests, most)
+    for request in refused:
         request.reply(request.command.answer(ResponseCode.SYSTEM_BUSY, OVERLOAD))
-    return requests[:room]
+    return refused
+
+
+def _owner(job: object) -> RemotingConnection | None:
+    """Return the connection that waits for a job."""
+    return job.connection if isinstance(job, Request) else None

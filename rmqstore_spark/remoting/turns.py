@@ -143,6 +143,7 @@ class Turns(Generic[_R]):
         return group
 
     def _act(self) -> None:
+        # Not those that come meanwhile: a busy thread would keep the loop from all else.
         self._is_woken = False
-        while self._from_threads:
+        for _ in range(len(self._from_threads)):
             self._from_threads.popleft()()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.consumers.consuming import Consuming
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
@@ -237,6 +239,33 @@ def test_a_pull_that_nothing_has_woken_goes_on_behind_what_was_not_for_it(tmp_pa
         assert sent.wait(_LONG)
     thread.join(_LONG)
     assert [(each.code, number(each, "nextBeginOffset")) for each in answers] == [(19, 3)]
+
+
+@pytest.mark.threat("What one client can do to another")
+def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, asked = 10, 200
+    monkeypatch.setattr("rmqstore_spark.broker.consumers.consuming._MOST_WAITING", most)
+    with broker(tmp_path / "store") as served:
+        send(served, "a")
+        assert [each.code for each in ask(served, pull(0))] == [0]
+        every = [each for each in gc.get_objects() if type(each) is Consuming]
+        (consuming,) = [each for each in every if each._pulls._store is served.store]
+
+        async def work(greedy: RemotingClient) -> None:
+            with consuming._at_work:  # a thread reads from a slow disk
+                pulls = [asyncio.create_task(greedy.ask(pull(0), _LONG)) for _ in range(asked)]
+                await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
+                other = await RemotingClient.connect(served.address, seconds=_LONG)
+                theirs = asyncio.create_task(other.ask(pull(0), _LONG))
+                await other.ask(message(b"", "another"), _LONG)  # handled after the pull
+            assert (await theirs).code == 0
+            codes = {(await each).code for each in pulls}
+            assert codes == {0, ResponseCode.SYSTEM_BUSY}
+            other.close()
+
+        run(served, work)
 
 
 def test_too_many_pulls_for_a_queue_are_not_held(tmp_path: Path) -> None:

@@ -51,3 +51,22 @@ def test_the_owner_with_most_makes_room_for_those_with_fewer() -> None:
     queue.add("other", 9)
     assert queue.take_from_longest("other") is None  # three and two: nobody has much more
     assert len(queue) == 5
+
+
+def test_jobs_of_nobody_have_their_turn_and_make_room_for_none() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(5):
+        queue.add(None, number)
+    queue.add("one", 5)
+    assert queue.take_from_longest("other") is None
+    assert queue.take(6) == [0, 5, 1, 2, 3, 4]
+
+
+def test_all_jobs_of_an_owner_can_be_removed() -> None:
+    queue: FairQueue[int] = FairQueue()
+    for number in range(6):
+        queue.add(number % 2, number)
+    assert list(queue.remove(0)) == [0, 2, 4]
+    assert list(queue.remove(0)) == []
+    assert len(queue) == 3
+    assert queue.take(9) == [1, 3, 5]

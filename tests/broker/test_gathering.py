@@ -260,6 +260,60 @@ def test_changes_of_administrators_are_written_together(
         assert len(served.store.groups.names()) == count
 
 
+def change_to(number: int) -> Command:
+    return topic_change(f"t{number}", RequestCode.UPDATE_AND_CREATE_TOPIC)
+
+
+def send_to(number: int) -> Command:
+    return message(b"x", f"t{number}")
+
+
+@pytest.mark.threat("What one client can do to another")
+@pytest.mark.parametrize(
+    ("where", "thread", "request_of"),
+    [
+        ("administration.changes", "rmqstore-broker-changes", change_to),
+        ("producing", "rmqstore-new-topics", send_to),
+    ],
+)
+def test_a_client_whose_requests_fill_the_queue_makes_room_for_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    thread: str,
+    request_of: Callable[[int], Command],
+) -> None:
+    most, asked = 10, 30
+    monkeypatch.setattr(f"rmqstore_spark.broker.{where}._MOST_WAITING", most)
+
+    async def work(address: str, writes: Writes) -> tuple[list[int], int]:
+        async with AsyncExitStack() as stack:
+            greedy, other = [
+                await stack.enter_async_context(await RemotingClient.connect(address, seconds=30))
+                for _ in range(2)
+            ]
+            first = asyncio.create_task(greedy.ask(request_of(0), 60))
+            await asyncio.to_thread(writes.waits.wait, PATIENCE)
+            more = [asyncio.create_task(greedy.ask(request_of(n), 60)) for n in range(1, asked)]
+            _, left = await asyncio.wait(more, return_when=asyncio.FIRST_COMPLETED)
+            while len(left) > most:
+                _, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            theirs = asyncio.create_task(other.ask(request_of(asked), 60))
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)  # one makes room
+            assert not theirs.done()
+            writes.release.set()
+            answers = await asyncio.gather(first, *more)
+            return [answer.code for answer in answers], (await theirs).code
+
+    with (
+        broker(tmp_path / "s") as served,
+        held(monkeypatch, "topics.json") as writes,
+    ):
+        codes, theirs = asyncio.run(work(served.address, writes))
+        assert theirs == 0
+        assert Counter(codes) == {0: most, ResponseCode.SYSTEM_BUSY: asked - most}
+
+
 def test_a_change_that_is_refused_leaves_those_beside_it(tmp_path: Path) -> None:
     good = topic_change("good", RequestCode.UPDATE_AND_CREATE_TOPIC)
     bad = topic_change("TBW102", RequestCode.UPDATE_AND_CREATE_TOPIC)

@@ -57,9 +57,7 @@ class Consuming:
         self._waiting = WaitingPulls()
         self._woken: dict[Pull, None] = {}
         self._looked = time.monotonic()
-        self._worker: Worker[_Job] = Worker(
-            "rmqstore-pull", self, _LOOK_SECONDS, _owner, _MOST_AT_ONCE
-        )
+        self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS, _MOST_AT_ONCE)
         self._worker.start()
 
     @property
@@ -94,6 +92,9 @@ class Consuming:
 
     def closed(self, connection: RemotingConnection) -> None:
         """Forget the requests of a connection that has ended."""
+        for job in self._worker.remove(connection):
+            if isinstance(job, Request):
+                job.drop()
         self._worker.add((connection,))
 
     def close(self) -> None:
@@ -248,8 +249,3 @@ class Consuming:
     def _finish(self, pull: Pull, reading: Reading) -> None:
         self._waiting.remove(pull)
         pull.request.reply(self._pulls.answer(pull, reading))
-
-
-def _owner(job: _Job) -> RemotingConnection | None:
-    """Return the connection that waits for a job."""
-    return job.connection if isinstance(job, Request) else None

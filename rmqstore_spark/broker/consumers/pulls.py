@@ -5,6 +5,7 @@ Upstream: PullMessageProcessor.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -174,10 +175,14 @@ class Pulls:
             NoRoomForReadingError: there is no room for the messages now.
         """
         most_bytes = None if pull.request.connection.has_answer_room else LARGE
-        return self._reader.read(
-            pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes,
-            may_wait=may_wait, most_bytes=most_bytes,
-        )  # fmt: skip
+        wanted = pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes
+        # First what needs no wait: a read that may wait hands the interpreter to other threads,
+        # and a busy event loop gives it back after a millisecond.
+        with suppress(BlockingIOError):
+            return self._reader.read(*wanted, may_wait=False, most_bytes=most_bytes)
+        if not may_wait:
+            raise BlockingIOError
+        return self._reader.read(*wanted, most_bytes=most_bytes)
 
     def answer(self, pull: Pull, reading: Reading) -> Command:
         """Return the answer to a request."""

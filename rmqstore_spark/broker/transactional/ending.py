@@ -71,9 +71,7 @@ class Ending:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
-        room = max(0, _MOST_WAITING - len(self._worker))
-        self._worker.add(requests[:room])
-        for request in requests[room:]:
+        for request in self._worker.add_if_room(requests, _MOST_WAITING):
             self._refuse(request, RemotingError(ResponseCode.SYSTEM_BUSY, OVERLOAD))
 
     def close(self) -> None:
