@@ -217,7 +217,7 @@ class Connection:
             ) from None
 
     def _given_up(self, error: ServiceError, seconds: float) -> ServiceError:
-        text = f"{error} Tried for {seconds:g} s (connectTimeout)."
+        text = f"{error} Tried as long as connectTimeout ({seconds:g} s) allows."
         return ServiceError(text, can_pass=True)
 
     def attempt(self, work: Callable[[], T]) -> T:

@@ -51,21 +51,25 @@ def ending_offsets(
     return {chosen.key: resolver.end(chosen, starts[chosen.key]) for chosen in queues}
 
 
-def lose(options: Options, text: str, then: str = "") -> None:
+def lose(
+    options: Options,
+    text: str,
+    then: str = "",
+    otherwise: str = "Set failOnDataLoss=false to continue with the messages that are left.",
+) -> None:
     """Raise for a loss of messages, or log it if the user allows it.
 
     Args:
         options: the query's options.
         text: a sentence that describes the loss.
         then: a sentence about how the query continues, for the log.
+        otherwise: what to do about the loss, for the error.
 
     Raises:
         DataLossError: `failOnDataLoss` is set.
     """
     if options.fail_on_data_loss:
-        raise DataLossError(
-            f"{text} Set failOnDataLoss=false to continue with the messages that are left."
-        )
+        raise DataLossError(f"{text} {otherwise}")
     _log.warning("failOnDataLoss=false: %s", f"{text} {then}".rstrip())
 
 

@@ -126,4 +126,7 @@ def parse_config(data: bytes, path: str, shape: ConfigShape | None) -> dict[str,
         fault, offset = f"is not valid JSON: {error.cause}", error.offset
     except ValueError as error:
         fault = f"is not valid JSON: {error}"
-    raise CorruptStoreError(f"the configuration {fault}", file=path, offset=offset, remedy=_REMEDY)
+    holds = f" It holds {shape.holds}." if shape else ""
+    raise CorruptStoreError(
+        f"the configuration {fault}", file=path, offset=offset, remedy=f"{_REMEDY}{holds}"
+    )

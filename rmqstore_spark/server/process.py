@@ -249,8 +249,8 @@ class _Run:
         places += [f"slaves on {service.slaves}"] if service.slaves else []
         places += [f"broker on {service.broker}"] if service.broker else []
         places += [f"metrics on http://{metrics}/metrics"] if metrics else []
-        begin = "serving" if endpoints else "running"
-        self._announce(f"rmqstore: {begin} {names} {'; '.join(places)}".rstrip())
+        begin = f"serving {names} " if endpoints else f"running {names}; "
+        self._announce(f"rmqstore: {begin}{'; '.join(places)}".rstrip("; "))
         while not end.wait(service.look_seconds) and service.continues():
             pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)

@@ -173,12 +173,14 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
     if snapshot.being_written:
         findings.note(
             "state", abort,
-            "a broker has the store open: the log is verified up to the newest record that the "
-            f"queues know, which ends at {snapshot.end}",
+            "a broker or store process has the store open: the log is verified up to the newest "
+            f"record that the queues know, which ends at {snapshot.end}",
         )  # fmt: skip
     elif snapshot.killed:
         findings.note(
-            "state", abort, "the broker was killed: it repairs the store when it starts again"
+            "state",
+            abort,
+            "the broker or store process was killed: it repairs the store when it starts again",
         )
     for log in (store.log.plain, store.log.dledger):
         if log is not None:

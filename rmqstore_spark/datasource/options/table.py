@@ -218,7 +218,8 @@ OPTIONS: tuple[Option, ...] = (
         "true",
         BOTH,
         "Fail if messages expired before they were read, or if a queue was cut, or deleted and "
-        "recreated. `false`: continue with the messages that are left, and log what was lost.",
+        "recreated. `false`: continue with the messages that are left, and log what was lost. A "
+        "stream reads a queue that was cut or recreated again from its first message.",
     ),
     Option(
         "maxOffsetsPerTrigger",

@@ -107,6 +107,13 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
     return result
 
 
+_AGAIN: Final = (
+    "If files of the store are missing (`rmqstore verify` shows it), put them back. "
+    "failOnDataLoss=false reads the queue again from its first message: what is still there and "
+    "was read before then comes twice."
+)
+
+
 def _from_earliest(keys: Iterable[QueueKey], queues: Queues) -> Offsets:
     firsts = {key: queues[key].queue.min_offset for key in keys}
     return starting_marks(firsts, queues)
@@ -127,6 +134,7 @@ def _holds(
             f"The stream had read {key} up to {mark.next}, but the queue now ends at "
             f"{queue.max_offset}: it was cut, or deleted and recreated.",
             f"The stream continues at its first message, {queue.min_offset}.",
+            _AGAIN,
         )
         return False
     if is_another(mark, before):
@@ -136,6 +144,7 @@ def _holds(
             f"{mark.last_physical} in the log) has changed or is missing: the queue was cut, or "
             "deleted and recreated, or this is another store, or a copy that has diverged.",
             f"The stream continues at its first message, {queue.min_offset}.",
+            _AGAIN,
         )
         return False
     if queue.min_offset > mark.next:

@@ -104,7 +104,7 @@ class ResumedStores:
                     "failOnDataLoss=false leaves out what it holds, and keeps its position."
                 )
         elif missing and new:
-            raise self._other_stores(missing, new, names)
+            raise self._other_stores(missing, new, names, stores)
         elif missing and not is_allowed:
             raise DataLossError(
                 f"The checkpoint holds offsets of {some(missing)}, which this query does not read "
@@ -120,18 +120,32 @@ class ResumedStores:
             )
 
     def _other_stores(
-        self, missing: Sequence[str], new: Sequence[str], names: Sequence[str]
+        self,
+        missing: Sequence[str],
+        new: Sequence[str],
+        names: Sequence[str],
+        stores: StoresOf,
     ) -> OptionError:
         where = some(f"{of.store.broker_name} ({of.store.path})" for of in self._standby.opened)
         right = "the names in the checkpoint"
         if len(missing) == len(new) == 1:
             right += f": {','.join(missing[0] if name in new else name for name in names)}"
+        wanted = {stores.ids[name] for name in missing if name in stores.ids}
+        alike = [name for name in new if self._ids_now.get(name) in wanted]
+        doubt = (
+            f"nothing shows that {some(new)} is the same store: neither its id nor its messages."
+        )
+        if alike:
+            doubt = (
+                f"{some(alike)} has the id of such a store, but not the messages that the stream "
+                "had read: files of its log are missing (`rmqstore verify` shows it), or it is a "
+                "copy that has diverged."
+            )
         return OptionError(
             f"The checkpoint holds offsets of {some(missing)}, but the query reads {where}, and "
-            f"nothing shows that {some(new)} is the same store: neither its id nor its messages. "
-            f"If it is, set option brokerNames to {right}. If it is another one, start the stream "
-            "with another checkpointLocation; or once without it and with failOnDataLoss=false, "
-            f"which leaves {some(missing)} out from then on."
+            f"{doubt} If it is the same store, set option brokerNames to {right}. If it is another "
+            "one, start the stream with another checkpointLocation; or once without it and with "
+            f"failOnDataLoss=false, which leaves {some(missing)} out from then on."
         )
 
 
