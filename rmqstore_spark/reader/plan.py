@@ -288,8 +288,11 @@ def plan_scan(
 ) -> list[ScanSplit]:
     """Plan a scan of the log, one split per file: only at its start is a record known to begin."""
     last = store.scan_end() if end is None else end
-    return [
+    splits = [
         ScanSplit(segment.start, min(segment.end, last), topics)
         for segment in store.log.segments()
         if segment.start < last
     ]
+    if not len(store.log) and store.known_end():  # reading reports that all files are missing
+        splits.append(ScanSplit(last, last, topics))
+    return splits

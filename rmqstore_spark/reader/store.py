@@ -28,7 +28,7 @@ from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.log.end import committed_end, intact_end, is_locked
+from rmqstore_spark.reader.log.end import committed_end, flushed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.queue_ends import look_up_ends
@@ -87,6 +87,7 @@ class Store:
         self.log = self._load_log()
         self._log_end: int | None = None
         self._killed = False
+        self._flushed = 0  # up to here, a store process that was killed had flushed the log
         self._skips = Skips()
 
     @classmethod
@@ -225,6 +226,7 @@ class Store:
                 self._dledger is None and not self.is_closed_cleanly and not self.is_being_written
             )
             if self._killed:
+                self._flushed = flushed_end(self.directory.files, self.path)
                 self._log_end = intact_end(self.log, self.checkpoint)
             else:
                 self._log_end = self.log.file_end
@@ -237,10 +239,11 @@ class Store:
         """Return the end of the log for queue entries, and whether the broker was killed.
 
         Entries past that physical offset do not count. In a store that was closed, or that is open,
-        an entry past the end of the log is damage, or the store is a partial copy. Such entries are
-        not cut off: reading them reports the error.
+        an entry past the end of the log is damage, or the store is a partial copy; in one whose
+        process was killed, an entry of what was flushed. Such entries are not cut off: reading them
+        reports the error.
         """
-        end = self.log_end(wanted)
+        end = max(self.log_end(wanted), self._flushed)
         return (end if self._killed or self._dledger else _NO_CUT), self._killed
 
     def dispatched_end(self) -> int:
@@ -259,6 +262,11 @@ class Store:
         """
         self.log_end()
         return 0 if self._killed or not self.has_queues else self.dispatched_end()
+
+    def known_end(self) -> int:
+        """Return how far the log is known to have reached; 0 if nothing tells it."""
+        named = self.named_end()
+        return self._flushed if self._killed else named
 
     def published_end(self) -> int:
         """Return the offset below which what looks like an unpublished block is damage."""
@@ -402,7 +410,7 @@ class Store:
             if self.has_queues:
                 return self.dispatched_end()
             return intact_end(self.log, self.checkpoint)
-        return self.log_end()
+        return max(self.log_end(), self._flushed)
 
     @property
     def why_no_queues(self) -> str:

@@ -26,7 +26,7 @@ from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
@@ -269,6 +269,9 @@ class ForeignView(StoreView):
             return not is_dir and is_locked(LocalFiles(), self._root)
         if parts == [_ABORT]:
             return not is_dir
+        # A reader finds out by it whether a log that nobody writes has lost its end.
+        if parts == ([OWN_FOLDER] if is_dir else [OWN_FOLDER, FLUSH_MARK_NAME]):
+            return True
         is_dledger = parts[0].startswith(_DLEDGER) and (is_dir or len(parts) > 1)
         return is_dledger or super()._shows(parts, is_dir)
 

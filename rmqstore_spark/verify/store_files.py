@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from struct import unpack
 from typing import Final
 
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.configfiles import parse_config
 from rmqstore_spark.files.configshapes import DELAY_OFFSETS, SHAPES, impossible_delay
@@ -17,7 +17,7 @@ from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import BLANK_SIZE, LMQ_PREFIX, MAGIC_BLANK, is_system_topic
-from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
+from rmqstore_spark.reader.log.end import flushed_end
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
@@ -100,15 +100,11 @@ def check_reach(store: Store, snapshot: Snapshot, findings: Findings) -> None:
     """
     if snapshot.being_written or store.log.dledger is not None:
         return
-    path = join(store.path, OWN_FOLDER, FLUSH_MARK_NAME)
-    try:
-        mark = FlushMark.decode(store.directory.files.read(path, 0, FLUSH_MARK_SIZE + 1))
-    except (FileNotFoundError, RmqStoreError):
-        mark = None  # a broker's store has none, and a store process shows none
-    if mark is not None and mark.offset > _end_with_blank(store, snapshot.end):
+    flushed = flushed_end(store.directory.files, store.path)
+    if flushed > _end_with_blank(store, snapshot.end):
         findings.error(
-            "log-end", (path, None),
-            f"the log was flushed up to physical offset {mark.offset}, and ends at {snapshot.end}",
+            "log-end", (join(store.path, OWN_FOLDER, FLUSH_MARK_NAME), None),
+            f"the log was flushed up to physical offset {flushed}, and ends at {snapshot.end}",
         )  # fmt: skip
     for file in snapshot.index:
         if file.keys and file.header.end_phy_offset >= snapshot.file_end:

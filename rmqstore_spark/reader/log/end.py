@@ -6,8 +6,10 @@ There are three cases (docs/format.md, "Start, recovery"):
   queue entry is written after its record, so the log holds whatever the queues name.
 - The broker was killed. The log is walked from the newest file that the checkpoint vouches for. It
   ends at the first record that is not whole. If that record is known to have been flushed, this is
-  damage instead, and the log continues after it. An unpublished block also ends the log, unless the
-  checkpoint covers its time: a checkpoint never covers a block that is not published yet.
+  damage instead, and the log continues after it. What a store process had flushed, and what is
+  missing at the end, is not cut off: reading it reports the error. An unpublished block also ends
+  the log, unless the checkpoint covers its time: a checkpoint never covers a block that is not
+  published yet.
 - The log is a DLedger log. It ends after the last entry that is known to be committed.
 """
 
@@ -22,10 +24,11 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
 from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,
@@ -34,6 +37,7 @@ from rmqstore_spark.layout.dledger import (
     index_unit_position,
     parse_committed_index,
 )
+from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
 from rmqstore_spark.layout.record.format import (
     MAX_RECORD_SIZE,
     MIN_RECORD_SIZE,
@@ -44,7 +48,14 @@ from rmqstore_spark.layout.record.format import (
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = ["committed_end", "intact_end", "is_locked", "record_head", "stated_place"]
+__all__ = [
+    "committed_end",
+    "flushed_end",
+    "intact_end",
+    "is_locked",
+    "record_head",
+    "stated_place",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -204,6 +215,20 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
             newest = int(item.records.store_timestamp[-1])
             end = item.end
     return end
+
+
+def flushed_end(files: Files, path: str) -> int:
+    """Return the physical offset up to which a store process has flushed the log of a store.
+
+    Return 0 if nothing tells it: a broker's store has no flush mark. If a process writes to the
+    store, read this before the end of the log.
+    """
+    try:
+        data = files.read(join(path, OWN_FOLDER, FLUSH_MARK_NAME), 0, FLUSH_MARK_SIZE + 1)
+    except (OSError, RmqStoreError):
+        return 0
+    mark = FlushMark.decode(data)
+    return 0 if mark is None else mark.offset
 
 
 def _is_covered(flaw: Flaw, flushed: int) -> bool:

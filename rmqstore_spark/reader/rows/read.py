@@ -45,8 +45,8 @@ class QueueSource(Protocol):
         """Return a queue of the store."""
         ...
 
-    def named_end(self) -> int:
-        """Return the end of the newest record that queues name; 0 if they are not reliable."""
+    def known_end(self) -> int:
+        """Return how far the log is known to have reached; 0 if nothing tells it."""
         ...
 
     def published_end(self) -> int:

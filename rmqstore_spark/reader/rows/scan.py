@@ -39,6 +39,7 @@ def read_scan_split(
     """
     log = store.log
     decoder = Decoder(store.broker_name, options, log.place)
+    at = split.start
     for item in walk_log(
         log,
         split.start,
@@ -46,21 +47,34 @@ def read_scan_split(
         check_crc=options.check_crc,
         is_damage=lambda flaw: flaw.offset < store.published_end(),
     ):
+        at = item.offset if isinstance(item, Flaw) else item.end
         if not isinstance(item, Flaw):
             yield from _batches(decoder, item, split, options)
         elif item.empty and _is_written_since(log, item):
             # Records were written here after the walk passed. The scan ends with the newest of them
             # that a queue names.
-            named = min(store.named_end(), split.end)
-            yield from read_scan_split(store, replace(split, start=item.offset, end=named), options)
+            known = min(store.known_end(), split.end)
+            yield from read_scan_split(store, replace(split, start=item.offset, end=known), options)
             return
         elif item.resumes is None and item.offset < split.end:
             # No whole record follows. If a queue names one there, it is lost.
-            named = min(store.named_end(), split.end)
-            if named > item.offset:
-                report_flaw(log, replace(item, resumes=named), split.end, options)
+            known = min(store.known_end(), split.end)
+            if known > item.offset:
+                report_flaw(log, replace(item, resumes=known), split.end, options)
         else:
             report_flaw(log, item, split.end, options)
+    if at >= log.file_end:
+        _require_the_rest(store, options)
+
+
+def _require_the_rest(store: QueueSource, options: ReadOptions) -> None:
+    """Report it if files are missing at the end of the log."""
+    log, known = store.log, store.known_end()
+    if known > log.file_end:
+        store.refresh(topology=False)  # it may have grown since
+    if known > log.file_end:
+        cause = f"the files of the log end there, but it reached physical offset {known}"
+        report_flaw(log, Flaw(log.file_end, cause, known, missing=True), known, options)
 
 
 def _is_written_since(log: CommitLog, flaw: Flaw) -> bool:
