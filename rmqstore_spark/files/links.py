@@ -23,7 +23,7 @@ LINKABLE: Final = ("commitlog", "consumequeue", "consumequeue_ext", "index", "co
 
 _LEVELS: Final = {"consumequeue": 2, "consumequeue_ext": 2}
 """Levels of folders below a folder that are looked through; the files of queues are not listed."""
-_FILES: Final = ("checkpoint", "abort", OWN_FOLDER)
+_FILES: Final = ("checkpoint", "abort", "lock", OWN_FOLDER)
 
 
 def refuse_links(store: str, *, keeps_config: bool = True) -> None:
@@ -41,7 +41,7 @@ def refuse_links(store: str, *, keeps_config: bool = True) -> None:
     _require_own_targets(store)
     for name in _FILES:
         _refuse(os.path.join(store, name))
-    for name in LINKABLE:
+    for name in (*LINKABLE, OWN_FOLDER):
         if name == "config" and not keeps_config:
             continue
         for path in _links(os.path.join(store, name), _LEVELS.get(name, 1)):

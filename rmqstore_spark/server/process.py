@@ -155,7 +155,7 @@ def _replicates(config: StoreConfig) -> bool:
     """Return whether slaves can connect to the process, or it follows a master."""
     if config.broker_role == "SLAVE":
         return bool(config.ha_master_address)
-    return config.ha_listen_port >= 0
+    return config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0
 
 
 def _keep_out(

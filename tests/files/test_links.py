@@ -55,7 +55,8 @@ def test_two_folders_cannot_be_one(store: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "checkpoint", "abort", "rmqstore", "commitlog/00000000000000000000",
+        "checkpoint", "abort", "lock", "rmqstore", "rmqstore/ledger.json", "rmqstore/staging",
+        "commitlog/00000000000000000000",
         "consumequeue/Other", "consumequeue/T/1", "index/20260101000000000", "config/topics.json",
     ],
 )  # fmt: skip

@@ -450,3 +450,16 @@ def test_damage_is_told_of_once(copy: Copy, caplog: pytest.LogCaptureFixture) ->
         with reopened(folder) as store:
             assert_complete(store, records, keys)
     assert caplog.text.count("instead of an index file") == 1
+
+
+def test_another_file_in_the_index_is_told_of_once(
+    copy: Copy, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = copy("tiny")
+    (folder / "store" / "index" / "README.txt").write_text("of an administrator")
+    records, keys = load_records(folder), asked(folder)[:3]
+    _forget(caplog)
+    for _ in range(4):
+        with reopened(folder) as store:
+            assert_complete(store, records, keys)
+    assert caplog.text.count("README.txt: the name is not a time") == 1

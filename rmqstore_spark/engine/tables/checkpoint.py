@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, replace_file, write_all
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 
 __all__ = ["CheckpointKeeper"]
@@ -96,8 +97,7 @@ class CheckpointKeeper:
 
 def _read(path: str) -> tuple[bool, Checkpoint]:
     try:
-        with open(path, "rb") as file:
-            data = file.read(CHECKPOINT_SIZE)
+        data = LocalFiles().read(path, 0, CHECKPOINT_SIZE)
         return len(data) == CHECKPOINT_SIZE, Checkpoint.decode(data, file=path)
     except (FileNotFoundError, CorruptStoreError):
         return False, Checkpoint()

@@ -196,7 +196,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
     directory = store.directory
     infos, strays = directory.index_files()
     for stray in strays:
-        _log.warning("Skipped %s: %s.", stray.path, stray.reason)
+        tell_once(stray.path, "Skipped %s: %s.", stray.path, stray.reason)
     judge = _Judge(store)
     found = []
     for info in infos:
@@ -214,7 +214,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
 
 
 def tell_once(path: str, text: str, *given: object) -> None:
-    """Log a warning of an index file, unless the process has told of that file before."""
+    """Log a warning of a file in `index/`, unless the process has told of that file before."""
     if path not in _told and len(_told) < _MOST_TOLD:
         _told.add(path)
         _log.warning(text, *given)

@@ -7,17 +7,14 @@ need no special care here.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import platform
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.engine.tables.store_id import kept_store_id
+from rmqstore_spark.engine.tables.store_id import id_of_place, kept_store_id
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.files.disk.pacing import PacedReads
 from rmqstore_spark.files.links import refuse_links
@@ -106,7 +103,7 @@ class ForeignStore(ServedStore):
         config = self._config
         return OpenReply(
             protocol=PROTOCOL,
-            store_id=kept_store_id(self.path) or self._made_up_id(),
+            store_id=kept_store_id(self.path) or id_of_place(self.path),
             broker_name=self.name,
             store_host_v6=False,
             max_message_size=config.max_message_size,
@@ -116,12 +113,6 @@ class ForeignStore(ServedStore):
             default_topic_queue_nums=config.default_topic_queue_nums,
             topics=self.topics() if topics is None else {},
         )
-
-    def _made_up_id(self) -> str:
-        """Return an id of a store that keeps none: the same for each process on this machine."""
-        status = os.stat(self.path)
-        place = f"{platform.node()}:{status.st_dev}:{status.st_ino}"
-        return hashlib.sha256(place.encode()).hexdigest()[:32]
 
     def topics(self) -> dict[str, TopicSettings]:
         """Return the settings of all topics by name."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rmqstore_spark.engine.tables.store_id import store_id
+from rmqstore_spark.engine.tables.store_id import served_store_id
 from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
@@ -47,7 +47,7 @@ class WrittenStore(ServedStore):
         view = StoreView(store.path, [store.log_folder], lambda: store.published_end)
         super().__init__(store.config.broker_name, store.path, view)
         self._store = store
-        self._id = store_id(store.path)
+        self._id = served_store_id(store.path)
 
     @property
     def writer(self) -> StoreWriter:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
-from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.errors import RmqStoreError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 
 
@@ -81,3 +82,10 @@ def test_several_threads_move_it_on(tmp_path: Path) -> None:
         thread.join()
     keeper.write()
     assert CheckpointKeeper(str(tmp_path)).value == Checkpoint(1999, 1999, 1999)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_not_a_file_is_named(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "checkpoint")
+    with pytest.raises(RmqStoreError, match=r"checkpoint is not a plain file"):
+        CheckpointKeeper(str(tmp_path))
