@@ -157,6 +157,8 @@ def backfill(arguments: BackfillArguments, run: Runner) -> None:
         print("This backfill is already finished.")
     output.publish(attempts)
     _report(attempts, _check_totals(plan, attempts), time.monotonic() - began)
+    if isinstance(output, Output):
+        _warn_of_numbers(attempts)
 
 
 def _attempts(
@@ -214,7 +216,11 @@ def _report(attempts: list[Attempt], totals: str, seconds: float) -> None:
         f"{rows:,} rows of {len(tally):,} queue(s), {totals}: {len(files):,} file(s) in "
         f"{len(folders):,} folder(s), {size / 1e6:,.1f} MB; {seconds:.1f} s"
     )
-    topics = {topic for _, topic, _ in tally}
+
+
+def _warn_of_numbers(attempts: list[Attempt]) -> None:
+    """Warn if Spark would take the topics for numbers. A table says that they are text."""
+    topics = {topic for _, topic, _ in Tally.of(attempt.tally for attempt in attempts)}
     if topics and all(map(_is_number, topics)):
         print(
             "All topics look like numbers, so Spark will read them as numbers (007 as 7) unless "

@@ -135,6 +135,29 @@ def test_the_same_messages_again_are_refused(
     assert len(lake.read()) == 60
 
 
+def test_another_store_of_the_same_name_needs_a_name_of_its_own(
+    tmp_path: Path, lake: LakeHouse, golden: Golden
+) -> None:
+    store, other = golden("tiny") / "store", tmp_path / "tiny" / "store"
+    shutil.copytree(store, other)
+    run_backfill(store, *lake.arguments)
+    with pytest.raises(OptionError, match=r"another store, give this one a name .*--brokerNames"):
+        run_backfill(other, *lake.arguments)
+    with pytest.raises(OptionError, match=r"another table\. To give it up"):
+        run_backfill(store, *lake.arguments, "--subscribe", "T")
+    run_backfill(other, *lake.arguments, "--brokerNames", "other")
+    assert Counter(lake.read()["brokerName"].to_pylist()) == {"tiny": 60, "other": 60}
+
+
+def test_topics_that_look_like_numbers_stay_text(
+    tmp_path: Path, lake: LakeHouse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_backfill(build_store(tmp_path / "store", Traffic(10, {"007": 1})), *lake.arguments)
+    assert "look like numbers" not in capsys.readouterr().out
+    for reader in READERS[:3]:
+        assert set(lake.read(reader)["topic"].to_pylist()) == {"007"}
+
+
 def test_parts_by_tag_may_follow_each_other(lake: LakeHouse, golden: Golden) -> None:
     store = golden("live") / "store"
     tags = ("TagA", "TagB")

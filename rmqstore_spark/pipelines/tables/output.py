@@ -24,7 +24,7 @@ from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
 from rmqstore_spark.pipelines.parquet.partitions import Partition
 from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
-from rmqstore_spark.pipelines.tables.overlap import describe_overlap
+from rmqstore_spark.pipelines.tables.overlap import describe_overlap, same_place
 from rmqstore_spark.pipelines.tables.table import DataFile, LakeTable, append_once
 
 __all__ = ["TableOutput", "data_file", "table_folder"]
@@ -96,10 +96,15 @@ class TableOutput:
             found = other and describe_overlap(stored, other)
             if found:
                 given = json.dumps(other and other["arguments"])
+                elsewhere = other and not same_place(stored, other)
+                name_it = (
+                    "If it was of another store, give this one a name of its own (--brokerNames). "
+                )
                 raise OptionError(
                     f"An earlier backfill into {self.url} has {found}: repeat its arguments to "
                     f"continue it ({given}), start where it ends (--startingOffsets), or use "
-                    f"another table. To give it up unfinished, remove {self._root}/{_OWN}/{name}."
+                    f"another table. {name_it if elsewhere else ''}"
+                    f"To give it up unfinished, remove {self._root}/{_OWN}/{name}."
                 )
         return self.folder.write_plan(plan)
 

@@ -9,7 +9,7 @@ from rmqstore_spark.datasource.partitions import PulledPartition
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.reader.rows.splits import QueueSplit, ScanSplit
 
-__all__ = ["describe_overlap"]
+__all__ = ["describe_overlap", "same_place"]
 
 _FILTERS: Final = ("tags", "keys")
 
@@ -28,7 +28,7 @@ def describe_overlap(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str |
     chosen, others = _filters(plan), _filters(other)
     if chosen and others and chosen != others:
         return None
-    if _place(plan) == _place(other) and (_is_scan(plan) or _is_scan(other)):
+    if same_place(plan, other) and (_is_scan(plan) or _is_scan(other)):
         return "messages of the same log, whose queues are unknown"
     earlier = dict(_ranges(other))
     for queue, (start, end) in _ranges(plan):
@@ -36,6 +36,11 @@ def describe_overlap(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str |
             first, last = earlier[queue]
             return f"{queue.topic}/{queue.queue_id} of {queue.broker} from {first} to {last - 1}"
     return None
+
+
+def same_place(plan: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two plans read the stores of the same path or address."""
+    return _place(plan) == _place(other)
 
 
 def _filters(plan: Mapping[str, Any]) -> dict[str, str]:
