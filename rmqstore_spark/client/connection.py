@@ -337,7 +337,8 @@ _NOT_ENCRYPTED: Final = "wrong version number"
 _MISCONFIGURED: Final = (_NOT_ENCRYPTED, "certificate verify failed")
 _WHERE_IT_BREAKS: Final = {
     UNIX: "the socket's folder",
-    TCP: f"host, port and network; or perhaps it is encrypted ({TLS}://)",
+    TCP: f"host, port and network: perhaps it is encrypted ({TLS}://), or not a store process; a "
+    "broker's port is not for endpoints, but for its clients (namesrvAddr finds it)",
     TLS: "host, port and network; or perhaps it wants a certificate of yours (tlsCertFile)",
 }
 

@@ -36,7 +36,8 @@ def refuse_links(store: str, *, keeps_config: bool = True) -> None:
         keeps_config: whether files of `config/` are written: they must not be links then.
 
     Raises:
-        OptionError: a link is not allowed, or does not lead to a folder of its own.
+        OptionError: a link is not allowed, or does not lead to a folder of its own; or something in
+            `rmqstore/` is neither a file nor a folder: reading it could wait for ever.
     """
     _require_own_targets(store)
     for name in _FILES:
@@ -46,6 +47,7 @@ def refuse_links(store: str, *, keeps_config: bool = True) -> None:
             continue
         for path in _links(os.path.join(store, name), _LEVELS.get(name, 1)):
             _refuse(path)
+    _require_files(os.path.join(store, OWN_FOLDER))
 
 
 def _require_own_targets(store: str) -> None:
@@ -81,6 +83,16 @@ def _links(folder: str, levels: int) -> Iterator[str]:
             yield entry.path
         elif levels > 1 and entry.is_dir():
             yield from _links(entry.path, levels - 1)
+
+
+def _require_files(folder: str) -> None:
+    try:
+        with os.scandir(folder) as entries:
+            odd = [entry.path for entry in entries if not (entry.is_file() or entry.is_dir())]
+    except OSError:
+        return
+    if odd:
+        raise OptionError(f"{odd[0]} is neither a file nor a folder. Remove it from the store.")
 
 
 def _refuse(path: str) -> None:

@@ -36,7 +36,7 @@ class Standing:
         state: one of STATES.
         end: physical offset up to which the log is held.
         behind_seconds: how much older the newest record held is than what the master has at most;
-            0 if nothing is missing, None if there is no record yet.
+            0 if nothing is missing, None if there is no record yet, or it cannot be told yet.
         behind_bytes: the bytes that are missing; 0 if nothing is, None if not even an estimate is
             possible.
         bytes_per_second: how fast the log grew in the last seconds.
@@ -97,6 +97,7 @@ class Progress:
         self._error = ""
         self._caught_up = False
         self._complete_at = 0
+        self._following_since = 0.0
         self._master_end = 0
         self._received = 0
         self._connects = 0
@@ -118,6 +119,7 @@ class Progress:
         """Note that the master's log continues the one held."""
         with self._lock:
             self._state, self._error = "FOLLOWING", ""
+            self._following_since = time.monotonic()
 
     def stopped(self, error: str) -> None:
         """Note that the follower cannot continue."""
@@ -156,15 +158,19 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             self._forget(now)
-            behind: float | None = 0.0
-            if not self._caught_up:
-                since = max(self._newest(), self._complete_at)
-                behind = max(0, self._clock() - since) / 1000 if since else None
+            behind = 0.0 if self._caught_up else self._behind(now)
             rate, stored_rate = self._rates(now)
             return Standing(
                 self._state, self._end(), behind, self._missing(behind, stored_rate), rate,
                 self._received, self._connects, self._error, self._caught_up,
             )  # fmt: skip
+
+    def _behind(self, now: float) -> float | None:
+        """Return how much older the newest record is than what the master has at most."""
+        if not self._complete_at and now - self._following_since < _SURE_S:
+            return None  # an idle master has nothing newer, and a moment shows it
+        since = max(self._newest(), self._complete_at)
+        return max(0, self._clock() - since) / 1000 if since else None
 
     def _missing(self, behind: float | None, stored_rate: float | None) -> int | None:
         """Return the bytes that are missing; None if that is not known."""

@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.cli.shared.text import escaped, is_text, json_text, text_pieces
+from rmqstore_spark.engine.store import StoreWriter
 from tests.cli.conftest import Golden, Rmqstore
+from tests.support.messages.batches import rows_block, small_segments
 from tests.support.stores.golden import load_records
 from tests.support.stores.storebuilder import StoreBuilder
 
@@ -169,6 +171,24 @@ def test_damage_can_be_skipped(damaged: Path, rmqstore: Rmqstore, golden: Golden
     expected = [r.physical_offset for r in records if r is not records[9]]
     assert [message["physicalOffset"] for message in ended.messages] == expected
     assert "left out 1 record" in ended.stderr
+
+
+def test_a_missing_file_can_be_skipped(rmqstore: Rmqstore, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with StoreWriter.open(store, small_segments()) as writer:
+        assert writer.put(rows_block([bytes(500)] * 100)).ok
+    names = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
+    begin, end = int(names[2].name), int(names[3].name)
+    names[2].unlink()
+    for how in ((), ("--scan",)):
+        ended = rmqstore("read", "--json", "--all", *how, store, code=2)
+        assert "no file of the CommitLog holds offset" in ended.stderr
+        assert "--skip-damaged" in ended.stderr
+        ended = rmqstore("read", "--json", "--all", *how, "--skip-damaged", store)
+        offsets = [message["physicalOffset"] for message in ended.messages]
+        assert 50 < len(offsets) < 100
+        assert not any(begin <= offset < end for offset in offsets)
+        assert "failOnDataLoss=false: skipped" in ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -377,7 +377,7 @@ def test_a_process_for_rocketmqs_clients_alone(tmp_path: Path) -> None:
             assert json.load(health) == {"state": "RUNNING"}
         process.signal(signal.SIGTERM)
         assert process.wait() == 0
-        said = f"running {tmp_path / 'store'} broker on 127.0.0.1:{port}; metrics on http://"
+        said = f"running {tmp_path / 'store'}; broker on 127.0.0.1:{port}; metrics on http://"
         assert said in process.output
     with Store.open(tmp_path / "store") as store:
         assert store.queue("orders", 0).max_offset == 1

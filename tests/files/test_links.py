@@ -52,6 +52,13 @@ def test_two_folders_cannot_be_one(store: Path) -> None:
         refuse_links(str(store))
 
 
+def test_a_pipe_in_our_own_folder_is_named(store: Path) -> None:
+    (store / "rmqstore").mkdir(exist_ok=True)
+    os.mkfifo(store / "rmqstore" / "ledger.json")
+    with pytest.raises(OptionError, match=r"ledger\.json is neither a file nor a folder"):
+        refuse_links(str(store))
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -50,7 +50,7 @@ def stage(client: StoreClient, *bodies: bytes) -> StageInfo:
         return stream.finish()
 
 
-@pytest.mark.parametrize("kind", ["stream", "batch", "once"])
+@pytest.mark.parametrize("kind", ["stream", "once"])
 def test_commits_of_nothing_change_nothing_for_others(here: Served, kind: str) -> None:
     with StoreClient(here.endpoint) as client:
         for number in range(3):

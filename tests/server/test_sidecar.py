@@ -14,7 +14,9 @@ import pytest
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
+    CorruptStoreError,
     OptionError,
     RefusedError,
     SegmentExpiredError,
@@ -30,6 +32,7 @@ from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_plac
 from rmqstore_spark.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.verify.run import verify
 from tests.support.certificates import make_certificates
+from tests.support.messages.batches import rows_block, small_segments
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.live_writer import LiveWriter
@@ -396,3 +399,24 @@ def test_reading_old_segments_leaves_the_newest_ones_in_the_page_cache(tmp_path:
         assert sum(batch.num_rows for batch in far.scan()) == 96
     assert max(resident(file) for file in cold) < 0.1
     assert min(resident(file) for file in (hot, newest)) > 0.9
+
+
+def test_what_a_killed_process_had_flushed_and_is_missing_is_missed_through_an_endpoint_too(
+    tmp_path: Path,
+) -> None:
+    killed = tmp_path / "killed"
+    with StoreWriter.open(tmp_path / "store", small_segments(flushDiskType="SYNC_FLUSH")) as writer:
+        assert writer.put(rows_block([bytes(500)] * 100)).ok
+        writer.flush()
+        shutil.copytree(tmp_path / "store", killed)
+    names = sorted(path for path in (killed / "commitlog").iterdir() if path.name.isdigit())
+    assert len(names) > 3
+    names[-1].unlink()
+    with beside(killed) as endpoint:
+        for path in (killed, endpoint):
+            with Store.open(path) as store:
+                for queue in store.queues(["orders", "bills"]):
+                    with pytest.raises(CorruptStoreError, match="past the end of the CommitLog"):
+                        list(store.read(queue.topic, queue.queue_id))
+                with pytest.raises(CorruptStoreError, match="past the end of the CommitLog"):
+                    list(store.scan())

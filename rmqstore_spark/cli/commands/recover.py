@@ -12,6 +12,7 @@ from rmqstore_spark.cli.shared.parameters import AsJson
 from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
 from rmqstore_spark.cli.shared.text import escaped, json_text
 from rmqstore_spark.errors import StoreNotFoundError
+from rmqstore_spark.files.links import refuse_links
 
 __all__ = ["recover"]
 
@@ -45,6 +46,8 @@ def recover(
     path = os.path.abspath(store_path)
     config = read_config(config_file, settings, {"STORE": ("storePathRootDir", path)})
     log = config.store_path_commit_log or os.path.join(path, "commitlog")
+    if os.path.isdir(path):
+        refuse_links(path)
     if not os.path.isdir(log):
         raise StoreNotFoundError(
             f"There is no store to recover at {path}: {log} is not a folder. Give a store "

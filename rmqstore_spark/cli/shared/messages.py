@@ -45,7 +45,7 @@ def read_options(
     return ReadOptions(
         columns=printer.columns,
         mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
-        fail_on_data_loss=not skip_expired,
+        fail_on_data_loss=not (skip_expired or skip_damaged),
         tags=_any_of("--tag", tags, parse_tags),
         keys=_any_of("--key", keys, parse_keys),
         batch_rows=MOST_ROWS if most is None or tags or keys else min(most, MOST_ROWS),

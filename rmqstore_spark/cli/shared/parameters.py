@@ -125,7 +125,8 @@ Separator = Annotated[
     ),
 ]
 SkipDamaged = Annotated[
-    bool, typer.Option("--skip-damaged", help="Skip damaged records instead of failing.")
+    bool,
+    typer.Option("--skip-damaged", help="Skip damaged and missing records instead of failing."),
 ]
 
 

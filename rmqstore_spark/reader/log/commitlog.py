@@ -231,7 +231,8 @@ class CommitLog:
                 f"no file of the CommitLog holds offset {offset}",
                 file=", ".join(self.plain.folders),
                 remedy="If the CommitLog is spread over several folders, name them all "
-                "(storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is missing.",
+                "(storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is missing "
+                "(rmqstore read: --skip-damaged).",
             )
         if offset < self.min_offset:
             return SegmentExpiredError(
