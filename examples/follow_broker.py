@@ -34,8 +34,8 @@ def wait_until_close(endpoint: str) -> None:
                 raise SystemExit(f"The broker cannot be followed: {stats['replicationError']}")
             if state == "CONNECTING" and stats["replicationError"]:
                 print(f"waiting for the broker: {stats['replicationError']}")
-            has_begun = stats["commitLogMaxOffset"] > stats["commitLogMinOffset"]
-            is_close = has_begun and stats["replicationLagSeconds"] < LAG
+            lag = stats["replicationLagSeconds"]  # None until it is known
+            is_close = lag is not None and lag < LAG
             if (is_close or stats["replicationComplete"]) and client.topics():
                 return
             time.sleep(1)

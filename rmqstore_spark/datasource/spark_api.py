@@ -183,8 +183,8 @@ class OwnStartReader(DataSourceStreamReader):
             _log.warning(
                 "This stream has a limit for each micro-batch, and this Spark (%s) cannot tell a "
                 "source that the trigger is availableNow: with it, each run reads one micro-batch, "
-                "as the limit allows. Run the query again until it reads no rows, or leave out the "
-                "limit; Spark 4.2 and newer read all in one run.",
+                "as the limit allows. Run the query again until it reads no rows (this package's "
+                "jobs do), or leave out the limit; Spark 4.2 and newer read all in one run.",
                 ".".join(map(str, spark_version())),
             )
         end = self._reader.latestOffset(self._start, limit)
