@@ -133,7 +133,7 @@ def test_earlier_batches_are_looked_up_in_the_log(
     assert "has no marker of 4" in str(refusal(ledger, query(4)))
 
 
-@pytest.mark.parametrize("content", [Content(9, 500), Content(10, 499), Content(0, 0)])
+@pytest.mark.parametrize("content", [Content(9, 500), Content(10, 499), Content(1, 0)])
 @pytest.mark.parametrize("number", [3, 4])
 def test_a_number_that_comes_with_other_content_is_refused(
     log: Log, content: Content, number: int
