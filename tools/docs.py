@@ -32,10 +32,11 @@ _OFFSETS = """\
 ## Offsets of a stream
 
 In the checkpoint, and as `startOffset` and `endOffset` in a query's progress, a queue looks like
-this: `0:23@4567#4ad1c82f07be`. This is its number, the next offset to read, and what tells the
-message before that: its physical offset and a fingerprint. With them, the stream detects that a
+this: `0:23@4567#4ad1c82f07be`. This is its number, the next offset to read, and what identifies
+the message before that: its physical offset and a fingerprint. With them, the stream detects that a
 queue was cut or recreated. `1:0..7@990#93e0b7715c2d` means that the micro-batch was the queue's
-first and began at 0. [semantics.md](semantics.md#offsets-in-the-checkpoint) shows the whole.
+first and began at 0. [semantics.md](semantics.md#offsets-in-the-checkpoint) shows the whole
+format.
 `latestOffset` is the end of the queues, without the `@` and the `#`.
 """
 

@@ -50,10 +50,11 @@ class FairQueue(Generic[_J]):
         """Take the newest job of the owner with most jobs, to make room for another owner.
 
         Returns:
-            The job; None if that owner would then have no more than the other one with one more.
+            The job; None if the other owner has its share already (as many as there are on
+            average), or nobody has more than one job more.
         """
         own = len(self._of.get(owner, ()))
-        if (own + 1) * len(self._of) > self._count:  # it has as many as others, or more
+        if (own + 1) * len(self._of) > self._count:  # it has its share
             return None
         owned = (jobs for of, jobs in self._of.items() if of is not None)
         jobs = max(owned, key=len, default=deque())

@@ -338,7 +338,7 @@ _MISCONFIGURED: Final = (_NOT_ENCRYPTED, "certificate verify failed")
 _WHERE_IT_BREAKS: Final = {
     UNIX: "the socket's folder",
     TCP: f"host, port and network: perhaps it is encrypted ({TLS}://), or not a store process; a "
-    "broker's port is not for endpoints, but for its clients (namesrvAddr finds it)",
+    "broker's port serves RocketMQ's clients: use namesrvAddr for a broker",
     TLS: "host, port and network; or perhaps it wants a certificate of yours (tlsCertFile)",
 }
 

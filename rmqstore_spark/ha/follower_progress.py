@@ -36,7 +36,7 @@ class Standing:
         state: one of STATES.
         end: physical offset up to which the log is held.
         behind_seconds: how much older the newest record held is than what the master has at most;
-            0 if nothing is missing, None if there is no record yet, or it cannot be told yet.
+            0 if nothing is missing, None if there is no record yet, or if that cannot be told yet.
         behind_bytes: the bytes that are missing; 0 if nothing is, None if not even an estimate is
             possible.
         bytes_per_second: how fast the log grew in the last seconds.
@@ -167,7 +167,8 @@ class Progress:
 
     def _behind(self, now: float) -> float | None:
         """Return how much older the newest record is than what the master has at most."""
-        if not self._complete_at and now - self._following_since < _SURE_S:
+        is_new = self._state == "CHECKING" or now - self._following_since < _SURE_S
+        if is_new and not self._complete_at:
             return None  # an idle master has nothing newer, and a moment shows it
         since = max(self._newest(), self._complete_at)
         return max(0, self._clock() - since) / 1000 if since else None

@@ -225,8 +225,11 @@ class Store:
             self._killed = (
                 self._dledger is None and not self.is_closed_cleanly and not self.is_being_written
             )
+            self._flushed = 0
             if self._killed:
                 self._flushed = flushed_end(self.directory.files, self.path)
+                if self._flushed > self.log.file_end:  # or it has grown since it was listed
+                    self.log.replace(self._load_log())
                 self._log_end = intact_end(self.log, self.checkpoint)
             else:
                 self._log_end = self.log.file_end

@@ -7,7 +7,8 @@ readers see a store that was closed, since they need not know who writes it. Byt
 its published end read as zeros, as in a segment that has not been written yet.
 
 Of a store that another process writes, `abort` is shown, and `lock` as long as a process holds it.
-So readers know what they would know beside its files: whether it is closed, written, or was killed.
+So readers know what they would know beside its files: whether it is closed, written, or was killed,
+and by `rmqstore/flushed`, whether its log has lost its end.
 """
 
 from __future__ import annotations

@@ -255,11 +255,15 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
 
         async def work(greedy: RemotingClient) -> None:
             with consuming._at_work:  # a thread reads from a slow disk
-                pulls = [asyncio.create_task(greedy.ask(pull(0), _LONG)) for _ in range(asked)]
+                pulls = [asyncio.create_task(greedy.ask(pull(0), _LONG))]
+                worker = consuming._worker
+                await asyncio.to_thread(eventually, lambda: worker._is_at_work and not len(worker))
+                pulls += [asyncio.create_task(greedy.ask(pull(0), _LONG)) for _ in range(asked)]
                 await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
                 other = await RemotingClient.connect(served.address, seconds=_LONG)
                 theirs = asyncio.create_task(other.ask(pull(0), _LONG))
                 await other.ask(message(b"", "another"), _LONG)  # handled after the pull
+                assert len(consuming) == most
             assert (await theirs).code == 0
             codes = {(await each).code for each in pulls}
             assert codes == {0, ResponseCode.SYSTEM_BUSY}

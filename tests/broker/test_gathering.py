@@ -270,17 +270,13 @@ def send_to(number: int) -> Command:
 
 @pytest.mark.threat("What one client can do to another")
 @pytest.mark.parametrize(
-    ("where", "thread", "request_of"),
-    [
-        ("administration.changes", "rmqstore-broker-changes", change_to),
-        ("producing", "rmqstore-new-topics", send_to),
-    ],
+    ("where", "request_of"),
+    [("administration.changes", change_to), ("producing", send_to)],
 )
 def test_a_client_whose_requests_fill_the_queue_makes_room_for_others(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     where: str,
-    thread: str,
     request_of: Callable[[int], Command],
 ) -> None:
     most, asked = 10, 30

@@ -64,6 +64,20 @@ def test_commits_of_nothing_change_nothing_for_others(here: Served, kind: str) -
     assert here.store.stats()["commits"] == 3
 
 
+def test_a_batch_write_in_parts_uses_its_number_and_says_so(here: Served) -> None:
+    """It takes no more rights than a commit of a row, and the next client is told."""
+    writer = {"kind": "batch", "name": "nightly", "number": 4}
+    assert committed(here.endpoint, writer, []) == "COMMITTED"
+    assert committed(here.endpoint, writer, []) == "ALREADY_COMMITTED"
+    with StoreClient(here.endpoint) as client:
+        info = stage(client, b"row")
+        for number, said in ((4, "no rows, because its tasks"), (3, "4 has been committed")):
+            with pytest.raises(RefusedError, match=said):
+                client.commit(CommitRequest(WriterId.of_batch("nightly", number), (info,)))
+        fresh = CommitRequest(WriterId.of_batch("nightly", 5), (info,))
+        assert client.commit(fresh).status == "COMMITTED"
+
+
 def test_a_commit_that_only_claims_to_hold_something_is_refused(here: Served) -> None:
     """Its stages are not there, so that the number stays free."""
     ghost = {

@@ -418,5 +418,13 @@ def test_what_a_killed_process_had_flushed_and_is_missing_is_missed_through_an_e
                 for queue in store.queues(["orders", "bills"]):
                     with pytest.raises(CorruptStoreError, match="past the end of the CommitLog"):
                         list(store.read(queue.topic, queue.queue_id))
-                with pytest.raises(CorruptStoreError, match="past the end of the CommitLog"):
+                with pytest.raises(CorruptStoreError, match="the files of the CommitLog end at"):
                     list(store.scan())
+                options = ReadOptions(mode="DROPMALFORMED")
+                left = sum(map(len, store.scan(options=options)))
+                assert 50 < left < 100
+                assert left == sum(
+                    len(batch)
+                    for queue in store.queues(["orders", "bills"])
+                    for batch in store.read(queue.topic, queue.queue_id, options=options)
+                )

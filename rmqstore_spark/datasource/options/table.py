@@ -219,7 +219,7 @@ OPTIONS: tuple[Option, ...] = (
         BOTH,
         "Fail if messages expired before they were read, or if a queue was cut, or deleted and "
         "recreated. `false`: continue with the messages that are left, and log what was lost. A "
-        "stream reads a queue that was cut or recreated again from its first message.",
+        "stream then starts again at the first message of a queue that was cut or recreated.",
     ),
     Option(
         "maxOffsetsPerTrigger",

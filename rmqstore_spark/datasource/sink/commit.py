@@ -55,10 +55,10 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
 
 
 def use_number(options: SinkOptions, writer: WriterId, done: TaskDone) -> None:
-    """Use the number of a write whose tasks commit separately, where a task has staged rows.
+    """Use the number of a write whose tasks commit separately, at all stores, if it has rows.
 
-    The rows of each task then have a writer of their own. Without this, a store could not tell the
-    same write with `atomic=true` from a new one.
+    The rows of each task have a writer of their own. Without this, a store could not tell the same
+    write with `atomic=true` from a new one.
 
     Args:
         options: the write's options.
@@ -69,8 +69,9 @@ def use_number(options: SinkOptions, writer: WriterId, done: TaskDone) -> None:
         RefusedError: the number was used for rows, by a write with `atomic=true`.
         ServiceError: a store process cannot be reached.
     """
-    for store in done.stages:
-        _commit(options, options.connection.endpoints[store], writer, ())
+    if done.stages:
+        for endpoint in options.connection.endpoints:
+            _commit(options, endpoint, writer, ())
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:

@@ -62,9 +62,13 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         done = run_task(self._options, self._columns, iterator, place, first_turn, name)
         if not self._options.exactly_once or self._options.atomic:
             return done
-        if known is not None:
-            use_number(self._options, self._writer_id(), done)
-        commit_stages(self._options, self._writer_id(place.partition), [done])
+        try:
+            if known is not None:
+                use_number(self._options, self._writer_id(), done)
+            commit_stages(self._options, self._writer_id(place.partition), [done])
+        except RefusedError:
+            abort_stages(self._options, [done])  # Spark tells nobody what a failed task has staged
+            raise
         return TaskDone(place, {}, done.rows)
 
     @plain_errors

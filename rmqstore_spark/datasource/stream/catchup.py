@@ -109,8 +109,8 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
 
 _AGAIN: Final = (
     "If files of the store are missing (`rmqstore verify` shows it), put them back. "
-    "failOnDataLoss=false reads the queue again from its first message: what is still there and "
-    "was read before then comes twice."
+    "failOnDataLoss=false reads the queue again from its first message: messages that were read "
+    "before and are still there then come twice."
 )
 
 

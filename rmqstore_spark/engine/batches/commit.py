@@ -165,7 +165,7 @@ class Committer:
             # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
             self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
-            # A batch without rows begins at its marker.
+            # A batch without rows begins where the log ends before its marker.
             begin = block.begin if block.rows else block.end
             size, time = block.bytes, block.timestamp
             ids = tuple(stage.stage_id for stage in stages)

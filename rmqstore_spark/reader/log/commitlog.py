@@ -23,6 +23,12 @@ from rmqstore_spark.layout.spans import I8, U1
 
 __all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
 
+_END_MISSING: Final = (
+    "Files at the end of the log are missing, or it was copied before the rest of the store. Put "
+    "them back, or copy the store again with commitlog last, or set mode=DROPMALFORMED to leave "
+    "out what is missing (rmqstore read: --skip-damaged). `rmqstore verify` shows it."
+)
+
 DLEDGER_LEAD: Final = ENTRY_HEADER_SIZE
 """Bytes of a DLedger entry in front of its record."""
 
@@ -224,6 +230,17 @@ class CommitLog:
         positions[~newer], positions[newer] = first_at, second_at + len(first)
         return np.concatenate([first, second]), positions
 
+    def ends_before(self, known: int) -> CorruptStoreError:
+        """Return the error for a log that is known to have reached past its last file."""
+        file, at = self.place(self.file_end)
+        return CorruptStoreError(
+            f"the files of the CommitLog end at physical offset {self.file_end}, but it reached "
+            f"{known}",
+            file=file,
+            offset=at,
+            remedy=_END_MISSING,
+        )
+
     def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
         """Return the error for a span that `covers` does not find in the log."""
         if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
@@ -245,6 +262,7 @@ class CommitLog:
                 f"a queue points past the end of the CommitLog ({self.file_end})",
                 file=file,
                 offset=at,
+                remedy=_END_MISSING,
             )
         if size > MAX_RECORD_SIZE:
             cause = f"a queue entry states {size} bytes; a record has at most {MAX_RECORD_SIZE}"

@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
 from rmqstore_spark.files.log.segments import Segments
@@ -225,7 +225,10 @@ def flushed_end(files: Files, path: str) -> int:
     """
     try:
         data = files.read(join(path, OWN_FOLDER, FLUSH_MARK_NAME), 0, FLUSH_MARK_SIZE + 1)
-    except (OSError, RmqStoreError):
+    except FileNotFoundError:
+        return 0
+    except StoreAccessError as error:
+        _log.warning("Whether the end of the log is missing cannot be told: %s", error)
         return 0
     mark = FlushMark.decode(data)
     return 0 if mark is None else mark.offset

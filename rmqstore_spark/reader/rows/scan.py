@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.errors import CorruptRecordError, RmqStoreError
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
@@ -35,11 +35,12 @@ def read_scan_split(
 
     Raises:
         CorruptRecordError: the log is damaged before whole records, and the mode is FAILFAST.
+        CorruptStoreError: files are missing at its end, and the mode is FAILFAST.
         SegmentExpiredError: a file has expired.
     """
     log = store.log
     decoder = Decoder(store.broker_name, options, log.place)
-    at = split.start
+    reaches_end = split.end >= log.file_end
     for item in walk_log(
         log,
         split.start,
@@ -47,7 +48,6 @@ def read_scan_split(
         check_crc=options.check_crc,
         is_damage=lambda flaw: flaw.offset < store.published_end(),
     ):
-        at = item.offset if isinstance(item, Flaw) else item.end
         if not isinstance(item, Flaw):
             yield from _batches(decoder, item, split, options)
         elif item.empty and _is_written_since(log, item):
@@ -58,23 +58,32 @@ def read_scan_split(
             return
         elif item.resumes is None and item.offset < split.end:
             # No whole record follows. If a queue names one there, it is lost.
+            reaches_end = False
             known = min(store.known_end(), split.end)
             if known > item.offset:
                 report_flaw(log, replace(item, resumes=known), split.end, options)
         else:
             report_flaw(log, item, split.end, options)
-    if at >= log.file_end:
+    if reaches_end:
         _require_the_rest(store, options)
 
 
 def _require_the_rest(store: QueueSource, options: ReadOptions) -> None:
-    """Report it if files are missing at the end of the log."""
-    log, known = store.log, store.known_end()
+    """Raise or log it if files are missing at the end of the log."""
+    log = store.log
+    try:
+        known = store.known_end()
+    except RmqStoreError as error:
+        _log.warning("Whether files are missing at the end of the log cannot be told: %s", error)
+        return
     if known > log.file_end:
         store.refresh(topology=False)  # it may have grown since
-    if known > log.file_end:
-        cause = f"the files of the log end there, but it reached physical offset {known}"
-        report_flaw(log, Flaw(log.file_end, cause, known, missing=True), known, options)
+    if known <= log.file_end:
+        return
+    missing = log.ends_before(known)
+    if options.mode == "FAILFAST":
+        raise missing
+    _log.warning("DROPMALFORMED: left out the end of the log: %s", missing)
 
 
 def _is_written_since(log: CommitLog, flaw: Flaw) -> bool:
