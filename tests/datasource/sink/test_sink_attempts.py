@@ -20,7 +20,7 @@ import pytest
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.commit import commit_stages
+from rmqstore_spark.datasource.sink.commit import commit_stages, use_number
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.task import run_task
@@ -438,6 +438,20 @@ def test_one_store_given_twice_is_refused(served: Served) -> None:
 
 
 # ---- at least once ------------------------------------------------------------------------------
+
+
+def test_a_write_in_parts_uses_its_number_at_all_stores(serve: Serve) -> None:
+    stores = [serve("a", brokerName="broker-a"), serve("b", brokerName="broker-b")]
+    options = options_for(stores, False, txnAppId="nightly", txnVersion=1, atomic="false")
+    done = attempt(options, range(1))  # a row, which goes to one of them
+    assert len(done.stages) == 1
+    for _ in range(2):
+        use_number(options, WriterId.of_batch("nightly", 1), done)
+        assert [store.commits() for store in stores] == [1, 1]
+    whole = options_for(stores, False, txnAppId="nightly", txnVersion=1)
+    with pytest.raises(RefusedError, match="another value of atomic"):
+        batch_writer(whole).commit([attempt(whole, range(100))])
+    assert [store.commits() for store in stores] == [1, 1]
 
 
 def test_at_least_once_stores_rows_before_the_commit(served: Served) -> None:
