@@ -17,9 +17,11 @@ import pytest
 
 from rmqstore_spark.cli.commands.administration import wait_until_closed
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.server.process import _replicates
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.broker.broker import ask, message
 from tests.cli.conftest import Golden, Rmqstore
@@ -381,6 +383,20 @@ def test_a_process_for_rocketmqs_clients_alone(tmp_path: Path) -> None:
         assert said in process.output
     with Store.open(tmp_path / "store") as store:
         assert store.queue("orders", 0).max_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"brokerRole": "SYNC_MASTER"}, True),  # slaves connect at listenPort + 1
+        ({"haListenPort": "0"}, True),
+        ({"brokerRole": "SLAVE", "haMasterAddress": "127.0.0.1:10912"}, True),
+        ({"brokerRole": "SLAVE"}, False),
+        ({}, False),
+    ],
+)
+def test_who_serves_slaves_or_follows_alone(settings: dict[str, str], expected: bool) -> None:
+    assert _replicates(StoreConfig().with_overrides(settings)) == expected
 
 
 def test_a_master_and_its_slave_that_serve_no_endpoint(tmp_path: Path) -> None:

@@ -440,16 +440,21 @@ def test_an_index_is_read_whatever_its_writer_is_about(
         assert caplog.text == ""
 
 
-def test_damage_is_told_of_once(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
-    folder = copy("tiny")
-    path = min((folder / "store" / "index").iterdir())
-    path.write_bytes(bytes(8) + b"\xff" * 16 + path.read_bytes()[24:])
+def assert_told_once(folder: Path, caplog: pytest.LogCaptureFixture, words: str) -> None:
+    """Searches of a store that is opened again find everything, and the log has some words once."""
     records, keys = load_records(folder), asked(folder)[:3]
     _forget(caplog)
     for _ in range(4):
         with reopened(folder) as store:
             assert_complete(store, records, keys)
-    assert caplog.text.count("instead of an index file") == 1
+    assert caplog.text.count(words) == 1
+
+
+def test_damage_is_told_of_once(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
+    folder = copy("tiny")
+    path = min((folder / "store" / "index").iterdir())
+    path.write_bytes(bytes(8) + b"\xff" * 16 + path.read_bytes()[24:])
+    assert_told_once(folder, caplog, "instead of an index file")
 
 
 def test_another_file_in_the_index_is_told_of_once(
@@ -457,9 +462,4 @@ def test_another_file_in_the_index_is_told_of_once(
 ) -> None:
     folder = copy("tiny")
     (folder / "store" / "index" / "README.txt").write_text("of an administrator")
-    records, keys = load_records(folder), asked(folder)[:3]
-    _forget(caplog)
-    for _ in range(4):
-        with reopened(folder) as store:
-            assert_complete(store, records, keys)
-    assert caplog.text.count("README.txt: the name is not a time") == 1
+    assert_told_once(folder, caplog, "README.txt: the name is not a time")

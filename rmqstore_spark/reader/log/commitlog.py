@@ -24,7 +24,7 @@ from rmqstore_spark.layout.spans import I8, U1
 __all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
 
 _END_MISSING: Final = (
-    "Files at the end of the log are missing, or it was copied before the rest of the store. Put "
+    "Files at the end of the log are missing, or the log was copied before the rest. Put "
     "them back, or copy the store again with commitlog last, or set mode=DROPMALFORMED to leave "
     "out what is missing (rmqstore read: --skip-damaged). `rmqstore verify` shows it."
 )
