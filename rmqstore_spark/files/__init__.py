@@ -13,6 +13,7 @@
     joined        reads a store and its archives as one
     log/          reads a log that is split into segments, in one folder or several
     configfiles   reads the broker's JSON; `configshapes` says what each file must look like
+    told          tells of a damaged file once
     links         decides which symbolic links a store may have
     durable       writes files that survive a power cut
     holes         finds what is written of a sparse file

@@ -82,6 +82,7 @@ class Files(Protocol):
     file system. Each error names the path.
 
     Attributes:
+        place: names the file system; a path means the same file wherever this is the same.
         is_local: whether paths are paths of this machine's own file system.
         max_gap: the widest gap, in bytes, that is cheaper to read than to skip with a second
             request.
@@ -90,6 +91,7 @@ class Files(Protocol):
         stretch: how many bytes one call should read, when all bytes of a file are read in order.
     """
 
+    place: str
     is_local: bool
     max_gap: int
     max_waste: int

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.configshapes import SHAPES, ConfigShape, shape_fault
+from rmqstore_spark.files.told import Told
 from rmqstore_spark.layout.fastjson import parse_fastjson
 
 __all__ = ["parse_config", "read_config"]
@@ -31,27 +31,7 @@ _REMEDY: Final = (
 )
 
 
-class _Told:
-    """What was last said of each file, so that a file that is read often is not told of often."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._texts: dict[str, str] = {}
-
-    def is_new(self, path: str, text: str) -> bool:
-        """Return whether something else, or nothing, was said of a file before; note the text."""
-        with self._lock:
-            is_new = self._texts.get(path) != text
-            self._texts[path] = text
-            return is_new
-
-    def forget(self, path: str) -> None:
-        """Note that a file is sound."""
-        with self._lock:
-            self._texts.pop(path, None)
-
-
-_told = _Told()
+_told = Told()
 
 
 def read_config(files: Files, path: str, shape: ConfigShape | None = None) -> dict[str, Any] | None:
@@ -75,7 +55,7 @@ def read_config(files: Files, path: str, shape: ConfigShape | None = None) -> di
     damage: CorruptStoreError | None = None
     try:
         found = _read(files, path, shape)
-        _told.forget(path)
+        _told.forget(files, path)
         return found
     except FileNotFoundError:
         cause = f"{path} is missing."
@@ -92,7 +72,7 @@ def read_config(files: Files, path: str, shape: ConfigShape | None = None) -> di
         raise damage or error from None
     loss = f", so {shape.holds} may be older. {shape.loss}" if shape else "."
     text = f"{cause.partition(_REMEDY)[0].rstrip()} Its older copy {backup} is used{loss}"
-    if _told.is_new(path, text):
+    if _told.is_new(files, path, text):
         _log.warning("%s", text)
     return found
 

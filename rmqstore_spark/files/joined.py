@@ -79,6 +79,7 @@ class JoinedFiles:
         self._store = store
         self._archives = tuple(archives)
         self._parts = (store, *self._archives)
+        self.place = store[0].place
         self.is_local = store[0].is_local
         self.max_gap = max(files.max_gap for files, _ in self._parts)
         self.max_waste = min(files.max_waste for files, _ in self._parts)

@@ -56,6 +56,7 @@ class LocalFiles:
         reads: how bytes are read.
     """
 
+    place = ""
     is_local = True
     lists_trees = False
     reads_together = False

@@ -20,6 +20,7 @@ import numpy as np
 from fsspec.archive import AbstractArchiveFileSystem
 from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
+from fsspec.utils import tokenize
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import (
@@ -77,6 +78,7 @@ class FsspecFiles:
     stretch = _AT_ONCE_BYTES  # a request costs more than a cache gains
 
     def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
+        self.place = tokenize(type(fs), fs.storage_args, fs.storage_options)
         self._fs = fs
         self._open_files = open_files
         self._handles: HandleCache[Any] = HandleCache(_close, open_files)

@@ -193,3 +193,16 @@ def test_every_cut_of_a_brokers_file_is_damage_or_the_backup(
         target.write_bytes(whole[:length])
         with pytest.raises(CorruptStoreError):
             read_config(local, str(target))
+
+
+@pytest.mark.parametrize("kind", ["zip"])
+def test_files_of_the_same_path_in_two_archives_are_both_told_of(
+    config: Path, publish: Publish, caplog: pytest.LogCaptureFixture
+) -> None:
+    (config / "topics.json.bak").write_text(WHOLE)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            files, path = publish(config)
+            for _ in range(2):
+                read_config(files, join(path, "topics.json"))
+    assert len(told_of(caplog, "topics.json.bak is used")) == 2

@@ -23,6 +23,7 @@ from rmqstore_spark.errors import (
     CorruptRecordError,
 )
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.told import Told
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_position
@@ -172,7 +173,7 @@ def test_each_step_of_a_search_by_time_reads_one_entry_and_one_record(tmp_path: 
 def _forget(caplog: pytest.LogCaptureFixture) -> None:
     """Let the process tell of damage that it has told of."""
     caplog.clear()
-    index_module._told.clear()
+    index_module._told = Told()
 
 
 @pytest.mark.fault

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import Files, join
+from rmqstore_spark.files.told import Told
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -44,8 +45,7 @@ __all__ = ["IndexedStretch", "indexed_stretches", "tell_once"]
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3
-_MOST_TOLD: Final = 1000
-_told: set[str] = set()  # damage is told of once in each process
+_told = Told()
 _MAX_READ: Final = 32 << 20  # bytes of entries in one request for all chains
 _REMOTE_GAP: Final = 64 << 10
 
@@ -196,7 +196,7 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
     directory = store.directory
     infos, strays = directory.index_files()
     for stray in strays:
-        tell_once(stray.path, "Skipped %s: %s.", stray.path, stray.reason)
+        tell_once(directory.files, stray.path, f"Skipped {stray.path}: {stray.reason}.")
     judge = _Judge(store)
     found = []
     for info in infos:
@@ -206,18 +206,17 @@ def indexed_stretches(store: Store) -> list[IndexedStretch]:
         except FileNotFoundError:
             continue  # it expired after it was listed
         except RmqStoreError as error:
-            tell_once(path, "Reading the log instead of an index file: %s", error)
+            tell_once(directory.files, path, f"Reading the log instead of an index file: {error}")
             continue
         if stretch is not None:
             found.append(stretch)
     return _apart(sorted(found, key=lambda stretch: (stretch.start, stretch.end)))
 
 
-def tell_once(path: str, text: str, *given: object) -> None:
+def tell_once(files: Files, path: str, text: str) -> None:
     """Log a warning of a file in `index/`, unless the process has told of that file before."""
-    if path not in _told and len(_told) < _MOST_TOLD:
-        _told.add(path)
-        _log.warning(text, *given)
+    if _told.is_new(files, path, "damaged"):
+        _log.warning("%s", text)
 
 
 def _apart(found: list[IndexedStretch]) -> list[IndexedStretch]:

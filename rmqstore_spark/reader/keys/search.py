@@ -213,9 +213,11 @@ class KeySearch:
                 except (RmqStoreError, FileNotFoundError) as error:
                     path = piece.index.path
                     tell_once(
-                        path, "Skipped %s, reading the log from %d to %d instead: %s",
-                        path, piece.start, bound, error,
-                    )  # fmt: skip
+                        self._files,
+                        path,
+                        f"Skipped {path}, reading the log from {piece.start} to {bound} instead: "
+                        f"{error}",
+                    )
             for records in self._read(self._walked(piece.start, bound)):
                 yield self._matching(records)
 

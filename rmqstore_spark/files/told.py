@@ -1,0 +1,35 @@
+"""Tell of a file that is read often once, not with each reading."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from rmqstore_spark.files.base import Files
+
+_MOST: Final = 1000
+
+
+class Told:
+    """What this process last said of each file. Threads may share it.
+
+    Of more than 1,000 files nothing is said.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._texts: dict[tuple[str, str], str] = {}
+
+    def is_new(self, files: Files, path: str, text: str) -> bool:
+        """Return whether something else, or nothing, was said of a file before; note the text."""
+        key = files.place, path
+        with self._lock:
+            if self._texts.get(key) == text or len(self._texts) >= _MOST:
+                return False
+            self._texts[key] = text
+            return True
+
+    def forget(self, files: Files, path: str) -> None:
+        """Note that a file is sound."""
+        with self._lock:
+            self._texts.pop((files.place, path), None)
