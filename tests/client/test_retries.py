@@ -20,6 +20,7 @@ from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import Done
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually, served
 
 OUTAGE = 6.0
@@ -31,7 +32,7 @@ RETRIES = int(next(o.default for o in CONNECTION_OPTIONS if o.name == "retries")
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
-    store = EmbeddedStore(tmp_path / "store")
+    store = EmbeddedStore(tmp_path / "store", port=free_port())
     store.start()
     yield store
     store.stop()
