@@ -107,7 +107,7 @@ def _start(
     """Inspect, read, verify and write RocketMQ message stores.
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
-    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only
+    supports, or the endpoint of a store process (rmq://HOST:PORT). No broker is needed. Only
     serve, follow and recover change a store's files; put and the others ask a store process to. The
     options for tokens and TLS are for store
     processes that require them.

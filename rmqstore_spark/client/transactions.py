@@ -37,7 +37,7 @@ from rmqstore_spark.wire.messages import (
     OpenReply,
     TopicSettings,
 )
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
 
 __all__ = ["TransactionChecker", "TransactionProducer"]
 
@@ -154,7 +154,7 @@ class TransactionProducer:
             most: the most half messages, up to 1024.
         """
         request = ChecksRequest(self._group, most)
-        return self._connection.call_table(Actions.TRANSACTION_CHECKS, request)
+        return self._connection.call_table(Code.TRANSACTION_CHECKS, request)
 
     def answer_checks(self, checker: TransactionChecker) -> int:
         """Ask a checker for the outcome of each half message that the store asks for.
@@ -187,7 +187,7 @@ class TransactionProducer:
                 tuple(half.physical_offset for half in part),
                 is_commit,
             )
-            reply = self._connection.call(Actions.END_TRANSACTIONS, request, EndReply)
+            reply = self._connection.call(Code.END_TRANSACTIONS, request, EndReply)
             statuses += reply.statuses
             remarks += reply.remarks
         return EndReply(tuple(statuses), tuple(remarks))

@@ -14,7 +14,7 @@ from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
 from rmqstore_spark.files.joined import JoinedFiles
 from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.files.open import local_path, open_files
+from rmqstore_spark.files.open import is_endpoint, local_path, open_files
 from rmqstore_spark.files.topology import Topology
 
 __all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]
@@ -248,7 +248,8 @@ def _same_system(files: Files, url: str, storage_options: Mapping[str, Any] | No
     if files.is_local:
         path = local_path(url)
     else:
-        path = url if "://" not in url else open_files(url, storage_options)[1]
+        is_url = "://" in url or is_endpoint(url)
+        path = open_files(url, storage_options)[1] if is_url else url
     if path is None or not path.strip():
         raise OptionError(
             f"the CommitLog folder {url!r} is not on the store's file system. "

@@ -113,7 +113,7 @@ def unusable(path: str, error: Exception) -> RmqStoreError:
     if _is_unknown(error):
         return OptionError(
             f"There is no file system for {scheme}://. Use a path, a URL of fsspec such as "
-            "s3://BUCKET/PATH, or the endpoint of a store process (grpc://HOST:PORT)."
+            "s3://BUCKET/PATH, or the endpoint of a store process (rmq://HOST:PORT)."
         )
     if isinstance(error, ValueError | TypeError):
         return OptionError(

@@ -24,7 +24,7 @@ __all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_op
 _PREFIX: Final = "source_"
 _EPILOG: Final = "docs/jobs.md describes the jobs, docs/options.md the options of the source."
 _NAME_SERVERS: Final = re.compile(r"\s*namesrv://(.*)", re.IGNORECASE | re.DOTALL)
-_ENDPOINT: Final = re.compile(r"\s*grpc(\+\w+)?://", re.IGNORECASE)
+_ENDPOINT: Final = re.compile(r"\s*(rmqs?://|unix:)", re.IGNORECASE)
 
 Endpoint = Annotated[
     str,

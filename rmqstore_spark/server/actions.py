@@ -49,7 +49,7 @@ from rmqstore_spark.wire.messages import (
     TopicsReply,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import MAX_REQUEST, Actions
+from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, Code
 
 __all__ = ["StoreActions"]
 
@@ -57,7 +57,6 @@ _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-_SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
 _QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
@@ -83,43 +82,38 @@ class StoreActions:
         self._stop = stop
         self._is_stopping = is_stopping
         self._hidden: set[str] = set()
-        self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
-            Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
-            Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
-            Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
-            Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
-            Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
-            Actions.COMMIT_OFFSETS: self._action(
-                Actions.COMMIT_OFFSETS, CommitOffsetsRequest, self._commit_offsets
+        self._known: dict[int, Callable[[bytes, str], bytes | pa.Buffer]] = {
+            Code.OPEN: self._action(Code.OPEN, OpenRequest, self._open),
+            Code.CREATE_TOPIC: self._action(Code.CREATE_TOPIC, TopicRequest, self._create),
+            Code.DELETE_TOPIC: self._action(Code.DELETE_TOPIC, TopicRequest, self._delete),
+            Code.TOPICS: self._action(Code.TOPICS, Done, self._topics),
+            Code.OFFSETS: self._action(Code.OFFSETS, OffsetsRequest, self._offsets),
+            Code.COMMIT_OFFSETS: self._action(
+                Code.COMMIT_OFFSETS, CommitOffsetsRequest, self._commit_offsets
             ),
-            Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
-            Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
-            Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
-            Actions.EXPIRE: self._action(Actions.EXPIRE, ExpireRequest, self._expire),
-            Actions.END_TRANSACTIONS: self._action(
-                Actions.END_TRANSACTIONS, EndRequest, self._end_transactions
+            Code.COMMIT: self._owned(Code.COMMIT, CommitRequest, self._commit),
+            Code.ABORT: self._owned(Code.ABORT, AbortRequest, self._abort),
+            Code.FLUSH: self._action(Code.FLUSH, Done, self._flush),
+            Code.EXPIRE: self._action(Code.EXPIRE, ExpireRequest, self._expire),
+            Code.END_TRANSACTIONS: self._action(
+                Code.END_TRANSACTIONS, EndRequest, self._end_transactions
             ),
-            Actions.TRANSACTION_CHECKS: self._action(
-                Actions.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
+            Code.TRANSACTION_CHECKS: self._action(
+                Code.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
             ),
-            Actions.STATS: self._action(Actions.STATS, Done, self._stats),
-            Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
-            Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
-            Actions.LIST: self._action(Actions.LIST, PathRequest, self._list),
-            Actions.WALK: self._action(Actions.WALK, WalkRequest, self._walk),
-            Actions.INFO: self._action(Actions.INFO, PathRequest, self._info),
+            Code.STATS: self._action(Code.STATS, Done, self._stats),
+            Code.STOP: self._action(Code.STOP, Done, self._stop_process),
+            Code.QUERY: self._action(Code.QUERY, QueryRequest, self._query),
+            Code.LIST: self._action(Code.LIST, PathRequest, self._list),
+            Code.WALK: self._action(Code.WALK, WalkRequest, self._walk),
+            Code.INFO: self._action(Code.INFO, PathRequest, self._info),
         }
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all actions."""
-        return tuple(self._known)
-
-    def do(self, name: str, body: bytes, identity: str = "") -> bytes | pa.Buffer:
+    def do(self, code: int, body: bytes, identity: str = "") -> bytes | pa.Buffer:
         """Execute an action, and return its encoded answer.
 
         Args:
-            name: the name of the action.
+            code: the code of the action.
             body: the request.
             identity: the identity in the client's certificate; empty without one.
 
@@ -127,31 +121,32 @@ class StoreActions:
             RefusedError: the action does not exist, or the request is malformed or refused.
             RmqStoreError, ViewError: the action failed.
         """
-        known = self._known.get(name)
+        known = self._known.get(code)
         if known is None:
-            text = f"Unknown action {name[:64]!r}. Known actions: {', '.join(self._known)}."
-            raise RefusedError(text, ILLEGAL)
+            raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
         return known(body, identity)
 
     @classmethod
     def _action(
-        cls, name: str, kind: type[R], work: Callable[[R], object]
+        cls, code: Code, kind: type[R], work: Callable[[R], object]
     ) -> Callable[[bytes, str], bytes | pa.Buffer]:
         """Wrap an action that is the same for every client."""
-        return cls._owned(name, kind, lambda request, _identity: work(request))
+        return cls._owned(code, kind, lambda request, _identity: work(request))
 
     @staticmethod
     def _owned(
-        name: str, kind: type[R], work: Callable[[R, str], object]
+        code: Code, kind: type[R], work: Callable[[R, str], object]
     ) -> Callable[[bytes, str], bytes | pa.Buffer]:
         """Wrap an action on stages, which may belong to another client."""
-        most = MAX_REQUEST.get(name, _SMALL_REQUEST)
+        most = MAX_REQUEST.get(code, SMALL_REQUEST)
 
         def do(body: bytes, identity: str) -> bytes | pa.Buffer:
             try:
                 request = decode(kind, body, most=most)
             except MessageError as error:
-                raise RefusedError(f"The request {name} is invalid: {error}.", ILLEGAL) from None
+                raise RefusedError(
+                    f"The request {code.text} is invalid: {error}.", ILLEGAL
+                ) from None
             answer = work(request, identity)
             return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 

@@ -65,7 +65,6 @@ def _tls(config: StoreConfig) -> ssl.SSLContext:
     read_key(config.tls_key_path)  # others must not be able to read it
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
     try:
         context.load_cert_chain(config.tls_cert_path, config.tls_key_path, _no_passphrase)
         if config.tls_trust_cert_path:

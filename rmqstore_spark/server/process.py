@@ -25,7 +25,7 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.server import memory
 from rmqstore_spark.server.auth import Security
-from rmqstore_spark.server.flight.listener import listen_on_port
+from rmqstore_spark.server.connections.listener import listen_on_port
 from rmqstore_spark.server.priority import use_idle_io
 from rmqstore_spark.server.server import StoreServer
 

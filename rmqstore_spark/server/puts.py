@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.server.blocks import BlockReader, SentBlock
+from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
+from rmqstore_spark.server.connections.receiver import Request
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
@@ -60,11 +61,8 @@ class BlockStreams:
             else:
                 self._stage(blocks, asked.stage_id)
         except OverBudgetError:
-            if not blocks.refuse_next(_OVERLOADED):
-                raise RefusedError(_OVERLOADED, BUSY) from None
+            blocks.refuse_next(_OVERLOADED)
             self._failures.count(BUSY)
-        if not blocks.is_finished:
-            blocks.drain()
 
     # ---- puts ----------------------------------------------------------------------------------
 
@@ -80,28 +78,28 @@ class BlockStreams:
                 for block in group:
                     block.release()
         if blocks.is_finished:
-            blocks.send(b"")
+            blocks.finish()
 
     def _put_group(
         self,
         store: StoreWriter | Puts,
         blocks: BlockReader,
-        group: Sequence[SentBlock],
+        group: Sequence[Request],
         results: bool,
     ) -> bool:
         """Store and answer blocks; return whether more may follow."""
         if self._is_stopping():
             text = "The store process is stopping."
             self._failures.count(UNAVAILABLE)
-            blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
+            blocks.acknowledge(Acknowledgement(group[0].head.opaque, UNAVAILABLE, 0, text))
             return False
         if len(group) == 1:
             done = [store.put(group[0].data)]  # together with blocks of other streams
         else:
             done = store.put_all([block.data for block in group])
         for block, result in zip(group, done, strict=False):
-            answer = _answer(block.number, result, results)
-            blocks.send(answer.to_bytes())
+            answer = _answer(block.head.opaque, result, results)
+            blocks.acknowledge(answer)
             if answer.status in TRANSIENT:
                 return False
         return True
@@ -125,26 +123,26 @@ class BlockStreams:
                         block.release()
             info = stage.finish()
             is_kept = True
-            blocks.send(encode(info))
+            blocks.finish(encode(info))
         finally:
             if not is_kept:
                 stage.discard()
 
 
-def _append(stage: Stage, blocks: BlockReader, group: Sequence[SentBlock]) -> bool:
+def _append(stage: Stage, blocks: BlockReader, group: Sequence[Request]) -> bool:
     """Stage and answer blocks; return whether more may follow."""
     for block in group:
         rows = stage.info.rows
         try:
             total = stage.append(block.data)
         except RefusedError as error:
-            refused = Acknowledgement(block.number, error.status, 0, str(error.args[0]))
-            blocks.send(refused.to_bytes())
+            refused = Acknowledgement(block.head.opaque, error.status, 0, str(error.args[0]))
+            blocks.acknowledge(refused)
             return False
         except BlockError as error:
-            blocks.send(Acknowledgement(block.number, error.status, 0, str(error)).to_bytes())
+            blocks.acknowledge(Acknowledgement(block.head.opaque, error.status, 0, str(error)))
             return False
-        blocks.send(Acknowledgement(block.number, PUT_OK, total - rows).to_bytes())
+        blocks.acknowledge(Acknowledgement(block.head.opaque, PUT_OK, total - rows))
     return True
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.server.budget import Budget
-from rmqstore_spark.server.flight.blockbatch import ranges_message
 from rmqstore_spark.server.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
+from rmqstore_spark.wire.protocol import pieces_head
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_messages"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_answers"]
 
 MOST_BYTES: Final = 256 << 20
 """Maximum bytes of all ranges of one request."""
@@ -49,22 +49,22 @@ def check_request(request: RangesRequest) -> None:
         raise ViewError(NOT_FOUND, f"No file reaches as far as offset {farthest}.")
 
 
-def range_messages(
+def range_answers(
     view: StoreView, request: RangesRequest, budget: Budget
-) -> Iterator[tuple[bytes, list[bytes | memoryview]]]:
+) -> Iterator[list[bytes | memoryview]]:
     """Read the ranges of a request; see `wire.protocol`.
 
     Args:
         view: the store's files.
         request: the files and the ranges to read, checked by `check_request`.
-        budget: the bytes on their way to clients. A message takes its share until the next one is
+        budget: the bytes on their way to clients. An answer takes its share until the next one is
             requested, and must not be held for longer.
 
     Yields:
-        Record batches in their wire format: the flatbuffer, and the parts of the body.
+        The parts of an answer's body: the lengths of pieces, and their bytes.
 
     Raises:
-        OverBudgetError: messages to other clients used up the budget for too long.
+        OverBudgetError: answers to other clients used up the budget for too long.
         ViewError: a file does not exist.
     """
     offsets = np.array(request.offsets, np.int64)
@@ -78,7 +78,8 @@ def range_messages(
             with budget.use(size, _ROOM_SECONDS):
                 out = np.empty(size, np.uint8)
                 got = reading.read(numbers[there], starts[there], sizes[there], out)
-                yield ranges_message(out, got, last[there])
+                size = int(got.sum())
+                yield [pieces_head(got, last[there]), memoryview(out[:size])]  # type: ignore[arg-type]
                 del out  # free it before the next wait for room
 
 

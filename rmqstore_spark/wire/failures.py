@@ -1,16 +1,8 @@
-"""How a store process refuses a request, and how its client reads the refusal.
-
-A refusal is sent as a `Refusal` in the extra info of Flight's error. The text of the error is for
-other clients.
-"""
+"""The statuses with which a store process refuses a request (`wire.protocol`)."""
 
 from __future__ import annotations
 
 from typing import Final
-
-from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.wire.codec import MessageError, decode, encode
-from rmqstore_spark.wire.messages import Refusal
 
 __all__ = [
     "BUSY",
@@ -20,9 +12,8 @@ __all__ = [
     "NOT_FOUND",
     "REPEATABLE",
     "TRANSIENT",
+    "UNAUTHENTICATED",
     "UNAVAILABLE",
-    "refusal_bytes",
-    "refused",
 ]
 
 BUSY: Final = "OS_PAGECACHE_BUSY"
@@ -41,7 +32,10 @@ NOT_FOUND: Final = "NOT_FOUND"
 """The store has no such file, topic or stage."""
 
 DENIED: Final = "NO_PERMISSION"
-"""The token is missing or wrong, or the store does not serve what was requested."""
+"""The store does not serve what was requested."""
+
+UNAUTHENTICATED: Final = "UNAUTHENTICATED"
+"""The token is missing or wrong."""
 
 TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, "CREATE_MAPEDFILE_FAILED"})
 """Nothing was stored, and the same request can succeed a little later."""
@@ -51,22 +45,3 @@ REPEATABLE: Final = TRANSIENT | {"FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"}
 
 A commit that lacks a slave is stored: repeating it waits for one again, and writes nothing.
 """
-
-_MAX_REFUSAL: Final = 128 << 10
-_MAX_MESSAGE: Final = 16 << 10
-
-
-def refusal_bytes(status: str, message: str) -> bytes:
-    """Encode a refusal."""
-    return encode(Refusal(status, message[:_MAX_MESSAGE]))
-
-
-def refused(extra: bytes | None) -> RefusedError | None:
-    """Decode the refusal in an error's extra info; return None if there is none."""
-    if not extra:
-        return None
-    try:
-        refusal = decode(Refusal, extra, most=_MAX_REFUSAL)
-    except MessageError:
-        return None
-    return RefusedError(refusal.message, refusal.status)

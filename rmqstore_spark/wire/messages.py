@@ -35,7 +35,6 @@ __all__ = [
     "QueryRequest",
     "QueueOffsets",
     "RangesRequest",
-    "Refusal",
     "StageInfo",
     "StreamCommand",
     "TopicRequest",
@@ -59,22 +58,6 @@ StageId = Annotated[str, AtMost(32)]
 @dataclass(frozen=True)
 class Done:
     """An empty request or answer."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request was refused.
-
-    Attributes:
-        status: a status of RocketMQ, or one of `wire.failures`.
-        message: what happened and what to do.
-    """
-
-    status: Annotated[str, AtMost(64)]
-    message: Annotated[str, AtMost(16_384)]
-
-
-# ---- opening, topics --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_segments_are_listed_and_removed_by_hand(tmp_path: Path, rmqstore: Rmqst
         assert f"expired          {len(found)} segments" in rmqstore("stats", process.endpoint).text
         kept = len(rmqstore("read", str(archive), "-t", "old", "--json").messages)
         assert (left > 0, left + kept) == (True, 40)
-    wrong = rmqstore("expire", "grpc://127.0.0.1:1", "--before", "yesterday", code=2)
+    wrong = rmqstore("expire", "rmq://127.0.0.1:1", "--before", "yesterday", code=2)
     assert "--before must be milliseconds since 1970" in wrong.stderr
 
 
@@ -474,7 +474,7 @@ def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmq
     cert, key = ("--tls-cert", tmp_path / "cert.pem"), ("--tls-key", tmp_path / "key.pem")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
+        endpoint = f"rmqs://127.0.0.1:{free.getsockname()[1]}"
         for line in ((*cert, "stats", endpoint), ("stats", endpoint, *key)):
             assert "must be given together" in rmqstore(*line, code=2).stderr
         assert "cert.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
@@ -488,7 +488,7 @@ def test_endpoints_that_are_none(command: str) -> None:
 def test_nothing_listens(rmqstore: Rmqstore) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        endpoint = f"rmq://127.0.0.1:{free.getsockname()[1]}"
         assert f"Nothing listens on {endpoint}" in rmqstore("flush", endpoint, code=2).stderr
         assert f"Nothing listens on {endpoint}" in rmqstore("topics", endpoint, code=2).stderr
 

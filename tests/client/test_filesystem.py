@@ -183,12 +183,12 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
 
 def test_an_unknown_option_is_told() -> None:
     with pytest.raises(OptionError, match="tokenFile"):
-        open_files("grpc://127.0.0.1:1", {"tokenFile": "/secret"})
+        open_files("rmq://127.0.0.1:1", {"tokenFile": "/secret"})
 
 
 def test_nothing_listens_there() -> None:
     with pytest.raises(ServiceError, match="rmqstore serve"):
-        Store.open("grpc://127.0.0.1:1")
+        Store.open("rmq://127.0.0.1:1")
 
 
 def test_the_golden_stores_of_a_broker(golden: Callable[[str], Path], tmp_path: Path) -> None:

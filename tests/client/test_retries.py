@@ -167,7 +167,7 @@ def test_encryption_that_does_not_match_fails_at_once(
     }
     with (
         served(tmp_path / "a") as plain,
-        StoreClient(plain.endpoint.replace("grpc:", "grpc+tls:"), retries=RETRIES) as client,
+        StoreClient(plain.endpoint.replace("rmq:", "rmqs:"), retries=RETRIES) as client,
     ):
         assert_fails_at_once(attempts, client.topics, "answers without encryption")
     with (

@@ -213,7 +213,7 @@ def pipeline(store: Path, target: Served, folder: Path) -> Path:
         for before, after in (
             ("/tmp/orders-pipeline", str(folder / "storage")),
             ("/data/broker-a/store", str(store)),
-            ("grpc://127.0.0.1:35383", target.endpoint),
+            ("rmq://127.0.0.1:35383", target.endpoint),
         ):
             text = text.replace(before, after)
         (copy / path.relative_to(ROOT / "examples" / "pipeline")).write_text(text)

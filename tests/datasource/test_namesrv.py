@@ -387,12 +387,12 @@ def test_what_a_pull_cannot_do_is_refused(
     ("options", "text"),
     [
         ({"path": "/x"}, "path and namesrvAddr contradict"),
-        ({"endpoint": "grpc://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
+        ({"endpoint": "rmq://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
         ({"brokerNames": "a"}, "brokerNames and namesrvAddr contradict"),
         ({"pageCache": "spare"}, "pageCache and namesrvAddr contradict"),
         ({"namesrvAddr": None, "path": "/x", "aclFile": "/k"}, "aclFile is .* needs .*namesrvAddr"),
         (
-            {"namesrvAddr": None, "endpoint": "grpc://127.0.0.1:1", "tlsEnable": True},
+            {"namesrvAddr": None, "endpoint": "rmq://127.0.0.1:1", "tlsEnable": True},
             "tlsEnable is .* needs .*namesrvAddr",
         ),
         ({"namesrvAddr": "somewhere"}, "must be HOST:PORT"),
@@ -441,12 +441,12 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("endpoints", "address", "announced"),
     [
-        (["grpc://127.0.0.1:10921"], "127.0.0.1", "grpc://127.0.0.1:10921"),
-        (["grpc://127.0.0.1:10921"], "10.0.0.1", ""),
-        (["grpc+tls://0.0.0.0:10921"], "10.0.0.1", "grpc+tls://10.0.0.1:10921"),
-        (["grpc+tls://[::]:10921"], "fd00::1", "grpc+tls://[fd00::1]:10921"),
-        (["grpc+unix:///run/s", "grpc+tls://10.0.0.7:1"], "10.0.0.1", "grpc+tls://10.0.0.7:1"),
-        (["grpc+unix:///run/s"], "127.0.0.1", ""),
+        (["rmq://127.0.0.1:10921"], "127.0.0.1", "rmq://127.0.0.1:10921"),
+        (["rmq://127.0.0.1:10921"], "10.0.0.1", ""),
+        (["rmqs://0.0.0.0:10921"], "10.0.0.1", "rmqs://10.0.0.1:10921"),
+        (["rmqs://[::]:10921"], "fd00::1", "rmqs://[fd00::1]:10921"),
+        (["unix:/run/s", "rmqs://10.0.0.7:1"], "10.0.0.1", "rmqs://10.0.0.7:1"),
+        (["unix:/run/s"], "127.0.0.1", ""),
     ],
 )
 def test_the_endpoint_that_is_announced(endpoints: list[str], address: str, announced: str) -> None:

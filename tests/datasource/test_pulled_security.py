@@ -92,7 +92,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             for told in (
                 registration(["orders", "written"], address=served.address),
                 registration(
-                    ["overheard"], name="b", address="h:1", filter_servers=["grpc://10.0.0.1:1"]
+                    ["overheard"], name="b", address="h:1", filter_servers=["rmq://10.0.0.1:1"]
                 ),
             ):
                 assert asked.ask(told).command.code == 0
@@ -161,7 +161,7 @@ def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
 @pytest.mark.threat("What a broker sends")
 def test_an_endpoint_without_tls_is_refused_where_tls_is_asked_for(guarded: Guarded) -> None:
     """Anyone who reaches a name server can register: the rows would go to them."""
-    words = "tell the endpoint grpc://10.0.0.1:1, which is not encrypted"
+    words = "tell the endpoint rmq://10.0.0.1:1, which is not encrypted"
     with pytest.raises(RmqStoreError, match=words):
         batch_rows("", **{**guarded.options, "subscribe": "overheard"})
     with pytest.raises(RmqStoreError, match=words):

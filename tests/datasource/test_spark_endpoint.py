@@ -168,12 +168,12 @@ def test_a_wrong_token(spark: SparkSession, here: Served, tmp_path: Path) -> Non
 
 
 def test_a_path_and_an_endpoint(spark: SparkSession) -> None:
-    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    frame = spark.read.format("rmqstore").option("endpoint", "rmq://127.0.0.1:1")
     with pytest.raises(Exception, match="path and endpoint contradict"):
         frame.load("/data/store").count()
 
 
 def test_nobody_listens(spark: SparkSession) -> None:
-    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    frame = spark.read.format("rmqstore").option("endpoint", "rmq://127.0.0.1:1")
     with pytest.raises(Exception, match="rmqstore serve"):
         frame.option("retries", "0").load().count()

@@ -394,7 +394,7 @@ def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 @contextmanager
 def _slow_block(target: Target, size: int) -> Iterator[socket.socket]:
     """A connection of raw HTTP/2 on which a block of some size has begun."""
-    host, _, port = target.endpoint.removeprefix("grpc://").rpartition(":")
+    host, _, port = target.endpoint.removeprefix("rmq://").rpartition(":")
 
     def text(value: bytes) -> bytes:
         return bytes([len(value)]) + value

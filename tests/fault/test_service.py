@@ -80,7 +80,7 @@ def hold_up(process: StoreProcess, writer: RemoteWriter, after_s: float) -> None
 def test_a_flush_fails_and_the_store_is_started_again(tmp_path: Path) -> None:
     """Promises 1, 2 and 5: a put whose fate is open is not sent again; a commit happens."""
     store, claims, port = tmp_path / "store", Claims(), free_port()
-    writer = RemoteWriter(f"grpc://127.0.0.1:{port}", claims)
+    writer = RemoteWriter(f"rmq://127.0.0.1:{port}", claims)
     sync = "flushDiskType=SYNC_FLUSH"
     with ThreadPoolExecutor(2) as threads:
         with serve(store, port, sync) as process:

@@ -16,6 +16,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from rmqstore_spark.server.flight.blockbatch import block_span
+from rmqstore_spark.server.flight.frames import (
+    ProtocolError,
+    new_header_decoder,
+    read_headers,
+    read_settings,
+    unpadded,
+)
+from rmqstore_spark.server.flight.messages import read_action, read_flight_data, read_ticket
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.client.brokers.pulling import PulledPiece
@@ -71,15 +80,6 @@ from rmqstore_spark.layout.record.properties import decode_properties, find_prop
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
-from rmqstore_spark.server.flight.blockbatch import block_span
-from rmqstore_spark.server.flight.frames import (
-    ProtocolError,
-    new_header_decoder,
-    read_headers,
-    read_settings,
-    unpadded,
-)
-from rmqstore_spark.server.flight.messages import read_action, read_flight_data, read_ticket
 from rmqstore_spark.wire import messages
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
+from rmqstore_spark.server.flight.messages import flight_data_head
 
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
@@ -22,8 +24,6 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
-from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
-from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
@@ -174,7 +174,7 @@ def _heartbeats() -> Iterator[Command]:
 
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
-    servers = {"h:1": ["grpc://h:3"], "x": []}
+    servers = {"h:1": ["rmq://h:3"], "x": []}
     for number, table in enumerate(
         (
             {"brokerDatas": [data], "filterServerTable": servers, "queueDatas": []},
@@ -208,7 +208,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "body": _bodies,
     "fastjson": _texts('{"offsetTable":{"T@g":{0:5,1:6}},"a":[1,-2.5e3,null,true,"\\u00e9"]}'),
     "msg_id": _texts("0102030400002A9F0000000000000001", "0" * 56),
-    "endpoint": _texts("grpc://h:1,grpc+tls://[::1]:2", "grpc+unix:///run/s"),
+    "endpoint": _texts("rmq://h:1,rmqs://[::1]:2", "unix:/run/s"),
     "settings": _texts("# c\nbrokerName=a\\u00e9\nstorePathRootDir: /x\\\n  y\n"),
     "accounts": _texts(
         "accounts:\n- accessKey: account-1\n  secretKey: 12345678\n  admin: true\n"

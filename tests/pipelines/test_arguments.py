@@ -14,7 +14,7 @@ from rmqstore_spark.pipelines.parquet.files import CODECS
 
 Capture = pytest.CaptureFixture[str]
 
-ENDPOINT = "grpc://127.0.0.1:1"
+ENDPOINT = "rmq://127.0.0.1:1"
 
 
 def test_defaults() -> None:
@@ -53,7 +53,7 @@ def test_every_option_of_the_source_can_be_given(without: str) -> None:
     assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}
 
 
-@pytest.mark.parametrize("endpoint", ["grpc://a:1,grpc://b:2", "grpc+tls://a:1", "grpc+unix:///a"])
+@pytest.mark.parametrize("endpoint", ["rmq://a:1,rmq://b:2", "rmqs://a:1", "unix:/a"])
 def test_a_store_can_be_a_process(endpoint: str) -> None:
     given = Job("x", StoreArguments, "y").parse([endpoint])
     assert given.source_options() == {"endpoint": endpoint}

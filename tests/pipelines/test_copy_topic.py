@@ -110,7 +110,7 @@ def test_what_is_not_there(
     store, target = str(golden("live") / "store"), serve("target")
     for command, words in (
         (["Nothing", target.endpoint], "Topic 'Nothing' does not exist"),
-        (["LiveOrder", "grpc://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
+        (["LiveOrder", "rmq://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
         (["LiveOrder", target.endpoint, "--subscribe", "a"], "remove --subscribe"),
         (["LiveOrder", target.endpoint, "--as", "a b"], "topic"),
     ):
@@ -122,5 +122,5 @@ def test_what_is_not_there(
 
 
 def test_wrong_options_need_no_spark(capsys: Capture) -> None:
-    assert main(["/store", "T", "grpc://127.0.0.1:1", "--write", "atomic=perhaps"]) == 1
+    assert main(["/store", "T", "rmq://127.0.0.1:1", "--write", "atomic=perhaps"]) == 1
     assert capsys.readouterr().err.startswith("error: ")

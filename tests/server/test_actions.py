@@ -13,13 +13,13 @@ from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
 from tests.support.stores.storing import config, messages
 
 READS = [
-    (Actions.QUERY, encode(QueryRequest("T", "k", 10))),
-    (Actions.LIST, encode(PathRequest("consumequeue"))),
-    (Actions.WALK, encode(WalkRequest("", 3))),
+    (Code.QUERY, encode(QueryRequest("T", "k", 10))),
+    (Code.LIST, encode(PathRequest("consumequeue"))),
+    (Code.WALK, encode(WalkRequest("", 3))),
 ]
 
 

@@ -90,7 +90,7 @@ def test_two_tokens_in_one_call_are_none(tmp_path: Path, token_file: Path) -> No
 @pytest.mark.threat("Who may connect")
 def test_secrets_do_not_show_or_travel(token_file: Path) -> None:
     security = Security.of(StoreConfig(token_path=str(token_file)))
-    client = StoreClient("grpc://127.0.0.1:1", token_file=token_file)
+    client = StoreClient("rmq://127.0.0.1:1", token_file=token_file)
     for shown in (security, security.token, client, client.connection):
         assert SECRET not in repr(shown)
         assert SECRET not in str(shown)
@@ -100,7 +100,7 @@ def test_secrets_do_not_show_or_travel(token_file: Path) -> None:
 
 def test_tls(tmp_path: Path, certificates: Certificates) -> None:
     with served(tmp_path / "store", **tls(certificates)) as here:
-        assert here.endpoint.startswith("grpc+tls://127.0.0.1:")
+        assert here.endpoint.startswith("rmqs://127.0.0.1:")
         with StoreClient(here.endpoint, tls_ca=certificates.ca) as client:
             assert client.topics() == {}
         with (
@@ -118,7 +118,7 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
 def test_tls_to_a_process_that_has_none(tmp_path: Path) -> None:
     with (
         served(tmp_path / "store") as here,
-        StoreClient(here.endpoint.replace("grpc:", "grpc+tls:"), retries=0) as client,
+        StoreClient(here.endpoint.replace("rmq:", "rmqs:"), retries=0) as client,
         pytest.raises(ServiceError, match="answers without encryption"),
     ):
         client.topics()
@@ -205,7 +205,7 @@ def test_secrets_that_others_can_read_or_change_are_refused(
     with pytest.raises(OptionError, match="chmod 600"):
         Security.of(StoreConfig(token_path=str(token)))
     with pytest.raises(OptionError, match="chmod 600"):
-        StoreClient("grpc://127.0.0.1:1", token_file=token)
+        StoreClient("rmq://127.0.0.1:1", token_file=token)
     key = secret_file(tmp_path / "key", Path(certificates.server_key).read_text(), mode)
     with pytest.raises(OptionError, match="chmod 600"):
         Security.of(StoreConfig(tls_cert_path=certificates.server_cert, tls_key_path=str(key)))
@@ -223,8 +223,8 @@ def test_files_that_hold_no_token(tmp_path: Path, text: str) -> None:
 
 def test_a_token_never_leaves_unencrypted(token_file: Path) -> None:
     with pytest.raises(OptionError, match="unencrypted"):
-        StoreClient("grpc://store.example:10921", token_file=token_file)
-    StoreClient("grpc+tls://store.example:10921", token_file=token_file).close()
+        StoreClient("rmq://store.example:10921", token_file=token_file)
+    StoreClient("rmqs://store.example:10921", token_file=token_file).close()
 
 
 def test_settings_that_do_not_fit(certificates: Certificates) -> None:
@@ -242,6 +242,6 @@ def test_settings_that_do_not_fit(certificates: Certificates) -> None:
         with pytest.raises(OptionError):
             Security.of(StoreConfig(**settings))
     with pytest.raises(OptionError, match=r"grpc\+tls"):
-        StoreClient("grpc://127.0.0.1:1", tls_ca=certificates.ca)
+        StoreClient("rmq://127.0.0.1:1", tls_ca=certificates.ca)
     with pytest.raises(OptionError, match="together"):
-        StoreClient("grpc+tls://127.0.0.1:1", tls_cert=cert)
+        StoreClient("rmqs://127.0.0.1:1", tls_cert=cert)

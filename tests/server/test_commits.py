@@ -19,7 +19,7 @@ from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.serving import Served, block_of, served
 from tests.support.stores.storing import config
 
@@ -120,14 +120,14 @@ def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
         info = own.finish()
         commit = encode(CommitRequest(WriterId("stream", "q", 0), (info,)))
         for name, body in (
-            (Actions.COMMIT, commit),
-            (Actions.ABORT, encode(AbortRequest((info.stage_id,)))),
+            (Code.COMMIT, commit),
+            (Code.ABORT, encode(AbortRequest((info.stage_id,)))),
         ):
             with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
                 actions.do(name, body, "spark-b")
             assert seen.value.status == "NO_PERMISSION"
-        done = decode(CommitResult, actions.do(Actions.COMMIT, commit, "spark-a"), most=1000)
+        done = decode(CommitResult, actions.do(Code.COMMIT, commit, "spark-a"), most=1000)
         assert done.status == "COMMITTED"
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
-            actions.do(Actions.COMMIT, commit, "spark-b")
-        assert actions.do(Actions.TOPICS, b"", "spark-b")  # what is everybody's
+            actions.do(Code.COMMIT, commit, "spark-b")
+        assert actions.do(Code.TOPICS, b"", "spark-b")  # what is everybody's

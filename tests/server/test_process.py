@@ -201,7 +201,7 @@ def test_a_configuration_that_lets_strangers_in_is_refused_before_the_store_is_o
 
 def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "grpc://127.0.0.1:1"],
+        [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "rmq://127.0.0.1:1"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )  # fmt: skip

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rmqstore_spark.client.sockets import own_sockets
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.client.sockets import own_sockets
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.server.server import StoreServer
@@ -268,7 +268,7 @@ def test_without_a_port_only_the_socket_is_listened_on(tmp_path: Path) -> None:
     with served(
         tmp_path / "store", flight_port=-1, flight_socket=str(path), bind_address="0.0.0.0"
     ) as found:
-        assert [str(endpoint) for endpoint in found.server.endpoints] == [f"grpc+unix://{path}"]
+        assert [str(endpoint) for endpoint in found.server.endpoints] == [f"unix:{path}"]
         assert tcp_listeners() == before
         with StoreClient(found.endpoint) as client, client.put_stream() as stream:
             assert stream.put(block_of([b"a"])).is_ok

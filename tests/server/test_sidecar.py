@@ -282,7 +282,7 @@ def test_it_asks_for_a_token_over_tls(tmp_path: Path, golden: Golden) -> None:
     place = StorePlace("broker-a", str(golden("tiny") / "store"))
     with sidecar(place, config=config) as server:
         endpoint = str(server.endpoints[0])
-        assert endpoint.startswith("grpc+tls://127.0.0.1:")
+        assert endpoint.startswith("rmqs://127.0.0.1:")
         with Store.open(place.path, broker_name="broker-a") as near:
             wanted = list(near.scan())
         with Store.open(endpoint, storage_options=secrets) as far:
@@ -353,7 +353,7 @@ def test_how_the_stores_of_a_command_are_named(tmp_path: Path) -> None:
         ([], config, "No store given"),
         (["/a/store", "/b/a/store"], config, "both called 'a'.*--store NAME=/b/a/store"),
         (["a b=/a", "/b"], config, "'a b' cannot be the name"),
-        (["grpc://h:1", "/b"], config, "is a URL"),
+        (["rmq://h:1", "/b"], config, "is a URL"),
         (["/a", "/b"], StoreConfig(store_path_commit_log="/log"), "a process of its own"),
     ]
     for given, settings, words in wrong:

@@ -103,7 +103,7 @@ def serve(
     variables, which override the file of --config (docs/configuration.md).
 
     With --read-only, serves stores that brokers write (docs/operate.md, "A sidecar beside a
-    broker"). Clients name one of several stores in the endpoint: grpc://127.0.0.1:10921#broker-a.
+    broker"). Clients name one of several stores in the endpoint: rmq://127.0.0.1:10921#broker-a.
     """
     from rmqstore_spark.server.logs import FORMATS, configure_logging
     from rmqstore_spark.server.process import serve as serve_store

@@ -32,7 +32,7 @@ __all__ = [
 
 REPLICA: Final = "|"
 """Separates the replicas of one store."""
-_BETWEEN: Final = re.compile(r"\|(?=\s*grpc[a-z+]*://)", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"\|(?=\s*(?:rmqs?://|unix:))", re.IGNORECASE)
 
 
 def _text(text: str) -> str:
@@ -60,8 +60,8 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _endpoints,
         None,
         BOTH,
-        "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`, with `#NAME` for one of several stores. "
+        "Endpoints of store processes, as `rmqstore serve` prints them: `rmq://host:port`, "
+        "`rmqs://host:port` or `unix:/path`, with `#NAME` for one of several stores. "
         "Separate several with commas, one for each store. When reading, `|` separates the "
         "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
     ),
@@ -101,7 +101,7 @@ CONNECTION_OPTIONS: tuple[Option, ...] = (
         _text,
         None,
         BOTH,
-        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`, or "
+        "File with the CA certificates (PEM) that verify the store process, for `rmqs`, or "
         "name servers and brokers, for `tlsEnable`.",
         default_doc="the system's certificates",
     ),
@@ -271,7 +271,7 @@ class ConnectionOptions:
             raise OptionError(
                 f"Option tlsEnable=true, but name servers tell the endpoint {some(open_ones)}, "
                 "which is not encrypted. Give the store process a certificate (tlsCertPath), so "
-                "that it announces grpc+tls; or, if you trust the network, name it with option "
+                "that it announces rmqs; or, if you trust the network, name it with option "
                 "endpoint in place of namesrvAddr."
             )
         if self.token_file is not None and not announced:
@@ -309,5 +309,5 @@ def check_remoting(values: Mapping[str, Any]) -> None:
         if name in values and "namesrvAddr" not in values:
             raise OptionError(
                 f"Option {name} is for name servers and RocketMQ's brokers, and needs option "
-                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of grpc+tls."
+                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of rmqs."
             )

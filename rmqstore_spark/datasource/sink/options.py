@@ -79,7 +79,7 @@ def parse_sink_options(given: Mapping[str, str], streaming: bool) -> SinkOptions
         raise OptionError(
             "Option endpoint is missing: set the endpoint of the store process, as in "
             "df.write.format('rmqstore').option('endpoint', "
-            "'grpc://127.0.0.1:10921').mode('append').save(). Spark does not pass a table's "
+            "'rmq://127.0.0.1:10921').mode('append').save(). Spark does not pass a table's "
             "options to its writer, so SQL needs it too: INSERT INTO t WITH (endpoint = '...') "
             "SELECT ..., or insert into a temporary view created USING rmqstore OPTIONS (endpoint "
             "'...'). `rmqstore serve` starts a store process and prints its endpoint; "

@@ -12,6 +12,7 @@ from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.disk.pacing import PacedReads
 from rmqstore_spark.files.disk.reads import PLAIN
 from rmqstore_spark.files.disk.sparing import SparingReads
+from rmqstore_spark.files.open import is_endpoint
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
 from rmqstore_spark.server.stores.service import StoreService
@@ -67,7 +68,7 @@ def store_places(given: Sequence[str], config: StoreConfig) -> list[StorePlace]:
     places = []
     for text in texts:
         name, path = _split(text)
-        if "://" in path:
+        if "://" in path or is_endpoint(path):
             raise OptionError(
                 f"{path} is a URL, but a store can only be served from a folder of this machine. "
                 "Give the path of a folder."

@@ -240,10 +240,10 @@ def test_a_missing_path_is_told() -> None:
 
 
 def test_replicas_of_a_store() -> None:
-    endpoint = "grpc://A:1 | grpc+unix:///s,grpc://b:1#x|y"  # a store's name may contain |
+    endpoint = "rmq://A:1 | unix:/s,rmq://b:1#x|y"  # a store's name may contain |
     given = parse_options({"endpoint": endpoint}, streaming=True)
     assert given.connection is not None
-    assert given.connection.endpoints == ("grpc://A:1|grpc+unix:///s", "grpc://b:1#x|y")
+    assert given.connection.endpoints == ("rmq://A:1|unix:/s", "rmq://b:1#x|y")
     assert given.replica_timeout_ms == 10_000
     with pytest.raises(OptionError, match="given twice"):
-        parse_options({"endpoint": "grpc://a:1|grpc://b:1|grpc://a:1"}, streaming=True)
+        parse_options({"endpoint": "rmq://a:1|rmq://b:1|rmq://a:1"}, streaming=True)

@@ -246,7 +246,7 @@ def test_large_batches_are_cut_so_that_a_broker_takes_them(servers: str, tmp_pat
             (),
             "Known brokers: broker-e",
         ),
-        ({"endpoint": "grpc://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
+        ({"endpoint": "rmq://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
     ],
 )
 def test_what_brokers_of_rocketmq_cannot_do(

@@ -12,7 +12,7 @@ from rmqstore_spark.datasource.sink.columns import SinkColumns, find_columns
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 
 
 def sink_options(**given: str) -> SinkOptions:

@@ -23,7 +23,7 @@ from rmqstore_spark.produce.queue_choice import Queues
 from rmqstore_spark.wire.messages import OpenReply
 from tests.datasource.sink.test_sink_columns import fields
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 NOW = 1_700_000_000_123
 Row = dict[str, Any]
 

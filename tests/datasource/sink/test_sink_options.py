@@ -10,7 +10,7 @@ from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
 from rmqstore_spark.datasource.sink.options import BatchVersion, SinkOptions, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 
 
 def parse(*, streaming: bool = False, **given: str) -> SinkOptions:
@@ -37,7 +37,7 @@ def test_defaults() -> None:
 
 def test_every_option_is_read() -> None:
     options = parse(
-        endpoint="grpc+tls://a:1, grpc+unix:///run/s.sock",
+        endpoint="rmqs://a:1, unix:/run/s.sock",
         topic="orders",
         tokenFile="/t",
         tlsCaFile="/ca",
@@ -54,7 +54,7 @@ def test_every_option_is_read() -> None:
         requestTimeout="5s",
         retries="0",
     )
-    assert options.connection.endpoints == ("grpc+tls://a:1", "grpc+unix:///run/s.sock")
+    assert options.connection.endpoints == ("rmqs://a:1", "unix:/run/s.sock")
     connection = options.connection
     assert (connection.token_file, connection.tls_ca) == ("/t", "/ca")
     assert (connection.tls_cert, connection.tls_key) == ("/cert", "/key")
@@ -135,4 +135,4 @@ def test_what_load_and_save_check_before_the_direction_is_known() -> None:
 
 def test_replicas_are_for_reading() -> None:
     with pytest.raises(OptionError, match="written at its master"):
-        parse_sink_options({"endpoint": "grpc://a:1|grpc://b:1", "topic": "t"}, streaming=False)
+        parse_sink_options({"endpoint": "rmq://a:1|rmq://b:1", "topic": "t"}, streaming=False)

@@ -300,7 +300,7 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
     frame = numbers(spark, 1).withColumn("price", F.lit(1.0)).select(*columns)
     writer = frame.write.format("rmqstore").mode("append").options(**options)
     with pytest.raises(PySparkException) as caught:
-        writer.option("endpoint", "grpc://127.0.0.1:9").save()
+        writer.option("endpoint", "rmq://127.0.0.1:9").save()
     text = str(caught.value)
     assert words in text
     assert 'File "' not in text
@@ -310,7 +310,7 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
 def test_overwrite_is_refused(spark: SparkSession) -> None:
     writer = numbers(spark, 1).write.format("rmqstore").mode("overwrite")
     with pytest.raises(PySparkException, match="Mode overwrite is not supported"):
-        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+        writer.options(endpoint="rmq://127.0.0.1:9", topic=TOPIC).save()
 
 
 def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -320,8 +320,8 @@ def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_store_that_is_not_there(spark: SparkSession) -> None:
     writer = numbers(spark, 1).write.format("rmqstore").mode("append").options(retries=0)
-    with pytest.raises(PySparkException, match=r"Nothing listens on grpc://127.0.0.1:9\. Start"):
-        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+    with pytest.raises(PySparkException, match=r"Nothing listens on rmq://127.0.0.1:9\. Start"):
+        writer.options(endpoint="rmq://127.0.0.1:9", topic=TOPIC).save()
 
 
 @pytest.mark.spark_versions
@@ -358,7 +358,7 @@ def test_tls_and_a_token_that_nothing_shows(
         tlsCertPath=certificates.server_cert, tlsKeyPath=certificates.server_key,
         tlsTrustCertPath=certificates.ca, tokenPath=str(token),
     )  # fmt: skip
-    assert store.endpoint.startswith("grpc+tls://")
+    assert store.endpoint.startswith("rmqs://")
     options = {
         "topic": TOPIC, "tokenFile": str(token), "tlsCaFile": certificates.ca,
         "tlsCertFile": certificates.client_cert, "tlsKeyFile": certificates.client_key,

@@ -163,7 +163,7 @@ def _in_turn(drawn: random.Random, rooms: Collection[str]) -> Iterator[str]:
 
 def _rounds(pair: _Pair, claims: Claims, ends: Iterable[str], seed: int) -> tuple[str, ...]:
     drawn, done = random.Random(seed), threading.Event()
-    endpoint = f"grpc://127.0.0.1:{pair.port}"
+    endpoint = f"rmq://127.0.0.1:{pair.port}"
     writer = RemoteWriter(endpoint, claims, patience_s=2 * _PATIENCE_S)
     pair.start(pair.master)
     pair.start(pair.slave)

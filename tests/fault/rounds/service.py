@@ -43,7 +43,7 @@ def service_kills(folder: Path, rounds: int, flush: str) -> Tally:
 
 def _kill_again_and_again(store: Path, claims: Claims, kills: int, flush: str, seed: int) -> None:
     port, drawn, end = free_port(), random.Random(f"{flush}{seed}"), threading.Event()
-    writer = RemoteWriter(f"grpc://127.0.0.1:{port}", claims)
+    writer = RemoteWriter(f"rmq://127.0.0.1:{port}", claims)
     with ThreadPoolExecutor(1) as threads:
         writing = None
         try:

@@ -70,7 +70,7 @@ def _kill_again_and_again(
     port, drawn, end = free_port(), random.Random(seed), threading.Event()
     writers = [
         RemoteWriter(
-            f"grpc://127.0.0.1:{port}", claims, patience_s=_PATIENCE_S, query=f"query-{number}"
+            f"rmq://127.0.0.1:{port}", claims, patience_s=_PATIENCE_S, query=f"query-{number}"
         )
         for number, claims in enumerate(clients)
     ]

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.server.flight.connection import CallService, ClientConnection
-from rmqstore_spark.server.flight.transport import PlainTransport, TlsTransport, Transport
+from rmqstore_spark.server.connections.connection import ClientConnection, Requests
+from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
 
 __all__ = ["Listener", "listen_on_path", "listen_on_port"]
 
@@ -24,19 +24,18 @@ _log = logging.getLogger(__name__)
 _BACKLOG: Final = 512
 _STRANGER_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.5
-_WRITE_SECONDS: Final = 10.0
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Listener:
     """Serves the connections of one listening socket until it is closed.
 
-    A connection without an admitted call is closed after 10 s. When there are too many connections,
+    A connection without an admitted request is closed after 10 s. When there are too many connections,
     those without a call in progress are closed: untrusted ones first, then the oldest.
 
     Args:
         listening: the socket.
-        service: takes the calls.
+        requests: handles their requests.
         tls: the TLS context; None for connections without encryption.
         most: maximum number of connections.
     """
@@ -44,12 +43,12 @@ class Listener:
     def __init__(
         self,
         listening: socket.socket,
-        service: CallService,
+        requests: Requests,
         tls: ssl.SSLContext | None,
         most: int,
     ) -> None:
         self._listening = listening
-        self._service = service
+        self._requests = requests
         self._tls = tls
         self._most = most
         self._lock = threading.Lock()
@@ -90,7 +89,6 @@ class Listener:
         with self._lock:
             connections = dict(self._connections)
         for connection in connections:
-            connection.say_goodbye()
             connection.hang_up()
         for thread in connections.values():
             thread.join(max(deadline - time.monotonic(), 0))
@@ -117,14 +115,12 @@ class Listener:
     def _start(self, accepted: socket.socket) -> None:
         try:
             transport: Transport = (
-                PlainTransport(accepted, _WRITE_SECONDS)
-                if self._tls is None
-                else TlsTransport(accepted, _WRITE_SECONDS, self._tls)
+                PlainTransport(accepted) if self._tls is None else TlsTransport(accepted, self._tls)
             )
         except OSError:  # the client has disconnected already
             accepted.close()
             return
-        connection = ClientConnection(transport, self._service)
+        connection = ClientConnection(transport, self._requests)
         thread = threading.Thread(
             target=self._run, args=(connection,), name="rmqstore-connection", daemon=True
         )
@@ -151,7 +147,7 @@ class Listener:
         if count <= 0:
             return
         with self._lock:
-            idle = [connection for connection in self._connections if not connection.has_calls]
+            idle = [connection for connection in self._connections if not connection.has_call]
         idle.sort(key=lambda connection: (connection.is_trusted, connection.since))
         for connection in idle[:count]:
             connection.hang_up()

@@ -1,4 +1,4 @@
-"""The socket of a connection, plain or TLS. One thread can read while others write."""
+"""The socket of a connection, plain or TLS, of both ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import hashlib
 import socket
 import ssl
 import struct
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -19,7 +18,8 @@ _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
 _HANDSHAKE_SECONDS: Final = 10.0
-_LINGER_SECONDS: Final = 0.5
+SEND_SECONDS: Final = 0.5
+"""How often a peer that takes nothing is looked at."""
 _TLS_PIECE: Final = 256 << 10
 
 
@@ -28,60 +28,88 @@ class PlainTransport:
 
     Args:
         connection: an accepted socket.
-        write_seconds: how long the peer may accept nothing before the connection breaks.
 
     Attributes:
         peer: the peer's address or process, for messages to people.
         identity: the identity in the peer's certificate; empty without one.
     """
 
-    def __init__(self, connection: socket.socket, write_seconds: float) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         connection.settimeout(None)
-        seconds = _TIMEVAL.pack(int(write_seconds), int(write_seconds % 1 * 1_000_000))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_SECONDS))
         if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connection
+        self._patience: float | None = None
         self.peer = peer_name(connection)
         self.identity = ""
 
     def begin(self) -> None:
         """Do nothing: a plain connection has no handshake."""
 
-    def recv_into(self, target: memoryview) -> int:
+    def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
         """Receive bytes; return 0 at the end.
+
+        Args:
+            target: where they go.
+            seconds: how long to wait for some; None: for ever.
+            whole: wait until the target is full, or `seconds` are over.
+
+        Raises:
+            TimeoutError: none came in time.
+            OSError: the connection broke.
+        """
+        if seconds != self._patience:
+            self._patience = seconds
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds or 0.0))
+        try:
+            return self._socket.recv_into(target, 0, socket.MSG_WAITALL if whole else 0)
+        except BlockingIOError:
+            raise TimeoutError("the peer sent nothing for too long") from None
+
+    def recv_now(self, target: memoryview) -> int | None:
+        """Receive bytes that have arrived; return None if there are none, and 0 at the end.
 
         Raises:
             OSError: the connection broke.
         """
-        return self._socket.recv_into(target)
+        try:
+            return self._socket.recv_into(target, 0, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
 
-    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+    def send(self, parts: Sequence[bytes | memoryview], check: Callable[[int], None]) -> None:
         """Send all bytes of some buffers. Only one thread may call this at a time.
 
+        Args:
+            parts: the buffers.
+            check: called with the number of bytes that the peer has accepted, whenever it takes no
+                more for SEND_SECONDS; what it raises ends the sending.
+
         Raises:
-            OSError: the connection broke, or its peer accepted nothing for too long.
+            OSError: the connection broke.
         """
+        sent = 0
         for at in range(0, len(parts), _MOST_PARTS):
             left = [memoryview(part) for part in parts[at : at + _MOST_PARTS]]
             while left:
-                _drop(left, self._socket.sendmsg(left))
+                try:
+                    count = self._socket.sendmsg(left)
+                except BlockingIOError:
+                    check(sent)
+                    continue
+                sent += count
+                _drop(left, count)
 
-    def send_now(self, data: bytes) -> None:
-        """Send a few bytes if this needs no waiting."""
+    def stop_reading(self) -> None:
+        """Make a thread that waits for bytes see the end; what it sends still arrives."""
         with suppress(OSError):
-            self._socket.send(data, socket.MSG_DONTWAIT)
+            self._socket.shutdown(socket.SHUT_RD)
 
-    def linger(self, scratch: memoryview) -> None:
-        """Stop sending, and briefly discard what the peer still sends.
-
-        If a socket is closed with unread bytes, the peer loses what it has not read yet.
-        """
-        self._socket.shutdown(socket.SHUT_WR)
-        self._socket.settimeout(_LINGER_SECONDS)
-        deadline = time.monotonic() + _LINGER_SECONDS
-        while time.monotonic() < deadline and self._socket.recv_into(scratch):
-            pass
+    def stop_sending(self) -> None:
+        """Let the peer see the end behind what was sent."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
 
     def hang_up(self) -> None:
         """End the connection; a thread that reads from it sees the end."""
@@ -94,14 +122,20 @@ class PlainTransport:
 
 
 class TlsTransport:
-    """An encrypted socket, with the interface of `PlainTransport`."""
+    """An encrypted socket, with the interface of `PlainTransport`.
+
+    Args:
+        connection: the socket.
+        context: of the server, or of a client.
+        host: the name or address in the server's certificate; None in the server itself.
+    """
 
     def __init__(
-        self, connection: socket.socket, write_seconds: float, context: ssl.SSLContext
+        self, connection: socket.socket, context: ssl.SSLContext, host: str | None = None
     ) -> None:
         self._socket = connection
-        self._write_seconds = write_seconds
         self._context = context
+        self._host = host
         self._tls: TlsStream | None = None
         self.peer = peer_name(connection)
         self.identity = ""
@@ -116,42 +150,60 @@ class TlsTransport:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In two steps, so that `hang_up` can end a handshake that takes too long.
         tls = self._context.wrap_socket(
-            self._socket, server_side=True, do_handshake_on_connect=False
+            self._socket,
+            server_side=self._host is None,
+            do_handshake_on_connect=False,
+            server_hostname=self._host,
         )
         self._socket = tls
         tls.do_handshake()
-        self.identity = _identity(tls)
+        self.identity = _identity(tls) if self._host is None else ""
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
-        self._tls = TlsStream(tls, self._write_seconds)
+        self._tls = TlsStream(tls, SEND_SECONDS)
 
-    def recv_into(self, target: memoryview) -> int:
-        """Receive bytes; return 0 at the end."""
-        return self._encrypted.recv_into(target)
+    def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
+        """Receive bytes; return 0 at the end. `whole` has no effect: a record is returned early."""
+        return self._encrypted.recv_into(target, seconds)
 
-    def send(self, parts: Sequence[bytes | memoryview]) -> None:
+    def recv_now(self, target: memoryview) -> int | None:
+        """Receive bytes that have arrived; return None if there are none, and 0 at the end."""
+        try:
+            return self._encrypted.recv_into(target, 0.0)
+        except TimeoutError:
+            return None
+
+    def send(self, parts: Sequence[bytes | memoryview], check: Callable[[int], None]) -> None:
         """Send all bytes of some buffers. Only one thread may call this at a time."""
         small = b"".join(part for part in parts if len(part) < _TLS_PIECE)
         if sum(map(len, parts)) == len(small):
             parts = [small]
-        tls = self._encrypted
+        tls, sent = self._encrypted, 0
         for part in parts:
             left = memoryview(part)
             while left:
-                left = left[tls.send(left) :]
-
-    def send_now(self, data: bytes) -> None:
-        """Send a few bytes if this needs no waiting."""
-        if self._tls is not None:
-            self._tls.send_now(data)
-
-    def linger(self, scratch: memoryview) -> None:
-        """Do nothing: a client that breaks the protocol after a handshake needs no explanation."""
+                try:
+                    count = tls.send(left)
+                except TimeoutError:
+                    check(sent)
+                    continue
+                sent += count
+                left = left[count:]
 
     @property
     def _encrypted(self) -> TlsStream:
         if self._tls is None:
             raise OSError("the connection is not encrypted yet")
         return self._tls
+
+    def stop_reading(self) -> None:
+        """Make a thread that waits for bytes see the end; what it sends still arrives."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)
+
+    def stop_sending(self) -> None:
+        """Let the peer see the end behind what was sent."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
 
     def hang_up(self) -> None:
         """End the connection; a thread that reads from it sees the end."""
@@ -180,6 +232,10 @@ def peer_name(connection: socket.socket) -> str:
     except OSError:
         return "a client that has gone"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1_000_000))
 
 
 def _identity(connection: ssl.SSLSocket) -> str:

@@ -1,0 +1,203 @@
+"""One connection to a store process: sends requests, and reads answers. For one thread."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from rmqstore_spark.errors import FrameError, RefusedError
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command, decode_header
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_head, frame_lengths
+from rmqstore_spark.wire.endpoint import UNIX, Endpoint
+from rmqstore_spark.wire.protocol import STATUS_FIELD, STORE_FIELD, Code, piece_lengths
+from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
+
+__all__ = ["Link", "connect"]
+
+_STAGED: Final = 64 << 10
+_MOST_HEADER: Final = 32 << 10
+_MOST_FRAME: Final = 1 << 31
+_MOST_PIECES: Final = 1 << 18
+
+
+class Link:
+    """A connection that is open.
+
+    Args:
+        transport: its socket.
+        store: name of the store that requests are about; empty for the only one.
+    """
+
+    def __init__(self, transport: Transport, store: str) -> None:
+        self._transport = transport
+        self._ext = {STORE_FIELD: store} if store else {}
+        self._staged = memoryview(bytearray(_STAGED))
+        self._begin = self._end = 0
+
+    def send(self, code: Code, body: Any, check: Callable[[int], None], number: int = 0) -> None:
+        """Send a request.
+
+        Args:
+            code: its code.
+            body: bytes-like.
+            check: called whenever the store process takes nothing for half a second, with the
+                number of bytes that it has taken; what it raises ends the sending.
+            number: repeated in the answer.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        view = memoryview(body).cast("B")
+        head = frame_head(
+            Command(code, self._ext, opaque=number, language="PYTHON"), len(view), _MOST_FRAME
+        )
+        self._transport.send((head, view), check)
+
+    def head(self, seconds: float) -> tuple[Command, int] | None:
+        """Return the next answer, without its body, and the bytes of that.
+
+        Args:
+            seconds: how long to wait; 0 returns None if no answer is here.
+
+        Raises:
+            RefusedError: the request was refused.
+            FrameError: what came is not an answer of a store process.
+            TimeoutError: no answer came in time.
+            OSError: the connection broke.
+        """
+        while (found := self._staged_head()) is None:
+            if not self._fill(seconds):
+                return None
+        answer, size = found
+        if answer.code != ResponseCode.SUCCESS:
+            status = answer.ext.get(STATUS_FIELD)
+            if status is None:
+                raise FrameError(f"it refused the request: {answer.remark}")
+            raise RefusedError(answer.remark or "", status)
+        return answer, size
+
+    def body(self, size: int, seconds: float) -> memoryview:
+        """Return the next bytes of a body.
+
+        Raises:
+            TimeoutError: nothing came for `seconds`.
+            OSError: the connection broke.
+        """
+        found = memoryview(bytearray(size))
+        self.body_into(found, seconds)
+        return found
+
+    def body_into(self, out: memoryview, seconds: float) -> None:
+        """Fill a buffer with the next bytes of a body; see `body`."""
+        done = min(self._end - self._begin, len(out))
+        out[:done] = self._staged[self._begin : self._begin + done]
+        self._begin += done
+        while done < len(out):
+            count = self._transport.recv_into(out[done:], seconds, whole=True)
+            if not count:
+                raise ConnectionResetError("the store process closed the connection")
+            done += count
+
+    def pieces(self, seconds: float) -> tuple[Sequence[int], Sequence[bool]]:
+        """Read the next answer to READ up to its pieces; return their lengths, and which are last.
+
+        Raises:
+            RefusedError, FrameError, TimeoutError, OSError: as for `head`.
+        """
+        found = self.head(seconds)
+        assert found is not None  # noqa: S101 - it waits
+        _, size = found
+        count = int.from_bytes(self.body(min(4, size), seconds), "little")
+        if not 0 < count <= _MOST_PIECES or size < 4 + 4 * count:
+            raise FrameError(f"an answer of {size} bytes has {count} pieces")
+        lengths, last = piece_lengths(bytes(self.body(4 * count, seconds)))
+        if 4 + 4 * count + int(lengths.sum()) != size:
+            raise FrameError(f"the pieces of an answer do not fill its {size} bytes")
+        return lengths.tolist(), last.tolist()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the connection is open, and nothing came that was not asked for."""
+        if self._begin != self._end:
+            return False
+        try:
+            return self._transport.recv_now(self._staged) is None
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """End the connection."""
+        self._transport.hang_up()
+        self._transport.close()
+
+    def _staged_head(self) -> tuple[Command, int] | None:
+        staged = self._end - self._begin
+        if staged < HEAD_BYTES:
+            return None
+        form, header, size = frame_lengths(self._staged, self._begin, _MOST_FRAME)
+        if header > _MOST_HEADER:
+            raise FrameError(f"a header has {header} bytes")
+        if staged < HEAD_BYTES + header:
+            return None
+        at = self._begin + HEAD_BYTES
+        answer = decode_header(form, self._staged[at : at + header].tobytes())
+        if not answer.is_response:
+            raise FrameError("it sent a request")
+        self._begin = at + header
+        return answer, size
+
+    def _fill(self, seconds: float) -> bool:
+        """Stage bytes; return False if there are none now, and `seconds` is 0."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif len(self._staged) - self._end < _MOST_HEADER:
+            rest = self._staged[self._begin : self._end].tobytes()
+            self._staged[: len(rest)] = rest
+            self._begin, self._end = 0, len(rest)
+        free = self._staged[self._end :]
+        count = (
+            self._transport.recv_into(free, seconds) if seconds else self._transport.recv_now(free)
+        )
+        if count is None:
+            return False
+        if not count:
+            raise ConnectionResetError("the store process closed the connection")
+        self._end += count
+        return True
+
+
+def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) -> Link:
+    """Connect to a store process.
+
+    Args:
+        endpoint: where it is.
+        context: for TLS; None without.
+        seconds: how long it may take.
+
+    Raises:
+        OSError: nothing answers there, or it has another certificate than it should.
+    """
+    if endpoint.scheme == UNIX:
+        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            opened.settimeout(seconds)
+            opened.connect(endpoint.path)
+        except OSError:
+            opened.close()
+            raise
+    else:
+        opened = socket.create_connection((endpoint.host, endpoint.port), seconds)
+    try:
+        transport: Transport = (
+            PlainTransport(opened)
+            if context is None
+            else TlsTransport(opened, context, endpoint.host)
+        )
+        transport.begin()
+    except BaseException:
+        opened.close()
+        raise
+    return Link(transport, endpoint.store)
