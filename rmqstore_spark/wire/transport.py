@@ -162,8 +162,15 @@ class TlsTransport:
         self._tls = TlsStream(tls, SEND_SECONDS)
 
     def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
-        """Receive bytes; return 0 at the end. `whole` has no effect: a record is returned early."""
-        return self._encrypted.recv_into(target, seconds)
+        """Receive bytes; return 0 at the end."""
+        done = count = self._encrypted.recv_into(target, seconds)
+        while whole and count and done < len(target):
+            try:
+                count = self._encrypted.recv_into(target[done:], seconds)
+            except TimeoutError:
+                break
+            done += count
+        return done
 
     def recv_now(self, target: memoryview) -> int | None:
         """Receive bytes that have arrived; return None if there are none, and 0 at the end."""

@@ -248,9 +248,10 @@ class Receiver:
 
     def _check_pace(self) -> None:
         charge = self._charge
-        if charge is not None and charge.is_contended:
-            if is_too_slow(time.monotonic() - self._since, self._at):
-                raise OverBudgetError
+        if charge is None or not charge.is_contended:
+            return
+        if is_too_slow(time.monotonic() - self._since, self._at):
+            raise OverBudgetError
 
     def _receive_now(self) -> int:
         if self._body is not None and self._size - self._at > _STAGED:
