@@ -15,6 +15,7 @@ from rmqstore_spark.server.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import pieces_head
+from rmqstore_spark.wire.transport import FileSpan, Part
 
 __all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_answers"]
 
@@ -27,6 +28,7 @@ MOST_FILES: Final = 4096
 """Maximum files of one request."""
 
 _PIECE: Final = 2 << 20
+_LEAST_SPAN: Final = 64 << 10
 _ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 
@@ -49,9 +51,7 @@ def check_request(request: RangesRequest) -> None:
         raise ViewError(NOT_FOUND, f"No file reaches as far as offset {farthest}.")
 
 
-def range_answers(
-    view: StoreView, request: RangesRequest, budget: Budget
-) -> Iterator[list[bytes | memoryview]]:
+def range_answers(view: StoreView, request: RangesRequest, budget: Budget) -> Iterator[list[Part]]:
     """Read the ranges of a request; see `wire.protocol`.
 
     Args:
@@ -61,7 +61,8 @@ def range_answers(
             requested, and must not be held for longer.
 
     Yields:
-        The parts of an answer's body: the lengths of pieces, and their bytes.
+        The parts of an answer's body: the lengths of pieces, and their bytes, or where in a file
+        these are.
 
     Raises:
         OverBudgetError: answers to other clients used up the budget for too long.
@@ -75,6 +76,11 @@ def range_answers(
         for first, end in _batches(sizes):
             there = slice(first, end)
             size = int(sizes[there].sum())
+            if end - first == 1 and size >= _LEAST_SPAN:
+                span = reading.span(int(numbers[first]), int(starts[first]), size)
+                if span is not None:
+                    yield [pieces_head(np.array([size]), last[there]), span]
+                    continue
             with budget.use(size, _ROOM_SECONDS):
                 out = np.empty(size, np.uint8)
                 got = reading.read(numbers[there], starts[there], sizes[there], out)
@@ -130,6 +136,13 @@ class _Reading:
             got[there] = self._view.read(path, self._descriptor, starts[there], sizes[there], room)
             at += int(got[there].sum())
         return got
+
+    def span(self, number: int, start: int, size: int) -> FileSpan | None:
+        """Return a piece as a part of its file, to be sent from there; None if it must be read."""
+        path = self._open(number)
+        if not self._view.is_as_on_disk(path, self._descriptor, start, size):
+            return None
+        return FileSpan(self._descriptor, start, size)
 
     def _open(self, number: int) -> str:
         if number != self._number:

@@ -49,6 +49,7 @@ from rmqstore_spark.wire.failures import (
 )
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, STORE_FIELD, Code
+from rmqstore_spark.wire.transport import Part
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -357,7 +358,7 @@ class _Requests:
                 self._answer(call, *parts)
                 parts.clear()  # free it before the next answer waits for room
 
-    def _answer(self, call: Call, *parts: bytes | memoryview) -> None:
+    def _answer(self, call: Call, *parts: Part) -> None:
         call.connection.answer(*parts, seconds=self._idle_seconds, budget=self._sent)
 
 

@@ -229,6 +229,20 @@ class StoreView:
             _blank(out, offsets, there, end - start)
         return there
 
+    def is_as_on_disk(self, path: str, descriptor: int, offset: int, length: int) -> bool:
+        """Return whether a range can be sent from the file: readers may see all of its bytes.
+
+        False also if they are read in a way of its own, as when the page cache is spared.
+
+        Args:
+            path, descriptor: the file.
+            offset, length: the range.
+        """
+        if self._reads is not PLAIN or offset + length > os.fstat(descriptor).st_size:
+            return False
+        start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
+        return start is None or start + offset + length <= self._published_end()
+
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
         top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES

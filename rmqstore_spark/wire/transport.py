@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.tlsstream import TlsStream
 
-__all__ = ["PlainTransport", "TlsTransport", "Transport"]
+__all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "part_size"]
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
@@ -21,6 +22,28 @@ _HANDSHAKE_SECONDS: Final = 10.0
 SEND_SECONDS: Final = 0.5
 """How often a peer that takes nothing is looked at."""
 _TLS_PIECE: Final = 256 << 10
+
+
+class FileSpan(NamedTuple):
+    """A part of a file.
+
+    Attributes:
+        descriptor: the open file.
+        offset, length: bytes.
+    """
+
+    descriptor: int
+    offset: int
+    length: int
+
+
+Part = bytes | memoryview | FileSpan
+"""A part of what is sent."""
+
+
+def part_size(part: Part) -> int:
+    """Return the bytes of a part."""
+    return part.length if isinstance(part, FileSpan) else len(part)
 
 
 class PlainTransport:
@@ -78,28 +101,51 @@ class PlainTransport:
         except BlockingIOError:
             return None
 
-    def send(self, parts: Sequence[bytes | memoryview], check: Callable[[int], None]) -> None:
-        """Send all bytes of some buffers. Only one thread may call this at a time.
+    def send(self, parts: Sequence[Part], check: Callable[[int], None]) -> None:
+        """Send all bytes of some parts. Only one thread may call this at a time.
 
         Args:
-            parts: the buffers.
+            parts: the parts.
             check: called with the number of bytes that the peer has accepted, whenever it takes no
                 more for SEND_SECONDS; what it raises ends the sending.
 
         Raises:
-            OSError: the connection broke.
+            OSError: the connection broke, or a file was cut.
         """
         sent = 0
-        for at in range(0, len(parts), _MOST_PARTS):
-            left = [memoryview(part) for part in parts[at : at + _MOST_PARTS]]
-            while left:
-                try:
-                    count = self._socket.sendmsg(left)
-                except BlockingIOError:
-                    check(sent)
-                    continue
-                sent += count
-                _drop(left, count)
+        buffers: list[memoryview] = []
+        for part in parts:
+            if isinstance(part, FileSpan):
+                sent = self._send_file(part, self._send_buffers(buffers, sent, check), check)
+                buffers = []
+            else:
+                buffers.append(memoryview(part))
+        self._send_buffers(buffers, sent, check)
+
+    def _send_buffers(self, left: list[memoryview], sent: int, check: Callable[[int], None]) -> int:
+        while left:
+            try:
+                count = self._socket.sendmsg(left[:_MOST_PARTS])
+            except BlockingIOError:
+                check(sent)
+                continue
+            sent += count
+            _drop(left, count)
+        return sent
+
+    def _send_file(self, span: FileSpan, sent: int, check: Callable[[int], None]) -> int:
+        at, end = span.offset, span.offset + span.length
+        while at < end:
+            try:
+                count = os.sendfile(self._socket.fileno(), span.descriptor, at, end - at)
+            except BlockingIOError:
+                check(sent)
+                continue
+            if not count:
+                raise _cut()
+            at += count
+            sent += count
+        return sent
 
     def stop_reading(self) -> None:
         """Make a thread that waits for bytes see the end; what it sends still arrives."""
@@ -179,13 +225,14 @@ class TlsTransport:
         except TimeoutError:
             return None
 
-    def send(self, parts: Sequence[bytes | memoryview], check: Callable[[int], None]) -> None:
-        """Send all bytes of some buffers. Only one thread may call this at a time."""
-        small = b"".join(part for part in parts if len(part) < _TLS_PIECE)
-        if sum(map(len, parts)) == len(small):
-            parts = [small]
+    def send(self, parts: Sequence[Part], check: Callable[[int], None]) -> None:
+        """Send all bytes of some parts. Only one thread may call this at a time."""
+        buffers = [_read(part) if isinstance(part, FileSpan) else part for part in parts]
+        small = b"".join(part for part in buffers if len(part) < _TLS_PIECE)
+        if sum(map(len, buffers)) == len(small):
+            buffers = [small]
         tls, sent = self._encrypted, 0
-        for part in parts:
+        for part in buffers:
             left = memoryview(part)
             while left:
                 try:
@@ -260,6 +307,17 @@ def _identity(connection: ssl.SSLSocket) -> str:
                 return f"CN:{value}"
     encoded = connection.getpeercert(binary_form=True)
     return hashlib.sha256(encoded).hexdigest() if encoded else ""
+
+
+def _cut() -> OSError:
+    return OSError("a file was cut while it was sent")
+
+
+def _read(span: FileSpan) -> bytes:
+    data = os.pread(span.descriptor, span.length, span.offset)
+    if len(data) < span.length:
+        raise _cut()
+    return data
 
 
 def _drop(parts: list[memoryview], count: int) -> None:

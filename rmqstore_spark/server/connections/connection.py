@@ -15,7 +15,7 @@ from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.connections.receiver import EndedError, Receiver, Request, is_too_slow
 from rmqstore_spark.wire.protocol import STATUS_FIELD
-from rmqstore_spark.wire.transport import Transport
+from rmqstore_spark.wire.transport import Part, Transport, part_size
 
 __all__ = ["ClientConnection", "Requests"]
 
@@ -159,7 +159,7 @@ class ClientConnection:
 
     def answer(
         self,
-        *parts: bytes | memoryview,
+        *parts: Part,
         seconds: float,
         opaque: int | None = None,
         budget: Budget | None = None,
@@ -190,11 +190,11 @@ class ClientConnection:
     def _send(
         self,
         command: Command,
-        parts: tuple[bytes | memoryview, ...],
+        parts: tuple[Part, ...],
         seconds: float,
         budget: Budget | None,
     ) -> None:
-        head = frame_head(command, sum(map(len, parts)), _MOST_FRAME)
+        head = frame_head(command, sum(map(part_size, parts)), _MOST_FRAME)
         begun = time.monotonic()
         try:
             self.transport.send((head, *parts), self._waiting(begun, seconds, budget))
