@@ -16,7 +16,7 @@ from benchmarks.clients.figures import client_figures
 from benchmarks.decode import column_figures, decode_figures, plan_figures, tag_figures
 from benchmarks.delays import delay_figures
 from benchmarks.expiry import expiry_figures
-from benchmarks.figures import Figure, print_table, write_results
+from benchmarks.figures import Figure, print_table
 from benchmarks.first_write import first_write_figures
 from benchmarks.idle import idle_figures
 from benchmarks.namesrv import namesrv_figures
@@ -24,6 +24,7 @@ from benchmarks.planning import planning_figures
 from benchmarks.protocols.figures import protocol_figures
 from benchmarks.recovery import recovery_figures, service_memory
 from benchmarks.replication import replication_figures
+from benchmarks.results import write_results
 from benchmarks.service import service_figures
 from benchmarks.sidecar import sidecar_figures
 from benchmarks.sink import sink_figures
@@ -42,7 +43,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="measure this, of: ")
     parser.add_argument("--full", action="store_true", help=f"a partition of {_LONG} GB")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write benchmarks/RESULTS.md, its figures and plots"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="of the stores")
     measured: dict[str, Callable[[Stores], Iterator[Figure]]] = {
         "decode": decode_figures,

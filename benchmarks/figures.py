@@ -1,10 +1,9 @@
-"""What was measured, as a table: on the terminal, and in RESULTS.md."""
+"""What was measured, as a table on the terminal, and on which machine."""
 
 from __future__ import annotations
 
 import os
 import platform
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -16,32 +15,9 @@ from rich.table import Table
 
 import rmqstore_spark
 
-__all__ = ["Figure", "met", "print_table", "ratio_cells", "spread", "write_results"]
-
-RESULTS: Final = Path(__file__).with_name("RESULTS.md")
+__all__ = ["Figure", "machine", "met", "print_table", "ratio_cells", "spread"]
 
 _HEADINGS: Final = ("figure", "value", "against", "value", "ratio", "aim", "met")
-
-_ABOUT: Final = """\
-# Results
-
-`make bench` creates stores, measures everything below on them, and prints the results.
-`make bench BENCH_ARGS="--full --write"` also writes this page. `--full` adds the partition of 20
-GB, which needs 21 GB of disk during the run. Every ratio compares two things measured in the same
-run, except the ratios against RocketMQ. Those use `getMessage` and decode of RocketMQ 4.9.8,
-measured on a similar machine with 2 cores, and give a range: the lowest and the highest messages
-a second seen. The ratio is given against both ends. The aim counts as met if it is met against
-the higher end. The sections on Java clients and on Spark with RocketMQ's own broker run RocketMQ
-itself: they need the folder of a release in `ROCKETMQ_HOME`, and both sides take turns there.
-Without it, RocketMQ's C++ client sends to the store process, and is compared with what it reached
-with RocketMQ's broker on a similar machine.
-
-Decode runs in one thread of one process, without Spark, from the page cache. Each figure is the
-median of several passes over a store. "preadv" is the cost of reading the same bytes without
-processing them: no decoder can be faster.
-"""
-
-_REASONS_HEADING: Final = "Where an aim is missed, and why"
 
 
 @dataclass(frozen=True)
@@ -120,35 +96,13 @@ def print_table(figures: Sequence[Figure]) -> None:
     Console(width=None if os.isatty(1) else 160).print(table)
 
 
-def write_results(figures: Sequence[Figure]) -> None:
-    """Write RESULTS.md; sections of it that were not measured this time stay as they are."""
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.is_file() else ""
-    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, re.MULTILINE))
-    reasons = sections.pop(_REASONS_HEADING, "")
-    for figure in figures:
-        sections.pop(figure.section, None)
-    for section in dict.fromkeys(figure.section for figure in figures):
-        measured = [figure for figure in figures if figure.section == section]
-        rows = [f"| {' | '.join(figure.cells)} |" for figure in measured]
-        notes = [f"- {figure.name}: {figure.note}" for figure in measured if figure.note]
-        sections[section] = "\n".join(
-            [
-                f"| {' | '.join(_HEADINGS)} |", "|---|---:|---|---:|---:|---:|---|", *rows, "",
-                *notes, *([""] if notes else []), _machine(), "",
-            ]
-        )  # fmt: skip
-    sections[_REASONS_HEADING] = reasons  # written by hand, and last
-    body = "".join(f"\n## {name}\n\n{part.strip()}\n" for name, part in sections.items())
-    RESULTS.write_text(_ABOUT + body, encoding="utf-8")
-
-
 def _kernel(release: str) -> str:
     """The first two numbers of a kernel's release; what follows is whose build it is."""
     return ".".join(release.split(".")[:2])
 
 
-def _machine() -> str:
-    """When, and on what."""
+def machine() -> str:
+    """Return when, and on what, as `2026-11-25; 2 x AMD EPYC, 24 GiB; Linux ...`."""
     import pyarrow as pa
     import pyspark
 
@@ -162,5 +116,5 @@ def _machine() -> str:
         f"{datetime.now(timezone.utc):%Y-%m-%d}; {os.cpu_count()} x {model}, {memory:.0f} GiB; "
         f"{platform.system()} {_kernel(platform.release())}, Python {platform.python_version()}, "
         f"pyarrow {pa.__version__}, pyspark {pyspark.__version__}, "
-        f"rmqstore-spark {rmqstore_spark.__version__}."
+        f"rmqstore-spark {rmqstore_spark.__version__}"
     )

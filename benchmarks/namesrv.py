@@ -41,10 +41,10 @@ def namesrv_figures(_: Stores) -> Iterator[Figure]:
     )
 
 
-def _figure(what: str, seconds: float, aim: float, note: str) -> Figure:
+def _figure(what: str, seconds: float, aim: float, which: str) -> Figure:
     return Figure(
-        "Name server", what, f"{seconds * 1e3:.2f} ms", aim=f"under {aim * 1e3:g} ms",
-        met="yes" if seconds < aim else "no", note=f"{note}; with the client's own time",
+        "Name server", f"{what}: {which}", f"{seconds * 1e3:.2f} ms", aim=f"under {aim * 1e3:g} ms",
+        met="yes" if seconds < aim else "no", note="with the client's own time",
     )  # fmt: skip
 
 
