@@ -20,7 +20,7 @@ The folders, from the bytes up (`docs/architecture.md`):
     broker      a store process as a broker: producers and consumers of RocketMQ
     wire        the protocol between store process and clients
     client      calls a store process, name servers and brokers
-    server      the store process: Arrow Flight
+    server      the store process: what Spark and the command ask
     namesrv     the name server
     cli         the `rmqstore` command
     datasource  `format("rmqstore")`

@@ -100,7 +100,7 @@ async def _ask(client: RemotingClient, request: Command, calls: Calls) -> None:
 
 
 def put_calls(endpoint: str, seconds: float) -> Calls:
-    """Put blocks of one message of 100 bytes through one stream of Flight.
+    """Put blocks of one message of 100 bytes through one stream.
 
     Args:
         endpoint: of the store process.

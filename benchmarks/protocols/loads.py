@@ -42,7 +42,7 @@ class Load:
     """A process that keeps a store process busy in a `with` block.
 
     Args:
-        name: how: PUTS of blocks through Flight, SCANS of the whole log through Flight, one after
+        name: how: PUTS of blocks through the endpoint, SCANS of the whole log through it, one after
             the other, or single SENDS over remoting.
         address: the store process's endpoint, or its broker's address.
 

@@ -1,6 +1,6 @@
 """Tells the name servers which topics the broker has: from time to time, and when they change.
 
-The registration also names the Arrow Flight endpoint, in the list of filter servers. RocketMQ's
+The registration also names the store process's endpoint, in the list of filter servers. RocketMQ's
 name servers keep that list by the broker's address, and put it into routes. Nothing else of 4.9
 fills it, and its clients read it only for subscriptions in class filter mode, which its brokers do
 not serve. So Spark finds the endpoint in a route, from any name server.
@@ -40,7 +40,7 @@ class Registering:
         config: says with whom, and under which name.
         catalog: the topics.
         ha_address: where slaves connect.
-        endpoint: where Arrow Flight is served to other machines, as text; "" if it is not.
+        endpoint: where Spark's clients of other machines are served, as text; "" if it is not.
         identity: with which it talks to them.
     """
 

@@ -40,7 +40,7 @@ class BrokerRunner:
     Args:
         store: the store; it is not closed here.
         ha_address: where slaves connect, as `host:port`; "" if none are taken.
-        endpoint: where Arrow Flight is served to other machines; "" if it is not.
+        endpoint: where Spark's clients of other machines are served; "" if it is not.
 
     Attributes:
         address: where clients connect, as `host:port`.
@@ -153,7 +153,7 @@ class BrokerRunner:
         if has_accounts and not (config.token_path or config.tls_trust_cert_path):
             _log.warning(
                 "Accounts (aclEnable) guard RocketMQ's protocol only: anyone who reaches the "
-                "endpoint for Arrow Flight can read and write all topics. Set tokenPath."
+                "endpoint for Spark can read and write all topics. Set tokenPath."
             )
         if ipaddress.ip_address(host).is_loopback:
             return

@@ -1,6 +1,6 @@
 """Counts what producers send and consumers get, over the last minute, hour and day.
 
-The counts begin with the process. Batches of Spark, and what clients over Arrow Flight put, are
+The counts begin with the process. Batches of Spark, and what clients of the endpoint put, are
 not in them: they are of what the broker's own clients do.
 
 Upstream: BrokerStatsManager, StatsItemSet, StatsItem.

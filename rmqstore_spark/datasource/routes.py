@@ -1,6 +1,6 @@
 """Find the stores of a query through name servers.
 
-A store process announces its Arrow Flight endpoint in its registration (`broker.registering`), and
+A store process announces its endpoint in its registration (`broker.registering`), and
 is then read as with option `endpoint`. From any other broker, messages are pulled.
 """
 
@@ -68,7 +68,7 @@ def _of_topics(topics: tuple[str, ...], servers: NameServers) -> dict[str, Broke
 def _of_all(options: Options, servers: NameServers) -> dict[str, BrokerPlace]:
     """Return all brokers by name: topics that the query matches can come to any of them.
 
-    Only routes tell where a store process serves Arrow Flight. Any topic of a broker does. Those
+    Only routes tell where a store process serves Spark. Any topic of a broker does. Those
     of RocketMQ have one of their own name; a broker without any topic is a store process.
     """
     names = [place.name for place in servers.brokers()]

@@ -4,7 +4,7 @@ Frames of up to SMALL bytes pass without asking. A larger one is read when there
 it, and until then its bytes stay with the other end. Frames of similar sizes share their room, so
 that one of 100 KiB does not wait for many of 4 MiB. Room is given back when a request is finished.
 
-`server.budget` does the same for Arrow Flight, whose connections have threads of their own.
+`server.budget` does the same for Spark's clients, whose connections have threads of their own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ process      runs `rmqstore serve` from start to shutdown
 stores/      what is served: a store that is written here, or stores of other processes
 priority     gives the process the I/O priority idle
 auth         checks where the process may listen, and who may call
-flight/      speaks Arrow Flight over HTTP/2
+connections/ receives requests, each connection with a thread of its own
 server       routes each call to its handler
 calls        limits the number of calls in progress
 budget, memory    limit the memory that all clients together can use

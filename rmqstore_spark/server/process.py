@@ -64,7 +64,7 @@ def serve(
 
     Args:
         config: the store's configuration.
-        ready_file: JSON with `endpoint` (null without a port and a socket of Arrow Flight),
+        ready_file: JSON with `endpoint` (null without a port and a socket for Spark),
             `endpoints`, `store` (its path), `stores` (the path by name), `pid`, `metrics`, `slaves`
             and `broker` (where to scrape, and where slaves and RocketMQ's clients connect, as
             `host:port`; null without), written once the store is served, and removed at the end.

@@ -5,6 +5,6 @@
 ending     ends transactions as their producers ask
 checking   asks producers for the outcome of transactions that wait for too long
 
-Both stand on the store's own transactions (`engine.transactions`), as the Flight clients do. So a
-transaction ends once, over whichever protocol it is asked for. Used by `service`.
+Both stand on the store's own transactions (`engine.transactions`), as clients of the endpoint do.
+So a transaction ends once, whoever asks for it. Used by `service`.
 """

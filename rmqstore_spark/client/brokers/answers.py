@@ -63,7 +63,7 @@ class BrokerPlace(NamedTuple):
     Attributes:
         name: the broker name.
         addresses: `host:port` by brokerId, ascending; 0 is the master.
-        endpoints: where those that are store processes serve Arrow Flight, by address.
+        endpoints: where those that are store processes serve Spark, by address.
     """
 
     name: str
@@ -77,7 +77,7 @@ class WritePlace(NamedTuple):
     Attributes:
         name: the broker name.
         address: of its master, `host:port`.
-        endpoint: where the master serves Arrow Flight, if it is a store process; "" otherwise.
+        endpoint: where the master serves Spark, if it is a store process; "" otherwise.
         queues: it takes messages in queues 0 to `queues - 1`.
     """
 

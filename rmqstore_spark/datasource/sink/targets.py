@@ -1,6 +1,6 @@
 """Find where a write goes through name servers, when it is planned.
 
-If each of the brokers is a store process that announces its Arrow Flight endpoint, the write goes
+If each of the brokers is a store process that announces its endpoint, the write goes
 there, as with option `endpoint`. Otherwise messages are sent over RocketMQ's protocol.
 """
 

@@ -123,7 +123,7 @@ class Deviation:
 DEVIATIONS: Final = {
     "brokerPermission": Deviation(
         ("0", "4"),
-        "only RocketMQ's clients are refused; Spark and clients over Arrow Flight still write. "
+        "only RocketMQ's clients are refused; Spark and clients of the endpoint still write. "
         "`brokerRole=SLAVE` refuses all messages",
     ),
     "enableConsumeQueueExt": Deviation(

@@ -212,7 +212,7 @@ class NetworkKeys:
         group=_SERVICE, own=True,
     )  # fmt: skip
     flight_socket: str = text(
-        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
+        "", "Unix socket, besides the port or, with `flightPort=-1`, instead of "
         "it; only its owner may access its folder.", group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     token_path: str = text(

@@ -186,8 +186,8 @@ class WriterService(StoreService):
             )
         if config.acl_enable:
             _log.warning(
-                "aclEnable is true, but accounts guard listenPort alone, which is not set. Arrow "
-                "Flight has tokenPath and certificates."
+                "aclEnable is true, but accounts guard listenPort alone, which is not set. The "
+                "endpoint has tokenPath and certificates."
             )
 
     def stats(self) -> Mapping[str, Any]:
