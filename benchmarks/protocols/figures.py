@@ -1,4 +1,4 @@
-"""Sends and pulls of RocketMQ's clients beside blocks at full speed, and puts of blocks beside those."""
+"""RocketMQ's clients beside blocks at full speed, and puts of blocks beside RocketMQ's clients."""
 
 from __future__ import annotations
 

@@ -6,5 +6,5 @@ ending     ends transactions as their producers ask
 checking   asks producers for the outcome of transactions that wait for too long
 
 Both stand on the store's own transactions (`engine.transactions`), as clients of the endpoint do.
-So a transaction ends once, whoever asks for it. Used by `service`.
+So a transaction ends once, from wherever it is asked for. Used by `service`.
 """

@@ -88,11 +88,11 @@ class ClientConnection:
             while (request := self._next()) is not None:
                 self.has_call = True
                 try:
-                    goes_on = self._requests.handle(self, request)
+                    continues = self._requests.handle(self, request)
                 finally:
                     request.release()
                     self.has_call = False
-                if not goes_on:
+                if not continues:
                     self.part(_END_SECONDS if self.is_trusted else _REFUSED_SECONDS)
                     break
         except FrameError as error:
