@@ -7,7 +7,7 @@ hosts, msgid   addresses as bytes, and the message ids that contain them
 record/        decodes and encodes the records of a CommitLog
 compression    compresses and decompresses bodies
 packed         checks compressed bodies in a block
-consumequeue, consumequeue_ext    decode and encode queue entries and their extension units
+queues/        the formats of queues: their entries, and extension units
 index/         reads and builds IndexFiles
 checkpoint, flush_mark, dledger, fastjson   decode the other files of a store
 delays         the levels of delayed messages

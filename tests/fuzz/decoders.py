@@ -39,13 +39,6 @@ from rmqstore_spark.ha.frames import FrameDecoder
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import decompress
-from rmqstore_spark.layout.consumequeue import (
-    decode_entries,
-    live_mask,
-    split_entries,
-    written_mask,
-)
-from rmqstore_spark.layout.consumequeue_ext import decode_unit, decode_units
 from rmqstore_spark.layout.dledger import (
     decode_entry_headers,
     decode_index_unit,
@@ -63,6 +56,8 @@ from rmqstore_spark.layout.index.format import (
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
@@ -158,9 +153,9 @@ def dledger_checkpoint(data: bytes) -> Any:
 
 def queue(data: bytes) -> Any:
     """A ConsumeQueue."""
-    entries = decode_entries(data)
-    columns, live = split_entries(data[: len(data) // 20 * 20])
-    masks = written_mask(entries), live_mask(entries)
+    entries = CONSUME_QUEUE.decode(data)
+    columns, live = CONSUME_QUEUE.split(data[: len(data) // 20 * 20])
+    masks = CONSUME_QUEUE.is_written(entries), CONSUME_QUEUE.is_message(entries)
     return entries.tobytes(), vars(columns), live, masks
 
 

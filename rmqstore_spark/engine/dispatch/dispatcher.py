@@ -27,7 +27,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
+from rmqstore_spark.layout.record.block import Block, index_hashes
 from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["Appended", "DispatchJob", "Dispatcher"]
@@ -105,7 +105,7 @@ class Appended:
 
     def to_queues(self, queues: ConsumeQueues) -> None:
         """Write the records' entries."""
-        entries, bounds = queue_entries(self.block, self.physical_offset)
+        entries, bounds = queues.format.of_block(self.block, self.physical_offset)
         first = self._first_offsets(len(bounds) - 1)
         for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
             if begin < end:

@@ -231,7 +231,8 @@ def _queue(
 ) -> Queue:
     """Open a queue that ends before the records at or past a physical offset."""
     segments = directory.queue(topic, queue_id)
-    return Queue(log, topic, queue_id, segments, None, lambda _: (end, killed))
+    cut = end, killed
+    return Queue(directory.queue_format, log, topic, queue_id, segments, None, lambda _: cut)
 
 
 def _last_entries(

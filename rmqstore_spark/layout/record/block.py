@@ -22,7 +22,6 @@ from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
 from rmqstore_spark.layout.spans import I4, I8, U1
@@ -36,7 +35,6 @@ __all__ = [
     "check_block",
     "index_hashes",
     "number_rows",
-    "queue_entries",
     "read_block",
     "stamp_records",
 ]
@@ -269,26 +267,6 @@ def stamp_records(
     kernel.active.stamp_records(
         data, starts, queue_offset, physical_offset, store_timestamp, store_host
     )
-
-
-def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
-    """Return the ConsumeQueue entries of a block's records.
-
-    Args:
-        block: n records.
-        physical_offset: n.
-
-    Returns:
-        One entry (`consumequeue.ENTRY_DTYPE`) per queued record, grouped by route, in the order of
-        the rows; and where each route's entries begin, followed by the total.
-    """
-    queued = block.queued.view(np.uint8)
-    entries = np.empty(ENTRY_SIZE * int(np.count_nonzero(queued)), np.uint8)
-    bounds = np.empty(len(block.routes) + 1, np.int64)
-    kernel.active.queue_entries(
-        block.route_of, queued, physical_offset, block.sizes, block.tags_code, entries, bounds
-    )
-    return entries.view(ENTRY_DTYPE), bounds
 
 
 def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:

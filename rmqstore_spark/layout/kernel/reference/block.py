@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.kernel.reference.digest import U8, digest
+from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
@@ -336,19 +337,19 @@ def queue_entries(
     """Build the ConsumeQueue entries of n rows, grouped by queue.
 
     Args:
-        entries: 20 bytes for each queued row, out.
+        entries: an entry for each queued row, out.
         bounds: one more than there are queues, out: the entries of queue r are bounds[r] to
             bounds[r + 1] - 1.
     """
     _require_routes(route_of, len(bounds) - 1)
     rows = np.flatnonzero(queued)
-    if len(entries) != 20 * len(rows):
+    if len(entries) != ENTRY_DTYPE.itemsize * len(rows):
         raise ValueError("an output array is too small")
     order, bounds[:] = _by_route(route_of[rows], len(bounds) - 1)
     rows = rows[order]
-    table = entries.view([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-    table["offset"], table["size"] = physical_offset[rows], sizes[rows]
-    table["code"] = tags_code[rows]
+    table = entries.view(ENTRY_DTYPE)
+    table["physicalOffset"], table["size"] = physical_offset[rows], sizes[rows]
+    table["tagsCode"] = tags_code[rows]
 
 
 def index_hashes(

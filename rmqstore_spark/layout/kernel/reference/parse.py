@@ -16,6 +16,7 @@ __all__ = [
     "BAD_MAGIC",
     "BAD_RECORD_CRC",
     "MAGIC",
+    "MAX_RECORD",
     "MIN_RECORD",
     "OK",
     "SHORT",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 MAGIC = {0xDAA320A7: 1, 0xDAA320AB: 2}  # -> bytes of the topic's length
-MIN_RECORD = 91
+MIN_RECORD, MAX_RECORD = 91, 1 << 24
 
 OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
 
