@@ -13,7 +13,7 @@ _MOST: Final = 1000
 class Told:
     """What this process last said of each file. Threads may share it.
 
-    Of more than 1,000 files nothing is said.
+    It remembers 1,000 files, and keeps silent on those beyond.
     """
 
     def __init__(self) -> None:
