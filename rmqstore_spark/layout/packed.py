@@ -22,6 +22,7 @@ from rmqstore_spark.layout.kernel.reference.parse import field_at
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I4, Spans
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
 
@@ -31,7 +32,6 @@ MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
 _HEAD: Final = 4
 _LZ4_MAGIC: Final = 0x04224D18
 _ZSTD_MAGIC: Final = 0x28B52FFD
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
 
 def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
@@ -88,4 +88,4 @@ def check_bodies(block: Block) -> None:
                 f"{MAX_BLOCK_UNPACKED} bytes: send fewer messages at a time"
             )
         if cause:
-            raise BlockError(row, int(starts[number]), _ILLEGAL, cause)
+            raise BlockError(row, int(starts[number]), PutStatus.MESSAGE_ILLEGAL, cause)

@@ -25,6 +25,7 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Appender", "Stored"]
 
@@ -87,7 +88,7 @@ class Appender:
             try:
                 placement = self.log.place(block.sizes, block.unit_ends)
             except TooLargeError as error:
-                raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
+                raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
             self.reserve_until(placement.end)
             next_offsets = self.next_offsets(block.routes)
             queue_offset = number_rows(block.route_of, block.queued, next_offsets)
@@ -135,7 +136,7 @@ class Appender:
             raise RefusedError(
                 "The log has been busy for longer than osPageCacheBusyTimeOutMills "
                 f"({self._busy_timeout * 1000:.0f} ms). Try again.",
-                "OS_PAGECACHE_BUSY",
+                PutStatus.OS_PAGECACHE_BUSY,
             )
         try:
             self._held_since = time.monotonic()
@@ -156,11 +157,11 @@ class Appender:
         except StoreWriteError as error:
             if self.log.failure is not None:
                 self._health.fail(error)
-                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE) from error
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be created: {error} The store "
                 "accepts messages again once it can.",
-                "CREATE_MAPEDFILE_FAILED",
+                PutStatus.CREATE_MAPEDFILE_FAILED,
             ) from error
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
@@ -204,7 +205,7 @@ class Appender:
             self._dispatcher.submit(job)
         except StoreWriteError as error:
             self._health.fail(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
+            raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=True) from error
 
     def published(self, timestamp: int) -> None:
         """Register the storeTimestamp of records that belong to the log now."""
@@ -248,12 +249,14 @@ class Appender:
             has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
             if has_failed:
                 self._health.fail(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=has_failed) from error
+            raise RefusedError(
+                str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed
+            ) from error
 
     def _require_open(self) -> None:
         if self._health.is_closed:
             text = "The store is closing. Try again when it is open."
-            raise RefusedError(text, "SERVICE_NOT_AVAILABLE")
+            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
         self._require_room()
 
     def _require_room(self) -> None:
@@ -262,5 +265,5 @@ class Appender:
             raise RefusedError(
                 f"There is no space for queues and index: {stalled} The store accepts messages "
                 "again once there is.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )

@@ -38,6 +38,7 @@ from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Delivery"]
 
@@ -277,7 +278,7 @@ class Delivery:
         except RefusedError as error:
             if error.is_open or self._health.is_closed:
                 self._is_certain = False  # the next opening finds it in the log
-            if error.status != "MESSAGE_ILLEGAL":
+            if error.status != PutStatus.MESSAGE_ILLEGAL:
                 raise
             return self._is_alone(copies, level, count, error)
         reach("delay.after_append")

@@ -1,7 +1,7 @@
 """What a format of queues is: entries of one size, each of which names a record of the log.
 
-See docs/format.md, "A ConsumeQueue entry". `consumequeue` is the one format there is. Whoever reads
-or writes a queue asks its `QueueFormat` for sizes and columns, a whole batch at a time.
+See docs/format.md, "A ConsumeQueue entry". `consumequeue` is the one format there is. What
+reads or writes a queue asks its `QueueFormat` for sizes and columns, a whole batch at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether there is an entry, be it a filler; if not, its bytes were never written."""
+        """Whether it was ever written, as a message or as a filler."""
         return self.physical_offset >= 0 and self.size > 0
 
     @property

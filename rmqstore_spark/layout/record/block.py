@@ -25,6 +25,7 @@ from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
 from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = [
     "MAX_ROWS",
@@ -53,8 +54,6 @@ _MOST_KEYS: Final = 1 << 15
 _SEED: Final = secrets.randbits(63)
 """Random, so that nobody can craft names that all collide in the kernel's hash table."""
 
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
-_EXCEEDED: Final = "PROPERTIES_SIZE_EXCEEDED"
 _CAUSES: Final = {
     status_of.SHORT: "its size is too small, or extends past the end of the block",
     status_of.BAD_MAGIC: "it does not begin like a record (unknown magic code)",
@@ -171,7 +170,9 @@ def _split(
     data: U1, rules: int, max_body: int, store_host_v6: int, allowed_sys_flag: int, max_rows: int
 ) -> Block:
     if data.nbytes > _MOST_BYTES:
-        raise BlockError(0, 0, _ILLEGAL, f"a block of {data.nbytes} bytes is too large")
+        raise BlockError(
+            0, 0, PutStatus.MESSAGE_ILLEGAL, f"a block of {data.nbytes} bytes is too large"
+        )
     room = min(max_rows, len(data) // _MIN_RECORD + 1)
     starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
@@ -185,8 +186,8 @@ def _split(
     if status != status_of.OK:
         if status == status_of.BAD_LENGTHS and _properties_exceed(data[at:]):
             limit = f"its properties have more than {MAX_PROPERTIES_LENGTH} bytes"
-            raise BlockError(n, at, _EXCEEDED, limit)
-        raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
+            raise BlockError(n, at, PutStatus.PROPERTIES_SIZE_EXCEEDED, limit)
+        raise BlockError(n, at, PutStatus.MESSAGE_ILLEGAL, _CAUSES[status])
     routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
     return Block(
