@@ -15,13 +15,9 @@ import numpy.typing as npt
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import SegmentExpiredError
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    decode_records,
-)
+from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["QueueReader", "Reading"]

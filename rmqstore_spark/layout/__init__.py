@@ -1,6 +1,7 @@
 """The on-disk format, both ways: bytes to NumPy and Arrow, and back. It opens no files.
 
 constants      magic codes, bits of sysFlag, names of properties and topics
+fields         where the fields of a record lie
 buffers        views of bytes
 spans          ranges of a buffer, and Arrow arrays built from them
 hosts, msgid   addresses as bytes, and the message ids that contain them

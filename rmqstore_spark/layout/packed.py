@@ -18,6 +18,7 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
+from rmqstore_spark.layout.fields import SYS_FLAG_AT
 from rmqstore_spark.layout.kernel.reference.parse import field_at
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.format import decode_records
@@ -62,7 +63,7 @@ def check_bodies(block: Block) -> None:
         BlockError: a body is not compressed as its sysFlag says, is damaged, or decompresses to
             more than `MAX_UNPACKED` bytes; or all of them exceed `MAX_BLOCK_UNPACKED`.
     """
-    flags = field_at(block.data, block.starts + 36, 4, ">i4").astype(np.int32)
+    flags = field_at(block.data, block.starts + SYS_FLAG_AT, 4, ">i4").astype(np.int32)
     rows = np.flatnonzero(flags & COMPRESSED_FLAG)
     starts, flags = block.starts[rows], flags[rows]
     bodies = decode_records(block.data, starts, block.sizes[rows]).body

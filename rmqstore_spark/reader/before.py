@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE, MAX_RECORD_SIZE
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.reader.queue import Queue, read_entry_bytes
 
 if TYPE_CHECKING:
@@ -92,7 +92,10 @@ def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str
     numbers = np.flatnonzero(covered).tolist()
     heads = _read(
         log,
-        [(places[n][0], places[n][1] if places[n][1] <= _WHOLE else HEAD_SIZE) for n in numbers],
+        [
+            (places[n][0], places[n][1] if places[n][1] <= _WHOLE else LONGEST_HEAD_SIZE)
+            for n in numbers
+        ],
     )
     ends = [body_end(head, places[n][1]) for n, head in zip(numbers, heads, strict=True)]
     left = [

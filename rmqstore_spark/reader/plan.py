@@ -10,7 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keys.search import index_pieces
 from rmqstore_spark.reader.queue import read_entry_bytes
 from rmqstore_spark.reader.rows.splits import (

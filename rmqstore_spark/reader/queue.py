@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.log.segments import Segments, read_ranges
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 

@@ -27,14 +27,9 @@ from rmqstore_spark.layout.constants import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    check_crcs,
-    decode_records,
-)
+from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.reader.groups import group_offset

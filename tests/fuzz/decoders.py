@@ -46,6 +46,7 @@ from rmqstore_spark.layout.dledger import (
     parse_committed_index,
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
+from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
@@ -60,7 +61,7 @@ from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
@@ -209,7 +210,7 @@ def checkpoint(data: bytes) -> Any:
 
 def marked(data: bytes) -> Any:
     """The record that a queue's entry states, as a stream's position takes note of it."""
-    end = body_end(data[:HEAD_SIZE], len(data))
+    end = body_end(data[:LONGEST_HEAD_SIZE], len(data))
     return end, fingerprint(data, b"" if end is None else data[end:], len(data))
 
 

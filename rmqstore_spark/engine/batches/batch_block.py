@@ -37,7 +37,6 @@ from rmqstore_spark.layout.spans import I4, I8, U1
 
 __all__ = ["BatchBlock", "Source", "Stamp"]
 
-_MAGIC: Final = slice(4, 8)
 _OPEN_FILES: Final = 64
 
 

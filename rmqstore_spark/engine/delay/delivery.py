@@ -35,9 +35,9 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
 )
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.status import PutStatus
 
 __all__ = ["Delivery"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -30,13 +30,11 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
+from rmqstore_spark.layout.fields import MAGIC_AT, MAGIC_PLACE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I8, U1
 
 __all__ = ["CommitLogWriter", "SegmentHolder"]
-
-_MAGIC_AT: Final = 4
-_MAGIC_SIZE: Final = 4
 
 
 class SegmentHolder(Protocol):
@@ -184,7 +182,7 @@ class CommitLogWriter:
         if at == self.max_offset:
             self._hidden_at = at
             data = data.copy()
-            magic = data[_MAGIC_AT:][:_MAGIC_SIZE]
+            magic = data[MAGIC_PLACE]
             self._hidden_magic = magic.tobytes()
             magic[:] = 0
         self._copy(data, at)
@@ -242,7 +240,7 @@ class CommitLogWriter:
             StoreWriteError: the write failed: `erase` the portion.
         """
         self._hidden_at = int(placement.physical[0])
-        magic = data[start + _MAGIC_AT :][:_MAGIC_SIZE]
+        magic = data[start:][MAGIC_PLACE]
         self._hidden_magic = magic.tobytes()
         magic[:] = 0
         if placement.begin in placement.blanks:
@@ -279,7 +277,7 @@ class CommitLogWriter:
             StoreWriteError: the write failed. It is unknown whether the block is visible after a
                 crash.
         """
-        self._segments.write(self._hidden_at + _MAGIC_AT, [self._hidden_magic])
+        self._segments.write(self._hidden_at + MAGIC_AT, [self._hidden_magic])
         self._advance(end)
 
     def erase(self, placement: Placement) -> None:

@@ -20,10 +20,11 @@ from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpired
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.holes import solid_end
 from rmqstore_spark.files.log.log_folders import MAX_OFFSET, segment_start
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 

@@ -24,10 +24,11 @@ from rmqstore_spark.layout.constants import (
     SCHEDULE_TOPIC,
     is_safe_folder_name,
 )
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records
+from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog

@@ -10,7 +10,8 @@ from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, SegmentExpiredError
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.reader.transactions import Transaction, transactions_of
 from rmqstore_spark.status import PutStatus

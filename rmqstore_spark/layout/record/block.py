@@ -21,7 +21,19 @@ import numpy.typing as npt
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import values_at
-from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
+from rmqstore_spark.layout.constants import (
+    BORNHOST_V6_FLAG,
+    MAX_PROPERTIES_LENGTH,
+    STOREHOST_V6_FLAG,
+)
+from rmqstore_spark.layout.fields import (
+    BODY_LENGTH_AT,
+    HEAD_SIZE,
+    MIN_RECORD_SIZE,
+    SYS_FLAG_AT,
+    SYS_FLAG_LAST,
+    V6_EXTRA,
+)
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
 from rmqstore_spark.layout.spans import I4, I8, U1
@@ -43,10 +55,6 @@ __all__ = [
 MAX_ROWS: Final = 1 << 16
 """Maximum records of a block, unless the caller allows another number."""
 
-_MIN_RECORD: Final = status_of.MIN_RECORD
-_SYS_FLAG_LAST: Final = 39
-_BODY_LENGTH: Final = 84  # if both hosts are IPv4
-_V6_EXTRA: Final = 12
 _BORN_V6_BIT, _STORE_V6_BIT = 4, 5
 _MOST_BYTES: Final = 2**31 - 1
 _MOST_KEYS: Final = 1 << 15
@@ -173,7 +181,7 @@ def _split(
         raise BlockError(
             0, 0, PutStatus.MESSAGE_ILLEGAL, f"a block of {data.nbytes} bytes is too large"
         )
-    room = min(max_rows, len(data) // _MIN_RECORD + 1)
+    room = min(max_rows, len(data) // MIN_RECORD_SIZE + 1)
     starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
@@ -215,9 +223,9 @@ def _properties_exceed(record: U1) -> bool:
     def number(at: int, width: int) -> int:
         return int.from_bytes(record[at : at + width].tobytes(), "big", signed=width > 2)
 
-    total, sys_flag = number(0, 4), number(36, 4)
-    head = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
-    topic_at = head + max(number(head - 4, 4), 0)
+    total, sys_flag = number(0, 4), number(SYS_FLAG_AT, 4)
+    more = V6_EXTRA * (bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOST_V6_FLAG))
+    topic_at = HEAD_SIZE + more + max(number(BODY_LENGTH_AT + more, 4), 0)
     at = topic_at + 1 + number(topic_at, 1)
     length = number(at, 2)
     return length > MAX_PROPERTIES_LENGTH and at + 2 + length == total
@@ -225,9 +233,9 @@ def _properties_exceed(record: U1) -> bool:
 
 def body_sizes(block: Block) -> I4:
     """Return the bytes of each record's body, as it is stored."""
-    flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
+    flags, starts = block.data[block.starts + SYS_FLAG_LAST].astype(np.int64), block.starts
     wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
-    at = starts + _BODY_LENGTH + _V6_EXTRA * wide
+    at = starts + BODY_LENGTH_AT + V6_EXTRA * wide
     return values_at(block.data, np.dtype(">i4"), at).astype(np.int32)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue

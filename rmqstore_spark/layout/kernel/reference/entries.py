@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.layout.kernel.reference.parse import MAX_RECORD, MIN_RECORD
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
 __all__ = ["ENTRY_DTYPE", "FILLER_SIZE", "LAST_ADDRESS", "pick_entries", "split_entries"]
@@ -77,7 +77,7 @@ def pick_entries(
     if codes is not None:
         wanted &= np.isin(code.astype(np.int32), codes) | (code <= LAST_ADDRESS)
     fits = (place >= begin) & (place <= end - size) & (place % segment <= segment - size)
-    fits &= (size >= MIN_RECORD) & (size <= MAX_RECORD)
+    fits &= (size >= MIN_RECORD_SIZE) & (size <= MAX_RECORD_SIZE)
     rows = np.flatnonzero(wanted & fits)
     is_old = place[rows] < old
     too_much = np.cumsum(size[rows]) > np.where(is_old, most_old_bytes, most_bytes)

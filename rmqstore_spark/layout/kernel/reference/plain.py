@@ -18,6 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import windows
+from rmqstore_spark.layout.fields import (
+    HEAD_SIZE,
+    MAGIC_PLACE,
+    MIN_RECORD_SIZE,
+    PHYSICAL_OFFSET_PLACE,
+    TOTAL_SIZE_PLACE,
+)
 from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
@@ -37,7 +44,6 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_MAGIC,
     BAD_RECORD_CRC,
     MAGIC,
-    MIN_RECORD,
     OK,
     SHORT,
     as_claimed,
@@ -153,15 +159,17 @@ def walk(
         unit, magic = (second, first) if lead else (first, second)
         if magic == closing[0]:
             return found, STOP_BLANK, at
-        if (magic != 1 if lead else magic not in MAGIC) or not lead + MIN_RECORD <= unit < 2**31:
+        is_known = magic == 1 if lead else magic in MAGIC
+        if not is_known or not lead + MIN_RECORD_SIZE <= unit < 2**31:
             return found, STOP_BAD, at
         if end - at < unit:
             return found, STOP_MORE, at
         record = at + lead
+        head = view[record : record + HEAD_SIZE]
         if (
-            int.from_bytes(view[record + 4 : record + 8], "big") not in MAGIC
-            or int.from_bytes(view[record + 28 : record + 36], "big", signed=True) != base + record
-            or int.from_bytes(view[record : record + 4], "big") != unit - lead
+            int.from_bytes(head[MAGIC_PLACE], "big") not in MAGIC
+            or int.from_bytes(head[PHYSICAL_OFFSET_PLACE], "big", signed=True) != base + record
+            or int.from_bytes(head[TOTAL_SIZE_PLACE], "big") != unit - lead
         ):
             return found, STOP_BAD, at
         positions[found] = record
