@@ -125,7 +125,8 @@ class Appender:
         Raises:
             RefusedError: another thread holds the lock for longer than
                 `osPageCacheBusyTimeOutMills`, the store is closing, or queues and index have no
-                room.
+                room. Or an invariant of the engine did not hold: then the store has failed, and
+                `is_open` is set.
         """
         held = self._held_since
         is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
@@ -139,9 +140,14 @@ class Appender:
                 PutStatus.OS_PAGECACHE_BUSY,
             )
         try:
+            assert self._held_since is None, "two threads hold the append lock"
             self._held_since = time.monotonic()
             self._require_open()
             yield
+        except AssertionError as error:
+            wrong = self._health.fail_wrong_state(error)
+            status = PutStatus.SERVICE_NOT_AVAILABLE
+            raise RefusedError(str(wrong), status, is_open=True) from error
         finally:
             self._held_since = None
             self._lock.release()
@@ -186,7 +192,13 @@ class Appender:
         Raises:
             RefusedError: queues and index cannot keep up with the log; the records are in the log.
         """
-        routes = appended.block.routes
+        routes, end = appended.block.routes, appended.end
+        assert end <= self.log.max_offset, (
+            f"records up to {end} go to the queues, and the log ends at {self.log.max_offset}"
+        )
+        assert appended.store_timestamp >= self.log.last_timestamp, (
+            f"records of {appended.store_timestamp} ms follow one of {self.log.last_timestamp} ms"
+        )
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
         self.published(appended.store_timestamp)
         self.dispatch(appended)

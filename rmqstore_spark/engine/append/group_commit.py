@@ -90,7 +90,7 @@ class GroupCommit:
             self._lead(mine)
         if mine.failure is not None:
             raise mine.failure
-        assert mine.result is not None  # noqa: S101 - the put is done: one of the two is set
+        assert mine.result is not None, "a put of a group is done, but has no outcome"
         return mine.result
 
     def _wait(self, mine: _Put) -> None:

@@ -162,6 +162,9 @@ class Committer:
         try:
             for stage in stages:
                 block.add(stage)
+            assert block.rows == content.rows, (
+                f"{writer} has {content.rows} rows, and its stages hold {block.rows}"
+            )
             # Creates topics, so it comes last. Where delayed messages wait is not for clients;
             # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
@@ -206,6 +209,9 @@ class Committer:
             self._take_back(block)
             text = f"Nothing was committed: {error}"
             raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
+        except AssertionError:
+            # Nothing more is written in a wrong state. The next start cuts the hidden block off.
+            raise
         except BaseException:
             self._take_back(block)
             raise
@@ -221,6 +227,9 @@ class Committer:
     def _publish(self, block: BatchBlock, writer: WriterId) -> None:
         try:
             block.publish()
+            assert self._appender.log.max_offset == block.end, (
+                f"{writer} ends at {block.end}, and the log at {self._appender.log.max_offset}"
+            )
             reach("commit.after_publish")
             self._appender.published(block.timestamp)
             self._flusher.flush()

@@ -123,7 +123,10 @@ class QueueFiles:
         Raises:
             StoreWriteError: the bytes could not be written; `errno` says why.
         """
-        route = topic, queue_id
+        route, width = (topic, queue_id), self._format.size
+        assert (at % width, len(data) % width) == (0, 0), (
+            f"{len(data)} bytes at {at} of {topic}/{queue_id} are not whole entries"
+        )
         with self._lock:
             while len(data):
                 start = self.begin(at)

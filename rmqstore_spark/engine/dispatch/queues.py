@@ -178,6 +178,10 @@ class ConsumeQueues:
         if not len(entries):
             return
         state = self._state(topic, queue_id, first_offset)
+        assert 0 <= state.begin <= first_offset, (
+            f"entries of {topic}/{queue_id} from {first_offset} on lie before its files, which "
+            f"begin at {state.begin}"
+        )
         if first_offset > state.max_offset:
             self._fill(topic, queue_id, state, first_offset)
         self._write(topic, queue_id, state, entries, first_offset)
@@ -368,6 +372,10 @@ class ConsumeQueues:
             reach("expiry.after_queue_file")
         if gone:
             state.begin = max(state.begin, self.format.slot(kept))
+        assert state.begin <= state.min_offset <= state.max_offset, (
+            f"{topic}/{queue_id} holds {state.min_offset} to {state.max_offset}, and its files "
+            f"begin at {state.begin}"
+        )
         return len(gone) + self._expire_units(topic, queue_id, state)
 
     def _expire_units(self, topic: str, queue_id: int, state: _State) -> int:

@@ -142,6 +142,9 @@ class QueueFeed:
         self._due(part)
         entries, bounds = self.queues.format.of_block(block, part.physical_offset)
         slots = _grouped(block, part.records.queue_offset)
+        assert len(entries) == len(slots), (
+            f"{len(entries)} entries of the log at {part.offset} have {len(slots)} offsets"
+        )
         for number, route in enumerate(block.routes):
             rows = slice(int(bounds[number]), int(bounds[number + 1]))
             yield from self._put(route.topic, route.queue_id, entries[rows], slots[rows])
