@@ -28,7 +28,7 @@ The folders, from the bytes up (`docs/architecture.md`):
 
 Modules: `embedding` runs a store process for one program, `workers` chooses the Python of Spark's
 workers, `secretfiles` reads files with secrets, `tlsstream` lets two threads use a TLS connection;
-`types`, `errors` and `printable` serve all folders.
+`types`, `errors`, `status` and `printable` serve all folders.
 """
 
 from __future__ import annotations

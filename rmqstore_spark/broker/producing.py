@@ -30,7 +30,7 @@ from rmqstore_spark.broker.sends import (
 from rmqstore_spark.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import (
@@ -47,6 +47,7 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Producing", "refusal"]
 

@@ -23,7 +23,9 @@
 
 `store` is an API: its methods are docstrings and a line or a few of calls.
 `periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
-`failpoints` are places where tests kill the process. From outside, the engine imports `reader`,
+`failpoints` are places where tests kill the process. What the writer relies on is asserted, once a
+batch or file: an AssertionError fails the store (`health`), which then refuses all messages, and
+its next start checks the log. From outside, the engine imports `reader`,
 `files`, `produce`, `layout` and what lies below.
 """
 
@@ -34,8 +36,9 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-    from rmqstore_spark.engine.status import PutResult, PutStatus
+    from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.status import PutStatus
 
 __all__ = ["PutResult", "PutStatus", "StoreConfig", "StoreWriter"]
 

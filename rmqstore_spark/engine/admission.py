@@ -28,6 +28,7 @@ from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.record.block import Block, Route, check_block
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Admission", "disk_used_ratio"]
 
@@ -132,13 +133,13 @@ class Admission:
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"{self._disk_limit}. Free some space: the store then accepts messages again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
         if self._reserve.lacking is not None:
             raise RefusedError(
                 f"The disk of the store is full: {self._reserve.lacking} Free some space: the "
                 "store then accepts messages again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def require_master(self) -> None:
@@ -157,7 +158,7 @@ class Admission:
             )
             raise RefusedError(
                 f"The store is a slave (brokerRole) and accepts no messages. {where}",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def require_alive(self) -> None:
@@ -167,12 +168,12 @@ class Admission:
             RefusedError: the store has failed, or is closed.
         """
         if self._health.is_closed:
-            raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
+            raise RefusedError("The store is closed.", PutStatus.SERVICE_NOT_AVAILABLE)
         if self._health.failure is not None:
             raise RefusedError(
                 f"The store refuses messages because a write failed: {self._health.failure} "
                 "Restart the store process: it recovers what is on disk.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def check(self, data: U1) -> Block:
@@ -210,7 +211,7 @@ class Admission:
             raise RefusedError(
                 f"A block of {data.nbytes} bytes exceeds maxBlockBytes "
                 f"({self._config.max_block_bytes}). Send smaller blocks.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         block = check_block(
             data,
@@ -252,7 +253,7 @@ class Admission:
             if not topic.is_writable:
                 raise RefusedError(
                     f"The topic {topic.name} is not writable (perm {topic.perm}).",
-                    "NO_PERMISSION",
+                    PutStatus.NO_PERMISSION,
                 )
             if queue_id >= topic.write_queue_nums:
                 raise _illegal(
@@ -298,7 +299,8 @@ class Admission:
             raise _illegal(f"The topic cannot be created: {error}") from error
         except StoreWriteError as error:
             raise RefusedError(
-                f"The topic {missing[0]} cannot be created: {error}", "SERVICE_NOT_AVAILABLE"
+                f"The topic {missing[0]} cannot be created: {error}",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             ) from error
 
     def _is_slave(self) -> bool:
@@ -322,12 +324,12 @@ class Admission:
 
 
 def _illegal(text: str) -> RefusedError:
-    return RefusedError(text, "MESSAGE_ILLEGAL")
+    return RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
 
 
 def _no_topic(name: str) -> RefusedError:
     return RefusedError(
         f"The topic {name!r} does not exist. Create it with `rmqstore create-topic`, or set "
         "autoCreateTopicEnable.",
-        "TOPIC_NOT_EXIST",
+        PutStatus.TOPIC_NOT_EXIST,
     )

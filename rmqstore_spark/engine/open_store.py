@@ -40,7 +40,6 @@ __all__ = ["OpenStore", "open_store"]
 
 _log = logging.getLogger(__name__)
 
-_ENTRY_SIZE: Final = 20
 _MOST_GROUPS: Final = 10_000
 
 # Names that a folder may hold before its store is created or first written to.
@@ -184,7 +183,7 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         check_configuration(path)
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         settings = RecoverySettings(
-            queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
+            queue_file_size=config.mapped_file_size_consume_queue,
             index_shape=shape if config.message_index_enable else None,
             delay_levels=config.message_delay_level,
             cut=cut,

@@ -14,9 +14,10 @@ from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.server.blocks import BlockReader, SentBlock
 from rmqstore_spark.server.budget import OverBudgetError
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
-from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
+from rmqstore_spark.wire.protocol import Acknowledgement
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
@@ -144,7 +145,7 @@ def _append(stage: Stage, blocks: BlockReader, group: Sequence[SentBlock]) -> bo
         except BlockError as error:
             blocks.send(Acknowledgement(block.number, error.status, 0, str(error)).to_bytes())
             return False
-        blocks.send(Acknowledgement(block.number, PUT_OK, total - rows).to_bytes())
+        blocks.send(Acknowledgement(block.number, PutStatus.PUT_OK, total - rows).to_bytes())
     return True
 
 

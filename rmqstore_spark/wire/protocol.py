@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
 __all__ = [
@@ -38,7 +39,6 @@ __all__ = [
     "MAX_ANSWER",
     "MAX_REQUEST",
     "PROTOCOL",
-    "PUT_OK",
     "RANGES_SCHEMA",
     "STORE_HEADER",
     "Acknowledgement",
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 4
-PUT_OK: Final = "PUT_OK"
 STORE_HEADER: Final = "rmqstore-store"
 
 BLOCK_SCHEMA: Final = pa.schema([pa.field("records", pa.binary(), nullable=False)])
@@ -161,7 +160,7 @@ class Acknowledgement:
     @property
     def is_ok(self) -> bool:
         """Whether the block is stored as the store's configuration promises."""
-        return self.status == PUT_OK
+        return self.status == PutStatus.PUT_OK
 
     def to_bytes(self) -> bytes:
         """Encode the acknowledgement: head (little-endian numbers), status, remark, int64 offsets.

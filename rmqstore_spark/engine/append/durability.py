@@ -12,8 +12,8 @@ from typing import NamedTuple
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Durability", "Shortfall"]
 

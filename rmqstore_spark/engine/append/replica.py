@@ -43,6 +43,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Replica"]
 
@@ -214,7 +215,7 @@ class Replica:
                 self._heed_time(stamped)
             except StoreWriteError as error:
                 text = f"The checkpoint cannot be written: {error}"
-                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._appender.reserve_until(begin + stamped.size)
             reach("replica.before_write")
             try:
@@ -306,7 +307,7 @@ class Replica:
 
     def _failed(self, error: StoreWriteError) -> RefusedError:
         self._health.fail(error)
-        return RefusedError(str(error), "SERVICE_NOT_AVAILABLE")
+        return RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE)
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -336,7 +337,7 @@ class Replica:
             ) from error
         except StoreWriteError as error:
             text = f"A topic of the master cannot be created: {error}"
-            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
 
     def _is_wanted(self, topic: str, queue_id: int, _slot: int) -> bool:
         if len(self._store.queues) < _MOST_QUEUES_HELD:

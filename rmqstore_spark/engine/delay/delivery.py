@@ -35,10 +35,10 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
 )
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.consumequeue import Entries, is_filler
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Delivery"]
 
@@ -71,6 +71,7 @@ class Delivery:
     ) -> None:
         self._store = store
         self._queues = store.queues
+        self._format = self._queues.format
         self._admission = admission
         self._appender = appender
         self._flusher = flusher
@@ -231,10 +232,12 @@ class Delivery:
     def _due(self, entries: Entries, at: int, level: int) -> int:
         """Return how many of some messages, from the first on, are due."""
         times = entries["tagsCode"].astype(np.int64)
-        times[is_ext_address(times)] = _NEVER  # a broker's unit holds the time: by waiting then
+        times[self._format.in_units(times)] = (
+            _NEVER  # a broker's unit holds the time: by waiting then
+        )
         ripe = self._waiting[level - 1].ripe(time.monotonic())
         due = (times <= self._store.clock()) | (at + np.arange(len(entries)) < ripe)
-        due |= is_filler(entries)
+        due |= self._format.is_filler(entries)
         return len(entries) if due.all() else int(np.argmin(due))
 
     def _hand_over(self, level: int, at: int, entries: Entries) -> bool:
@@ -242,7 +245,8 @@ class Delivery:
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
         inside = (offsets >= self._log.begin) & (offsets + sizes <= self._log.end)
-        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE) & ~is_filler(entries)
+        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
+        inside &= ~self._format.is_filler(entries)
         offsets, lengths = offsets[inside], sizes[inside].astype(np.int32)
         try:
             buffer, positions = self._log.read_spans(offsets, lengths)
@@ -274,7 +278,7 @@ class Delivery:
         except RefusedError as error:
             if error.is_open or self._health.is_closed:
                 self._is_certain = False  # the next opening finds it in the log
-            if error.status != "MESSAGE_ILLEGAL":
+            if error.status != PutStatus.MESSAGE_ILLEGAL:
                 raise
             return self._is_alone(copies, level, count, error)
         reach("delay.after_append")
