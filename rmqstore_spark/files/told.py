@@ -13,7 +13,7 @@ _MOST: Final = 1000
 class Told:
     """What this process last said of each file. Threads may share it.
 
-    Of more than 1,000 files nothing is said.
+    It says nothing of more than 1,000 files.
     """
 
     def __init__(self) -> None:
