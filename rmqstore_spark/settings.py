@@ -1,7 +1,7 @@
 """Settings that users write as text: options of Spark, keys of configuration files.
 
 A setting is declared once, as the field of a dataclass that holds its value. The field's metadata
-has a `Setting`, which says how its text is written, read and described. The references of options
+has a `Declaration`, which says how its text is named, read and described. The references of options
 and keys are generated from it.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 from rmqstore_spark.printable import camel_case
 
 __all__ = [
-    "Setting",
+    "Declaration",
     "as_text",
     "declare",
     "nearest",
@@ -29,7 +29,7 @@ _NO_LIMIT: Final = 2**63 - 1
 
 
 @dataclass(frozen=True)
-class Setting:
+class Declaration:
     """Describes a setting.
 
     Attributes:
@@ -68,7 +68,7 @@ class Setting:
         return f"{self.kind}, {self.least} " + ("or more" if is_open else f"to {self.most}")
 
 
-def declare(setting: Setting, *, unset: Any = None) -> Any:
+def declare(setting: Declaration, *, unset: Any = None) -> Any:
     """Declare a setting, as the default of the field that holds its value.
 
     Args:
@@ -79,9 +79,13 @@ def declare(setting: Setting, *, unset: Any = None) -> Any:
     return field(default=value, metadata={_METADATA: setting})
 
 
-@cache
-def settings_of(holder: type) -> tuple[Setting, ...]:
+def settings_of(holder: type) -> tuple[Declaration, ...]:
     """Return the settings whose values a dataclass holds, in the order of its fields."""
+    return _settings_of(holder)
+
+
+@cache
+def _settings_of(holder: type) -> tuple[Declaration, ...]:
     return tuple(
         replace(setting, name=setting.name or camel_case(item.name), attribute=item.name)
         for item in fields(holder)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmqstore_spark.settings import Setting
+from rmqstore_spark.settings import Declaration
 
 __all__ = ["cell", "row", "table"]
 
 
-def table(title: str, settings: Iterable[Setting]) -> list[str]:
+def table(title: str, settings: Iterable[Declaration]) -> list[str]:
     """Return the lines of a table.
 
     Args:
@@ -19,7 +19,7 @@ def table(title: str, settings: Iterable[Setting]) -> list[str]:
     return [head, *map(row, settings), ""]
 
 
-def row(setting: Setting) -> str:
+def row(setting: Declaration) -> str:
     """Return the row of a setting."""
     names = " or ".join(f"`{name}`" for name in (setting.name, *setting.aliases))
     default = setting.default_doc or (f"`{setting.default}`" if setting.default else "")
@@ -28,5 +28,5 @@ def row(setting: Setting) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text as it stands in a table."""
+    """Return a text as a table needs it."""
     return text.replace("|", "\\|")

@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 from rmqstore_spark.datasource.options.table import OWN
-from rmqstore_spark.settings import Setting
+from rmqstore_spark.settings import Declaration
 
 __all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_option"]
 
@@ -160,7 +160,7 @@ class Job(Generic[T]):
             if each.name != "source"
         ]
 
-    def _source_options(self) -> list[Setting]:
+    def _source_options(self) -> list[Declaration]:
         if self.without is None:
             return []
         stores = ("path", "namesrvAddr")  # the argument STORE says that
@@ -195,7 +195,7 @@ def _default(argument: Field[Any]) -> Any:
     return inspect.Parameter.empty if argument.default is MISSING else argument.default
 
 
-def _source_parameter(option: Setting) -> inspect.Parameter:
+def _source_parameter(option: Declaration) -> inspect.Parameter:
     return inspect.Parameter(
         _PREFIX + option.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -211,7 +211,7 @@ def _metavar(kind: str) -> str:
     return "|".join(words) if words else kind.replace(" ", "-").upper()
 
 
-def _flags(option: Setting) -> list[str]:
+def _flags(option: Declaration) -> list[str]:
     flags: list[str] = []
     for name in (option.name, *option.aliases):
         dashed = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

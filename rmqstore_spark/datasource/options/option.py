@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.settings import Setting, declare, nearest, settings_of
+from rmqstore_spark.settings import Declaration, declare, nearest, settings_of
 
 __all__ = ["BATCH", "BOTH", "STREAM", "Given", "OptionTable", "option"]
 
@@ -48,7 +48,7 @@ def option(
     """
     checked = parse if minimum is None else _at_least(minimum, parse)
     return declare(
-        Setting(
+        Declaration(
             kind,
             checked,
             default,
@@ -93,10 +93,9 @@ class Given:
             part: the dataclass whose fields are options.
             others: the values of its other fields.
         """
-        holder: type = part  # mypy does not know that type[T] is hashable
         own = {
             each.attribute: self.values[each.name]
-            for each in settings_of(holder)
+            for each in settings_of(part)
             if each.name in self.values
         }
         return part(**own, **others)
@@ -106,7 +105,7 @@ class Given:
 class OptionTable:
     """The options of one direction, reading or writing."""
 
-    options: tuple[Setting, ...]
+    options: tuple[Declaration, ...]
 
     @classmethod
     def of(cls, *parts: type) -> OptionTable:
@@ -114,10 +113,10 @@ class OptionTable:
         return cls(tuple(each for part in parts for each in settings_of(part)))
 
     @cached_property
-    def _by_name(self) -> dict[str, Setting]:
+    def _by_name(self) -> dict[str, Declaration]:
         return {name.lower(): each for each in self.options for name in (each.name, *each.aliases)}
 
-    def named(self, name: str) -> Setting | None:
+    def named(self, name: str) -> Declaration | None:
         """Find an option by any of its names, not case-sensitive."""
         return self._by_name.get(name.lower())
 
