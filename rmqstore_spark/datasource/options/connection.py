@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.failures import some
-from rmqstore_spark.datasource.options.option import BOTH, Given, option
+from rmqstore_spark.datasource.options.option import Given, option
 from rmqstore_spark.datasource.options.values import (
     parse_boolean,
     parse_duration_ms,
@@ -64,106 +64,66 @@ class ConnectionOptions:
     """
 
     endpoints: tuple[str, ...] = option(
-        "endpoint",
-        "endpoints",
-        _endpoints,
-        None,
-        BOTH,
+        "endpoint", "endpoints", _endpoints,
         "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
         "`grpc+tls://host:port` or `grpc+unix:///path`, with `#NAME` for one of several stores. "
         "Separate several with commas, one for each store. When reading, `|` separates the "
         "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
         unset=(),
-    )
+    )  # fmt: skip
     token_file: str | None = option(
-        "tokenFile",
-        "path",
-        _text,
-        None,
-        BOTH,
+        "tokenFile", "path", _text,
         "File with the token that the store process requires. It must exist on the driver and on "
         "every executor. Plans and logs show only its name.",
-    )
+    )  # fmt: skip
     acl_file: str | None = option(
-        "aclFile",
-        "path",
-        _text,
-        None,
-        BOTH,
+        "aclFile", "path", _text,
         "With `namesrvAddr`: file with `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`, "
         "for brokers with `aclEnable`. It must exist on the driver and on every executor, and be "
         "closed to others (`chmod 600`). Plans and logs show only its name.",
-    )
+    )  # fmt: skip
     uses_tls: bool | None = option(
-        "tlsEnable",
-        "boolean",
-        parse_boolean,
-        None,
-        BOTH,
+        "tlsEnable", "boolean", parse_boolean,
         "With `namesrvAddr`: whether connections to name servers and RocketMQ's brokers use TLS. "
         "Their certificates are always checked.",
         default_doc="`false`; the `tls...` options below are then refused if a broker is read "
         "without TLS",
-    )
+    )  # fmt: skip
     tls_ca: str | None = option(
-        "tlsCaFile",
-        "path",
-        _text,
-        None,
-        BOTH,
+        "tlsCaFile", "path", _text,
         "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`, or "
         "name servers and brokers, for `tlsEnable`.",
         default_doc="the system's certificates",
-    )
+    )  # fmt: skip
     tls_cert: str | None = option(
-        "tlsCertFile",
-        "path",
-        _text,
-        None,
-        BOTH,
+        "tlsCertFile", "path", _text,
         "File with this client's certificate (PEM), if the other side requires one. Needs "
         "`tlsKeyFile`.",
-    )
+    )  # fmt: skip
     tls_key: str | None = option(
-        "tlsKeyFile",
-        "path",
-        _text,
-        None,
-        BOTH,
+        "tlsKeyFile", "path", _text,
         "File with the private key (PEM) of `tlsCertFile`.",
-    )
+    )  # fmt: skip
     timeout_ms: int = option(
-        "requestTimeout",
-        "duration",
-        parse_duration_ms,
-        "60s",
-        BOTH,
+        "requestTimeout", "duration", parse_duration_ms,
         "Timeout of one request to a store process, name server or broker, including commits.",
-        minimum=1,
-    )
+        default="60s", minimum=1,
+    )  # fmt: skip
     connect_ms: int | None = option(
-        "connectTimeout",
-        "duration",
-        parse_duration_ms,
-        "10s",
-        BOTH,
+        "connectTimeout", "duration", parse_duration_ms,
         "How long to wait, with all retries, for a store process, name server or broker that this "
         "application has not reached before: its address may be wrong. One that has answered "
         "before is waited for as `requestTimeout` and `retries` say.",
-        minimum=1,
-    )
+        default="10s", minimum=1,
+    )  # fmt: skip
     retries: int = option(
-        "retries",
-        "number",
-        parse_integer,
-        "17",
-        BOTH,
+        "retries", "number", parse_integer,
         "How often to retry a request, with growing delays, if a store process, name server or "
         "broker is unreachable or overloaded: the default lasts about a minute, longer than a "
         "restart. A request to a store process that is not answered within `requestTimeout` is "
         "retried at most five times.",
-        minimum=0,
-    )
+        default="17", minimum=0,
+    )  # fmt: skip
 
     @classmethod
     def of(cls, given: Given) -> ConnectionOptions:

@@ -23,10 +23,10 @@ def option(
     name: str,
     kind: str,
     parse: Callable[[str], Any],
-    default: str | None,
-    scope: str,
     doc: str,
     *,
+    default: str | None = None,
+    scope: str = BOTH,
     default_doc: str = "",
     minimum: int | None = None,
     aliases: tuple[str, ...] = (),
@@ -38,9 +38,9 @@ def option(
         name: the name that users write; Spark's options are not case-sensitive.
         kind: the kind of its value, in a word or two.
         parse: text -> value; raises ValueError with a phrase that follows the name.
+        doc: what it does, in Markdown.
         default: the text that users would write, None without a default.
         scope: the kind of query that it applies to.
-        doc: what it does, in Markdown.
         default_doc: describes the default if `default` alone does not.
         minimum: the least valid number.
         aliases: other names of the option.
@@ -49,18 +49,11 @@ def option(
     checked = parse if minimum is None else _at_least(minimum, parse)
     return declare(
         Declaration(
-            kind,
-            checked,
-            default,
-            doc,
-            scope,
-            least=minimum,
-            default_doc=default_doc,
-            aliases=aliases,
-            name=name,
+            kind, checked, default, doc, scope,
+            least=minimum, default_doc=default_doc, aliases=aliases, name=name,
         ),
         unset=unset,
-    )
+    )  # fmt: skip
 
 
 def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]:

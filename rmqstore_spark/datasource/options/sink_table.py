@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
-from rmqstore_spark.datasource.options.option import BATCH, BOTH, OptionTable, option
+from rmqstore_spark.datasource.options.option import BATCH, OptionTable, option
 from rmqstore_spark.datasource.options.values import (
     parse_addresses,
     parse_boolean,
@@ -67,25 +67,17 @@ class TargetOptions:
 
     connection: ConnectionOptions
     name_servers: tuple[str, ...] = option(
-        "namesrvAddr",
-        "addresses",
-        parse_addresses,
-        None,
-        BOTH,
+        "namesrvAddr", "addresses", parse_addresses,
         "Name servers, as `host:port` with `;` between: the sink finds the brokers of a topic "
         "there ([writing.md](writing.md#through-name-servers)). In place of `endpoint`.",
         unset=(),
-    )
+    )  # fmt: skip
     broker_names: tuple[str, ...] | None = option(
-        "brokerNames",
-        "names",
-        parse_names,
-        None,
-        BOTH,
+        "brokerNames", "names", parse_names,
         "With `namesrvAddr`: the brokers to write to. An exactly-once stream needs it, and so does "
         "`txnAppId`: a batch that is repeated must find the same brokers.",
         default_doc="all brokers of the topic",
-    )
+    )  # fmt: skip
     to_brokers: bool = False
 
 
@@ -98,33 +90,24 @@ class MessageOptions:
     """
 
     topic: str | None = option(
-        "topic",
-        "name",
-        _topic,
-        None,
-        BOTH,
+        "topic", "name", _topic,
         "The topic of all rows. Overrides the column `topic`, which is then not needed.",
-    )
+    )  # fmt: skip
     queue_selector: Literal["hash", "roundrobin", "column"] = option(
-        "queueSelector",
-        "`hash`, `roundrobin` or `column`",
+        "queueSelector", "`hash`, `roundrobin` or `column`",
         parse_choice("hash", "roundrobin", "column"),
-        "hash",
-        BOTH,
         "How to choose a row's queue. `hash`: by `shardingKey`, or else `keys`; round-robin for "
         "rows with neither. `roundrobin`: all rows in turn. `column`: the queue in column "
         "`queueId`.",
-    )
+        default="hash",
+    )  # fmt: skip
     preserve: bool = option(
-        "preserve",
-        "boolean",
-        parse_boolean,
-        "false",
-        BOTH,
+        "preserve", "boolean", parse_boolean,
         'For rows that were read with `format("rmqstore")`: also keep `bornHost`, '
         "`reconsumeTimes` and UNIQ_KEY instead of setting new ones. (`bornTimestamp` and `flag` "
         "are always kept if the columns exist.)",
-    )
+        default="false",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,62 +136,42 @@ class DeliveryOptions:
 
     is_default: bool
     exactly_once: bool = option(
-        "deliveryGuarantee",
-        "`exactly-once` or `at-least-once`",
+        "deliveryGuarantee", "`exactly-once` or `at-least-once`",
         parse_is("exactly-once", "exactly-once", "at-least-once"),
-        "exactly-once",
-        BOTH,
         "`exactly-once`: all rows of a micro-batch or batch write appear together when Spark "
         "commits it. `at-least-once`: rows appear as they arrive, and again if a task is retried. "
         "RocketMQ's own brokers can only do the latter, and it is their default.",
-    )
+        default="exactly-once",
+    )  # fmt: skip
     max_in_flight: int = option(
-        "maxInFlightBytes",
-        "size",
-        parse_bytes,
-        "16m",
-        BOTH,
+        "maxInFlightBytes", "size", parse_bytes,
         "Maximum bytes that a task has sent to a store process or broker and that are not "
         "acknowledged yet.",
-        minimum=1,
-    )
+        default="16m", minimum=1,
+    )  # fmt: skip
     max_write: int = option(
-        "maxTransactionBytes",
-        "size",
-        parse_bytes,
-        "1g",
-        BOTH,
+        "maxTransactionBytes", "size", parse_bytes,
         "Maximum size of the records in one exactly-once commit. For a larger micro-batch, limit "
         "the source; a larger batch write needs `atomic=false`.",
-        minimum=1,
-    )
+        default="1g", minimum=1,
+    )  # fmt: skip
     atomic: bool = option(
-        "atomic",
-        "boolean",
-        parse_boolean,
-        "true",
-        BATCH,
+        "atomic", "boolean", parse_boolean,
         "`false`: each task of a batch write commits separately, once. If the write fails, the "
         "rows of its finished tasks stay.",
-    )
+        default="true", scope=BATCH,
+    )  # fmt: skip
     txn_app_id: str | None = option(
-        "txnAppId",
-        "text",
-        _id,
-        None,
-        BATCH,
+        "txnAppId", "text", _id,
         "With `txnVersion`: the name of this series of writes. Running a write again with the "
         "same version and rows changes nothing; with other rows it is an error.",
-    )
+        scope=BATCH,
+    )  # fmt: skip
     txn_version: int | None = option(
-        "txnVersion",
-        "number",
-        parse_integer,
-        None,
-        BATCH,
+        "txnVersion", "number", parse_integer,
         "The number of this write in the series `txnAppId`. Each new write needs a higher number.",
-        minimum=0,
-    )
+        scope=BATCH, minimum=0,
+    )  # fmt: skip
 
     @property
     def batch_version(self) -> BatchVersion | None:
