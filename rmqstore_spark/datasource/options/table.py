@@ -173,7 +173,7 @@ class QueueOptions:
         return self.topics if self.assign is None else tuple(self.assign)
 
     @property
-    def option(self) -> str:
+    def chosen_by(self) -> str:
         """The option that chooses the topics."""
         if self.assign is not None:
             return "assign"

@@ -106,5 +106,5 @@ class KeptPositions:
             "Not chosen any more: %s. The stream does not read it, and keeps its position in the "
             "checkpoint: if the options (%s) choose it again, the stream continues there.",
             some(names),
-            self._chosen.option,
+            self._chosen.chosen_by,
         )
