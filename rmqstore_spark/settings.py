@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
 
-from rmqstore_spark.printable import camel_case
-
 __all__ = [
     "Declaration",
     "as_text",
@@ -87,10 +85,17 @@ def settings_of(holder: type) -> tuple[Declaration, ...]:
 @cache
 def _settings_of(holder: type) -> tuple[Declaration, ...]:
     return tuple(
-        replace(setting, name=setting.name or camel_case(item.name), attribute=item.name)
+        replace(setting, name=setting.name or _in_camel_case(item.name), attribute=item.name)
         for item in fields(holder)
         if (setting := item.metadata.get(_METADATA)) is not None
     )
+
+
+def _in_camel_case(attribute: str) -> str:
+    # Spark's planner reads options, which all have names: it need not load `unicodedata`.
+    from rmqstore_spark.printable import camel_case
+
+    return camel_case(attribute)
 
 
 def as_text(value: object) -> str:
