@@ -6,7 +6,7 @@
               appended any more
 
 The role on disk and the one in memory change together, under the append lock. So no record of this
-store's own gets into the log before it is the master for good, or after it became a slave, and
+store's own gets into the log before the role on disk is a master's, or after it is a slave's, and
 nothing of another master's after a promotion (`Replica`). A process that is killed in between has,
 when it starts again, the role of before or of after, and has accepted nothing in between.
 """

@@ -74,7 +74,7 @@ def load_role(store: str) -> KeptRole:
         master, broker = value["master"], value["master_broker"]
         promotions = promotions_of(value["promotions"])
         if not (all(isinstance(text, str) for text in (role, master, broker))):
-            raise ValueError("a name is no text")
+            raise ValueError("a name is not a text")
         if role not in ("", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE") or type(decides) is not bool:
             raise ValueError(f"there is no role {role!r:.100}")
         return KeptRole(role, decides and bool(role), master, broker, promotions)

@@ -1,7 +1,8 @@
 """Runs what the role of a store needs: a follower, a master, or nothing. Changes the role.
 
     promote:  follow nobody any more -> listen for slaves -> `StoreWriter.promote`
-    demote:   `StoreWriter.demote` -> let no slave in -> follow the other master
+    demote:   `StoreWriter.demote` -> wait until the slaves have all -> serve none any more
+              -> follow the other master
 
 So the store is never fed by a master while it accepts messages. If a promotion fails before the
 role is on disk, the store follows again.
@@ -110,15 +111,17 @@ class Replication:
                     self._follow()
                 raise
 
-    def demote(self, master: str, master_broker: str) -> int:
+    def demote(self, master: str, master_broker: str) -> tuple[int, int]:
         """Make a master a slave, which follows another one.
+
+        Its own slaves get what they lack, within `slaveTimeout`: one of them may be the new master.
 
         Args:
             master: whom to follow, as `haMasterAddress` says it.
             master_broker: the same for `haMasterRemotingAddress`; "" for none.
 
         Returns:
-            Where the log ends then.
+            Where the log ends then, and how many of the slaves that were connected lack some of it.
 
         Raises:
             RefusedError: the store is a slave, is closing, or has failed.
@@ -137,9 +140,10 @@ class Replication:
             if master_broker:
                 MasterBroker(config)
             end = self._store.demote(master, master_broker)
+            lacking = self._store.slaves.await_all(end, config.slave_timeout / 1000)
             self._stop()
             self._follow()
-            return end
+            return end, lacking
 
     def close(self) -> None:
         """Stop following, or serving slaves."""
@@ -191,7 +195,8 @@ class Replication:
 
     def _stop(self) -> None:
         """Follow nobody, and serve no slave. What was received and is whole is in the store."""
-        for part in (self.metadata, self.follower, self.master):
+        parts = (self.metadata, self.follower, self.master)
+        self.metadata = self.follower = self.master = None
+        for part in parts:
             if part is not None:
                 part.close()
-        self.metadata = self.follower = self.master = None

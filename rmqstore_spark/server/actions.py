@@ -270,7 +270,7 @@ class StoreActions:
                 raise ValueError("must be host:port")
         except ValueError as error:
             raise RefusedError(f"The address of a master {error}.", ILLEGAL) from None
-        return DemoteReply(self._store.replication.demote(master, broker))
+        return DemoteReply(*self._store.replication.demote(master, broker))
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()

@@ -296,9 +296,11 @@ class DemoteReply:
 
     Attributes:
         end: the physical offset at which its log ends.
+        lacking: how many of the slaves that were connected lack some of its log.
     """
 
     end: int
+    lacking: int
 
 
 # ---- transactions -----------------------------------------------------------------------------

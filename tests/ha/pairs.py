@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader.store import Store
 from tests.fault.remote import serve
+from tests.fault.rounds.life import SMALL
 from tests.ha.peers import log_bytes
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually
 
-__all__ = ["Member", "bodies_of", "members"]
+__all__ = ["Member", "bodies_of", "following", "members"]
 
 _SOON = ("haHousekeepingInterval=2000", "haSendHeartbeatInterval=200", "slaveTimeout=3000")
 
@@ -92,8 +93,15 @@ class Member:
         """Wait until it knows that its master is not there."""
         eventually(lambda: _is_alone(self.stats()))
 
+    sizes = SMALL
+
     def log(self, end: int) -> bytes:
         return log_bytes(self.path, 0, end)
+
+
+def following(master: Member) -> tuple[str, str]:
+    """The configuration of a slave."""
+    return "brokerRole=SLAVE", f"haMasterAddress={master.address}"
 
 
 def _is_alone(stats: dict[str, Any]) -> bool:
@@ -110,14 +118,27 @@ def bodies_of(endpoint: str, topic: str = "orders") -> list[bytes]:
 
 
 @contextmanager
-def members(folder: Path, slaves: int = 1, *settings: str) -> Iterator[list[Member]]:
-    """A master and slaves of it that have been started; the first one is the master."""
+def members(
+    folder: Path,
+    slaves: int = 1,
+    *settings: str,
+    masters: Sequence[str] = (),
+    slaves_of: Sequence[str] = (),
+) -> Iterator[list[Member]]:
+    """A master and slaves of it that have been started; the first one is the master.
+
+    Args:
+        folder: for their stores.
+        slaves: how many.
+        settings: the configuration of all.
+        masters, slaves_of: more of the master's, and of the slaves'.
+    """
     with ExitStack() as ends:
-        master = Member(folder / "0" / "store", *settings)
+        master = Member(folder / "0" / "store", *settings, *masters)
         made = [master]
         for number in range(1, slaves + 1):
-            following = ("brokerRole=SLAVE", f"haMasterAddress={master.address}")
-            made.append(Member(folder / str(number) / "store", *following, *settings))
+            given = (*following(master), *settings, *slaves_of)
+            made.append(Member(folder / str(number) / "store", *given))
         for each in made:
             ends.callback(each.kill)
             each.start()

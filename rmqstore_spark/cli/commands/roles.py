@@ -56,9 +56,16 @@ def demote(
 ) -> None:
     """Make a master a slave that follows another master, while its process runs.
 
-    It accepts nothing from then on, and stays a slave when it is started again. If its log is not
-    the beginning of that master's, it does not follow, and says so (`rmqstore stats`).
+    It accepts nothing from then on, and stays a slave when it is started again. Its own slaves get
+    what they lack first, so that one of them can be promoted. If its log is not the beginning of
+    that master's, it does not follow, and says so (`rmqstore stats`).
     """
     with connect(endpoint) as client:
         done = client.demote(master, broker)
     typer.echo(f"{endpoint} is a slave now, and follows {master}; its log ends at {done.end}")
+    if done.lacking:
+        typer.echo(
+            f"{done.lacking} of the slaves that were connected did not get all of it within "
+            "slaveTimeout. If one of them becomes the master, messages are lost.",
+            err=True,
+        )
