@@ -19,17 +19,24 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.slow
 
 
-def promote(member: Member, *options: str) -> str:
-    """Promote a slave; returns what the command prints."""
-    done = run("promote", member.endpoint, *options)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def promote(member: Member, *, waits_for_slaves: bool = False, force: bool = False) -> None:
+    """Promote a slave."""
+    with StoreClient(member.endpoint) as client:
+        client.promote(waits_for_slaves=waits_for_slaves, force=force)
 
 
-def demote(member: Member, master: Member, *options: str) -> None:
-    """Let a master follow another one."""
-    done = run("demote", member.endpoint, master.address, *options)
-    assert done.returncode == 0, done.stderr
+def demote(member: Member, master: Member) -> int:
+    """Let a master follow another one; returns how many of its slaves lack something."""
+    with StoreClient(member.endpoint) as client:
+        return client.demote(master.address).lacking
+
+
+def is_promoted(member: Member) -> bool:
+    """Promote a slave to a SYNC_MASTER, unless it does not know yet that its master has left."""
+    with suppress(RefusedError):
+        promote(member, waits_for_slaves=True)
+        return True
+    return False
 
 
 def refused(*command: str) -> str:
@@ -48,7 +55,9 @@ def test_a_slave_whose_master_was_killed_is_promoted_and_stays_the_master(tmp_pa
             slave.put(b"not yet")
         master.kill()
         slave.is_alone()
-        told = promote(slave)
+        done = run("promote", slave.endpoint)
+        assert done.returncode == 0, done.stderr
+        told = done.stdout
         assert f"its log continues at physical offset {end}\n" in told
         assert f"slaves can follow {slave.address}\n" in told
         assert slave.put(b"3") == "PUT_OK"
@@ -92,7 +101,8 @@ def test_a_former_master_with_more_is_not_followed_and_follows_only_from_the_beg
         with pytest.raises(RefusedError, match="is a slave"):
             master.put(b"no")
         assert f"No longer follows {slave.address}" not in master.process.output
-        assert "may lack what that one has" in refused("promote", master.endpoint)
+        with pytest.raises(RefusedError, match="may lack what that one has"):
+            promote(master)
         master.stop()
         common_log = slave.log(common)
         assert master.log(common) == common_log
@@ -115,8 +125,8 @@ def test_roles_are_exchanged_and_back(tmp_path: Path) -> None:
             body = b"before %d" % turn
             eventually(lambda body=body, master=master: master.put(body) == "PUT_OK")
             end = slave.has_caught_up(master)
-            demote(master, slave)
-            promote(slave, "--sync", "--force")  # the former one still serves its log, if at all
+            assert demote(master, slave) == 0  # none lacks anything
+            eventually(lambda slave=slave: is_promoted(slave))
             eventually(lambda master=master: master.stats()["replicationState"] == "FOLLOWING")
             assert slave.put(b"after %d" % turn) == "PUT_OK"
             assert slave.end > end
@@ -279,7 +289,7 @@ def test_a_follower_that_was_promoted_is_not_followed_with_again(tmp_path: Path)
     with members(tmp_path) as (master, slave):
         assert master.put(b"1") == "PUT_OK"
         slave.has_caught_up(master)
-        promote(slave, "--force")
+        promote(slave, force=True)
         assert slave.put(b"2") == "PUT_OK"
         slave.stop()
         small = [f"--set={pair}" for pair in slave.sizes]
@@ -292,13 +302,16 @@ def test_a_follower_that_was_promoted_is_not_followed_with_again(tmp_path: Path)
 
 
 def test_what_cannot_be_promoted_or_demoted_is_told(tmp_path: Path) -> None:
-    with members(tmp_path, 0) as (master,):
-        assert "is a master already" in refused("promote", master.endpoint)
-        for wrong in ("nowhere", "host:0", ""):
-            assert "must be host:port" in refused("demote", master.endpoint, wrong)
-        assert "must be host:port" in refused("demote", master.endpoint, "h:1", "--broker", "h")
+    with members(tmp_path, 0) as (master,), StoreClient(master.endpoint) as client:
+        with pytest.raises(RefusedError, match="is a master already"):
+            client.promote(force=True)
+        for wrong in (("nowhere", ""), ("host:0", ""), ("", ""), ("h:1", "h"), ("h:1" * 200, "")):
+            with pytest.raises(RefusedError, match=r"must be host:port|more than 300"):
+                client.demote(*wrong)
         assert master.put(b"1") == "PUT_OK"
-        assert run("demote", master.endpoint, "127.0.0.1:1").returncode == 0
+        done = run("demote", master.endpoint, "127.0.0.1:1", "--broker", "127.0.0.1:2")
+        assert done.returncode == 0, done.stderr
+        assert f"follows 127.0.0.1:1; its log ends at {master.end}\n" in done.stdout
         assert "is a slave already" in refused("demote", master.endpoint, "127.0.0.1:1")
 
 
@@ -307,7 +320,8 @@ def test_a_promotion_that_finds_no_port_for_slaves_leaves_a_slave(tmp_path: Path
         slave.stop()
         slave.port = master.port
         slave.start()
-        assert "cannot serve slaves" in refused("promote", slave.endpoint, "--force")
+        with pytest.raises(RmqStoreError, match="cannot serve slaves"):
+            promote(slave, force=True)
         assert slave.stats()["state"] == "SLAVE"
         assert master.put(b"1") == "PUT_OK"
         slave.has_caught_up(master)
