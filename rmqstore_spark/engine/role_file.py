@@ -24,6 +24,8 @@ __all__ = ["KeptRole", "Promotion", "load_role", "promotions_of", "save_role"]
 
 _MOST_BYTES: Final = 1 << 20
 _MOST_PROMOTIONS: Final = 10_000
+_MOST_TOLD: Final = 1000
+"""Promotions that a master may tell its slaves. The slaves' files have room for later ones."""
 _MOST_LONG: Final = (1 << 63) - 1
 _ID_LENGTH: Final = 32
 
@@ -72,7 +74,7 @@ def load_role(store: str) -> KeptRole:
             value = json.loads(file.read(_MOST_BYTES))
         role, decides = value["role"], value["decides"]
         master, broker = value["master"], value["master_broker"]
-        promotions = promotions_of(value["promotions"])
+        promotions = promotions_of(value["promotions"], _MOST_PROMOTIONS)
         if not (all(isinstance(text, str) for text in (role, master, broker))):
             raise ValueError("a name is not a text")
         if role not in ("", "ASYNC_MASTER", "SYNC_MASTER", "SLAVE") or type(decides) is not bool:
@@ -100,13 +102,13 @@ def save_role(store: str, kept: KeptRole) -> None:
     replace_file(os.path.join(folder, ROLE_NAME), json.dumps(value, indent=1).encode())
 
 
-def promotions_of(value: Any) -> tuple[Promotion, ...]:
+def promotions_of(value: Any, most: int = _MOST_TOLD) -> tuple[Promotion, ...]:
     """Return promotions from JSON.
 
     Raises:
-        ValueError: the value is something else.
+        ValueError: the value is something else, or there are too many.
     """
-    if not isinstance(value, Sequence) or len(value) > _MOST_PROMOTIONS:
+    if not isinstance(value, Sequence) or len(value) > most:
         raise ValueError(f"{value!r:.100} are not promotions")
     return tuple(map(_promotion_of, value))
 

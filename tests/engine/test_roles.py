@@ -12,7 +12,13 @@ import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role import Role
-from rmqstore_spark.engine.role_file import KeptRole, Promotion, load_role, save_role
+from rmqstore_spark.engine.role_file import (
+    KeptRole,
+    Promotion,
+    load_role,
+    promotions_of,
+    save_role,
+)
 from rmqstore_spark.engine.status import PutResult, PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
@@ -290,6 +296,32 @@ def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     kept = KeptRole("SLAVE", True, "h:1", "h:2", promotions)
     save_role(str(tmp_path), kept)
     assert load_role(str(tmp_path)) == kept
+
+
+def test_a_master_cannot_fill_the_file_of_its_slave(tmp_path: Path) -> None:
+    told = [[number, f"{number:032}"] for number in range(1001)]
+    with pytest.raises(ValueError, match="are not promotions"):
+        promotions_of(told)
+    with StoreWriter.open(tmp_path, SLAVE) as store:
+        store.replica.tables.take_promotions(promotions_of(told[:1000]))
+        store.replica.tables.take_promotions(promotions_of(told[:10]))  # no continuation
+        store.promote()
+    with StoreWriter.open(tmp_path, SLAVE) as store:
+        assert len(store.role.promotions) == 1001
+
+
+def test_a_demotion_waits_for_the_slaves_that_are_connected(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path, MASTER) as store:
+        assert store.put_batch(messages([b"1"])).ok
+        end, slave = store.published_end, store.slaves.join()
+        assert store.slaves.await_all(end, 0.01) == 1
+        slave.sent = end  # and may be lost
+        assert store.slaves.await_all(end, 0.01) == 1
+        slave.is_observer = True
+        assert store.slaves.await_all(end, 0.01) == 0
+        slave.is_observer = False
+        threading.Timer(0.05, lambda: slave.report(end)).start()
+        assert store.slaves.await_all(end, 30) == 0
 
 
 def test_a_promotion_that_cannot_be_written_leaves_a_slave(tmp_path: Path) -> None:
