@@ -134,9 +134,7 @@ class Producing:
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
-        self._is_asynchronous = not (
-            config.flush_disk_type == "SYNC_FLUSH" or config.broker_role == "SYNC_MASTER"
-        )
+        self._waits_for_disk = config.flush_disk_type == "SYNC_FLUSH"
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._new_topics = NewTopics(
             catalog,
@@ -158,7 +156,8 @@ class Producing:
             requests = [request for request in requests if request not in set(new)]
         if not requests:
             return
-        if self._is_asynchronous and self._worker.is_idle and not self._store.is_busy:
+        waits = self._waits_for_disk or self._store.role.waits_for_slaves
+        if not waits and self._worker.is_idle and not self._store.is_busy:
             self.handle(requests)
         else:
             take_requests(self._worker, requests, _MOST_WAITING)

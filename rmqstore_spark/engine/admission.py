@@ -62,6 +62,7 @@ class Admission:
     def __init__(self, store: OpenStore, dispatcher: Dispatcher, health: Health) -> None:
         self._paths = (store.path, store.log_folder)  # which may be on different disks
         self._config = store.config
+        self._role = store.role
         self._topics = store.topics
         self._queues = store.queues
         self._log = store.log
@@ -83,7 +84,7 @@ class Admission:
             return "CLOSED"
         if self._health.failure is not None:
             return "FAILED"
-        if self._is_slave():
+        if self._role.follows:
             return "SLAVE"
         return "DISK_FULL" if self._is_disk_full() or self._lacks_room() else "RUNNING"
 
@@ -149,7 +150,7 @@ class Admission:
             RefusedError: the store is a slave, has failed, or is closed.
         """
         self.require_alive()
-        if self._is_slave():
+        if not self._role.accepts:
             master = self._config.ha_master_address
             where = (
                 f"It follows {master}: write to the process there."
@@ -302,9 +303,6 @@ class Admission:
                 f"The topic {missing[0]} cannot be created: {error}",
                 PutStatus.SERVICE_NOT_AVAILABLE,
             ) from error
-
-    def _is_slave(self) -> bool:
-        return self._config.broker_role == "SLAVE"
 
     def _lacks_room(self) -> bool:
         """Return whether a segment, queues and index, or the reserve lack room: puts fail then."""

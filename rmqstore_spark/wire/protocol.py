@@ -84,6 +84,8 @@ class Actions:
     EXPIRE: Final = "expire"
     END_TRANSACTIONS: Final = "end-transactions"
     TRANSACTION_CHECKS: Final = "transaction-checks"
+    PROMOTE: Final = "promote"
+    DEMOTE: Final = "demote"
     STATS: Final = "stats"
     STOP: Final = "stop"
     QUERY: Final = "query"

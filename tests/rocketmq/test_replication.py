@@ -63,7 +63,7 @@ def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
         master = Master(store)
         cleanup.callback(master.close)
         if way == "name server":
-            runner = BrokerRunner(store, master.address)
+            runner = BrokerRunner(store, lambda: master.address)
             cleanup.callback(runner.close)
         else:
             wanted["haMasterAddress"] = master.address

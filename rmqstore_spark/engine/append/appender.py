@@ -66,6 +66,7 @@ class Appender:
         self.time = StoreTime(store.clock, store.log.last_timestamp)
         self._queues = store.queues
         self._host = store.config.store_host
+        self._role = store.role
         self._busy_timeout = store.config.os_page_cache_busy_time_out_mills / 1000
         self._dispatcher = dispatcher
         self._health = health
@@ -85,6 +86,7 @@ class Appender:
                 log.
         """
         with self.appending():
+            self._require_accepting()
             try:
                 placement = self.log.place(block.sizes, block.unit_ends)
             except TooLargeError as error:
@@ -229,6 +231,15 @@ class Appender:
         for route in [route for route in self._next if route.topic in gone]:
             del self._next[route]
 
+    def continue_from_log(self) -> None:
+        """Number and stamp the next records after those that the log has now.
+
+        A slave's log has records that came without numbers or times of this object.
+        Needs the append lock. All of the log is in the queues.
+        """
+        self._next.clear()
+        self.time.continue_after(self.log.last_timestamp)
+
     def finish(self) -> None:
         """Wait for the append that is running. After the store was closed, no other follows."""
         with self._lock:
@@ -270,6 +281,17 @@ class Appender:
             text = "The store is closing. Try again when it is open."
             raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
         self._require_room()
+
+    def _require_accepting(self) -> None:
+        """Refuse records of this store's own in the log of a slave: it is a copy of its master's.
+
+        `Admission` has accepted them, and the role can have changed since.
+        """
+        if not self._role.accepts:
+            raise RefusedError(
+                "The store has just become a slave, and accepts no messages.",
+                "SERVICE_NOT_AVAILABLE",
+            )
 
     def _require_room(self) -> None:
         stalled = self._dispatcher.stalled

@@ -49,7 +49,8 @@ class _LocalKeys:
     broker_role: str = choice(
         "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
         "messages, and follows `haMasterAddress`. A `SYNC_MASTER` answers a put when a slave has "
-        "it.", group=_PLACE,
+        "it. `rmqstore promote` and `demote` change the role, until this key says the same.",
+        group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",

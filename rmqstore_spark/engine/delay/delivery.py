@@ -54,7 +54,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 class Delivery:
-    """Delivers the delayed messages of a master's store, in a thread.
+    """Delivers the delayed messages of a store, in a thread, as long as its role says so.
 
     Args:
         store: the open store.
@@ -80,17 +80,30 @@ class Delivery:
         self._interval = store.config.flush_delay_offset_interval / 1000
         self._v6 = store.config.store_host_v6
         self._log = PublishedLog(store.log, store.log_folder)
-        self._waiting = [Waiting(delay / 1000) for delay in self._delays]
-        self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._waiting: list[Waiting] = []
+        self._most: list[int] = []
         self._file: DelayOffsets | None = None
         self._offsets: dict[int, int] = {}
         self._is_certain = True
         self._delivered = self._skipped = 0
+        self._forget()
         self._resume = time.monotonic() + _FIRST_S
-        self._saved = time.monotonic()
         self._thread: Periodic | None = None
-        if store.config.broker_role != "SLAVE":
+        store.role.watch(self)
+        self.role_changed()
+
+    def role_changed(self) -> None:
+        """Begin to deliver, or end it: what comes next is another store's work."""
+        if self._store.role.delivers:
             self._thread = Periodic("rmqstore-delay", _INTERVAL_MS, self._run, self._health)
+        elif self._thread is not None:
+            self._thread.close()
+            self._thread = None
+            try:
+                self.save()
+            except RmqStoreError as error:
+                _log.warning("The progress of delayed messages is in the log only: %s", error)
+            self._forget()
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""
@@ -109,6 +122,13 @@ class Delivery:
         if self._thread is not None:
             self._thread.close()
         self._log.close()
+
+    def _forget(self) -> None:
+        """Know nothing of the progress: it is found out when there is something to deliver."""
+        self._waiting = [Waiting(delay / 1000) for delay in self._delays]
+        self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._file, self._offsets, self._is_certain = None, {}, True
+        self._resume = self._saved = time.monotonic()
 
     def save(self) -> None:
         """Write the progress, after the copies that it covers are flushed.

@@ -396,6 +396,15 @@ class Transactions:
             self._is_saved = False
             raise
 
+    def forget(self) -> None:
+        """Know nothing of what waits: its first use finds it in the log."""
+        with self._lock:
+            self._known = self._progress = None
+            self._ops = OpNotes()
+            self._half_end = 0
+            self._is_saved = True
+            self._saved_end = 0
+
     def close(self) -> None:
         """Close the file that was read last."""
         with self._lock:

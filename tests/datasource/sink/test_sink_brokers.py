@@ -271,7 +271,7 @@ def test_store_processes_take_exactly_once_commits(tmp_path: Path) -> None:
             here = stack.enter_context(served(tmp_path / name, **settings))
             here.store.create_topic("orders", write_queue_nums=2)
             announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-            stack.callback(BrokerRunner(here.store, "", announced).close)
+            stack.callback(BrokerRunner(here.store, endpoint=announced).close)
             stores.append(here)
         eventually(lambda: is_known(servers, 2))
         with pytest.raises(RmqStoreError, match=r"option\('brokerNames', 'broker-a,broker-b'\)"):

@@ -31,12 +31,11 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
-PLACES: Final = tuple(
-    name for name in NAMES if not name.startswith(("replica.", "expiry.", "delay", "transaction"))
-)
+_OTHERS: Final = ("replica.", "expiry.", "delay", "transaction", "promote.", "demote.")
+PLACES: Final = tuple(name for name in NAMES if not name.startswith(_OTHERS))
 """Where a life of puts and batches gets to.
 
-`replication` kills followers at their places; `tests/engine/expiry` does so during expiry,
+`replication` kills followers at their places, and `tests/ha/test_roles` those whose role changes; `tests/engine/expiry` does so during expiry,
 `tests/engine/delay` during the delivery of delayed messages, `tests/engine/transactions` while
 transactions are put and ended.
 """
