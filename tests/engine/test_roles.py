@@ -19,10 +19,11 @@ from rmqstore_spark.engine.role_file import (
     promotions_of,
     save_role,
 )
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.status import PutStatus
 from tests.ha.peers import log_bytes
 from tests.support.messages.batches import commit_batch, rows_block
 from tests.support.processes.delaying import delayed, delivered, rows_of
