@@ -36,7 +36,7 @@ def promote(
     sync: Annotated[bool, _Sync] = False,
     force: Annotated[bool, _Force] = False,
 ) -> None:
-    """Make a slave the master, while its process runs.
+    """Make a slave the master while its process runs.
 
     For when the former master has stopped, and will not start again as a master. The store follows
     nobody from then on, and accepts messages. It stays a master when it is started again, whatever
@@ -54,7 +54,7 @@ def demote(
     master: Annotated[str, _Master],
     broker: Annotated[str, _Broker] = "",
 ) -> None:
-    """Make a master a slave that follows another master, while its process runs.
+    """Make a master a slave of another while its process runs.
 
     It accepts nothing from then on, and stays a slave when it is started again. Its own slaves get
     what they lack first, so that one of them can be promoted. If its log is not the beginning of

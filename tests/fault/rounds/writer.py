@@ -35,9 +35,9 @@ _OTHERS: Final = ("replica.", "expiry.", "delay", "transaction", "promote.", "de
 PLACES: Final = tuple(name for name in NAMES if not name.startswith(_OTHERS))
 """Where a life of puts and batches gets to.
 
-`replication` kills followers at their places, and `tests/ha/test_roles` those whose role changes;
-`tests/engine/expiry` does so during expiry, `tests/engine/delay` during the delivery of delayed
-messages, `tests/engine/transactions` while transactions are put and ended.
+`replication` kills followers at their places; `tests/engine/expiry` does so during expiry,
+`tests/engine/delay` during the delivery of delayed messages, `tests/engine/transactions` while
+transactions are put and ended, and `tests/ha/test_roles` while roles change.
 """
 _ROUNDS_PER_STORE: Final = 20
 
