@@ -20,11 +20,11 @@ from rmqstore_spark.layout.index.format import (
     SLOT_DTYPE,
     IndexHeader,
 )
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import (
     check_block,
     index_hashes,
     number_rows,
-    queue_entries,
     stamp_records,
 )
 from rmqstore_spark.layout.record.encode import encode_records
@@ -98,7 +98,7 @@ def _store(data: Any, slots: Any, header: IndexHeader, clock: _Clock) -> IndexHe
     physical = block.starts + (1 << 30)
     host = bytes((127, 0, 0, 1, 0, 0, 42, 159))
     clock.time("stamp", lambda: stamp_records(data, block.starts, numbers, physical, 1 << 40, host))
-    clock.time("queue entries", lambda: queue_entries(block, physical))
+    clock.time("queue entries", lambda: CONSUME_QUEUE.of_block(block, physical))
     hashes, rows = clock.time("key hashes", lambda: index_hashes(data, block.starts, block.sizes))
     times = np.full(len(rows), 1 << 40, np.int64)
     _, header = clock.time(

@@ -27,8 +27,8 @@ The folders, from the bytes up (`docs/architecture.md`):
     pipelines   ready-made Spark jobs
 
 Modules: `embedding` runs a store process for one program, `workers` chooses the Python of Spark's
-workers, `secretfiles` reads files with secrets, `tlsstream` lets two threads use a TLS connection;
-`types`, `errors` and `printable` serve all folders.
+workers, `secretfiles` reads files with secrets, `tlsstream` lets two threads use a TLS connection,
+`settings` declares options and keys; `types`, `errors`, `status` and `printable` serve all folders.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class RefusedError(RmqStoreError):
 
     Args:
         text: what is refused, why, and what to do.
-        status: RocketMQ's name for it (a name of `PutStatus`).
+        status: RocketMQ's name for it (`status.PutStatus`, as text from a process).
         is_open: a put failed while its messages were being written to the log. Only the next
             opening of the store shows whether they are in it. If put again, they may be stored
             twice.

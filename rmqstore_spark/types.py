@@ -10,6 +10,7 @@ from typing import Final, Literal, get_args
 
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.printable import escaped
+from rmqstore_spark.status import PutStatus
 
 __all__ = [
     "MOST_TOPICS",
@@ -94,17 +95,17 @@ class WriterId:
         name = self.name
         if self.kind not in get_args(Kind):
             raise RefusedError(
-                f"Unknown kind of writer: {str(self.kind)[:64]!r}", "MESSAGE_ILLEGAL"
+                f"Unknown kind of writer: {str(self.kind)[:64]!r}", PutStatus.MESSAGE_ILLEGAL
             )
         if not is_writer_name(name):
             raise RefusedError(
                 f"A writer's name ({name[:64]!r}...) must have 1 to {_LONGEST_NAME} printable "
                 "characters.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         if not 0 <= self.number <= _MOST_NUMBER:
             text = f"Invalid batch number {self.number}: it must not be negative."
-            raise RefusedError(text, "MESSAGE_ILLEGAL")
+            raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
 
     def __str__(self) -> str:
         words = {"stream": "batch {} of query {}", "batch": "txnVersion {} of txnAppId {}"}
@@ -232,14 +233,14 @@ class CommitRequest:
                 raise RefusedError(
                     f"{self.writer} cannot be committed: the digest of a stage must have 32 "
                     f"hexadecimal digits, and one is {info.digest[:40]!r}.",
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
         is_in_parts = self.writer.kind == "batch" and not self.stages
         if not self.content.rows and not is_in_parts:
             raise RefusedError(
                 f"{self.writer} cannot be committed: its commit has no rows. Skip the commit of "
                 "an empty batch.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
 
 

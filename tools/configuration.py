@@ -8,10 +8,11 @@ from itertools import groupby
 from pathlib import Path
 
 from rmqstore_spark.engine.config.broker_keys import DEVIATIONS
-from rmqstore_spark.engine.config.key import Key
 from rmqstore_spark.engine.config.table import KEYS
+from rmqstore_spark.settings import Declaration
+from tools.settings import table
 
-__all__ = ["CONFIGURATION_PAGE", "STORE_CONF", "configuration_page", "row", "store_conf"]
+__all__ = ["CONFIGURATION_PAGE", "STORE_CONF", "configuration_page", "store_conf"]
 
 _ROOT = Path(__file__).resolve().parents[1]
 CONFIGURATION_PAGE = _ROOT / "docs" / "configuration.md"
@@ -61,9 +62,7 @@ def configuration_page() -> str:
     """Return the text of docs/configuration.md."""
     parts = [_HEAD]
     for group, keys in _groups():
-        parts.append(f"## {group}\n\n| key | value | default | meaning |\n|---|---|---|---|")
-        parts += [row(key) for key in keys]
-        parts.append("")
+        parts += [f"## {group}\n", *table("key", keys)]
     parts.append(_BROKER_HEAD)
     for name, deviation in DEVIATIONS.items():
         values = " or ".join(f"`{name}={value}`" for value in deviation.values)
@@ -77,20 +76,13 @@ def store_conf() -> str:
     for group, keys in _groups():
         parts.append(f"\n# ---- {group} " + "-" * (90 - len(group)))
         for key in keys:
-            text = f"{key.doc} ({key.kind})" if key.kind != "text" else key.doc
+            text = f"{key.doc} ({key.values})" if key.values != "text" else key.doc
             lines = textwrap.wrap(text.replace("`", ""), 97)
             parts += ["", *(f"# {line}" for line in lines)]
-            parts.append(f"#{key.name}={key.write(key.default)}")
+            parts.append(f"#{key.name}={key.default}")
     return "\n".join(parts) + "\n"
 
 
-def _groups() -> Iterator[tuple[str, list[Key]]]:
+def _groups() -> Iterator[tuple[str, list[Declaration]]]:
     for group, keys in groupby(KEYS, key=lambda key: key.group):
         yield group, list(keys)
-
-
-def row(key: Key) -> str:
-    """Return the row of a key in a table of Markdown."""
-    name = f"`{key.name}`" + ("\\*" if key.own else "")
-    default = f"`{key.write(key.default)}`" if key.default != "" else ""
-    return f"| {name} | {key.kind} | {default} | {key.doc} |"

@@ -46,7 +46,11 @@ class Catalog:
         self._store = store
         self._cluster = store.config.broker_cluster_name
         self._host = store.config.broker_ip1
-        self.is_slave = store.config.broker_role == "SLAVE"
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the store is a slave now."""
+        return self._store.role.follows
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -30,7 +30,7 @@ from rmqstore_spark.broker.sends import (
 from rmqstore_spark.broker.statistics import TOPIC_PUT_NUMS, Statistics
 from rmqstore_spark.broker.worker import Worker, take_requests
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import (
@@ -47,6 +47,7 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import Request
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Producing", "refusal"]
 
@@ -133,9 +134,7 @@ class Producing:
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
-        self._is_asynchronous = not (
-            config.flush_disk_type == "SYNC_FLUSH" or config.broker_role == "SYNC_MASTER"
-        )
+        self._waits_for_disk = config.flush_disk_type == "SYNC_FLUSH"
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._new_topics = NewTopics(
             catalog,
@@ -157,7 +156,8 @@ class Producing:
             requests = [request for request in requests if request not in set(new)]
         if not requests:
             return
-        if self._is_asynchronous and self._worker.is_idle and not self._store.is_busy:
+        waits = self._waits_for_disk or self._store.role.waits_for_slaves
+        if not waits and self._worker.is_idle and not self._store.is_busy:
             self.handle(requests)
         else:
             take_requests(self._worker, requests, _MOST_WAITING)

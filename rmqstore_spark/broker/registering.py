@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from rmqstore_spark.broker.catalog import Catalog
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
@@ -37,27 +38,28 @@ class Registering:
     """Registers a broker with name servers until it is closed. Use it in an event loop.
 
     Args:
-        config: says with whom, and under which name.
+        store: its configuration says with whom, and under which name; its role, as what.
         catalog: the topics.
-        ha_address: where slaves connect.
+        ha_address: returns where slaves connect.
         endpoint: where Spark's clients of other machines are served, as text; "" if it is not.
         identity: with which it talks to them.
     """
 
     def __init__(
         self,
-        config: StoreConfig,
+        store: StoreWriter,
         catalog: Catalog,
-        ha_address: str,
+        ha_address: Callable[[], str],
         endpoint: str,
         identity: ClientIdentity,
     ) -> None:
+        config = store.config
+        self._role = store.role
         self._catalog = catalog
         self._period = config.register_name_server_period / 1000
         self._loop = asyncio.get_running_loop()
         self._who = {
             "brokerAddr": config.host[0],
-            "brokerId": str(config.broker_id),
             "brokerName": config.broker_name,
             "clusterName": config.broker_cluster_name,
         }
@@ -72,6 +74,10 @@ class Registering:
     def topics_changed(self) -> None:
         """Register again at once; see `TopicWatcher`."""
         self._loop.call_soon_threadsafe(self._wake)
+
+    def role_changed(self) -> None:
+        """Register again at once, as a master or a slave; see `RoleWatcher`."""
+        self.topics_changed()
 
     async def close(self) -> None:
         """Register no more, and unregister."""
@@ -91,12 +97,15 @@ class Registering:
             "filterServerList": self._endpoints,
             "topicConfigSerializeWrapper": {"dataVersion": version, "topicConfigTable": topics},
         }
-        ext = {**self._who, "haServerAddr": self._ha_address, "compressed": "false"}
+        ext = {**self._broker(), "haServerAddr": self._ha_address(), "compressed": "false"}
         return Command(RequestCode.REGISTER_BROKER, ext, dump_body(body))
 
     def unregistration(self) -> Command:
         """Return the request that ends a registration."""
-        return Command(RequestCode.UNREGISTER_BROKER, dict(self._who))
+        return Command(RequestCode.UNREGISTER_BROKER, self._broker())
+
+    def _broker(self) -> dict[str, str]:
+        return {**self._who, "brokerId": str(self._role.broker_id)}
 
     def _wake(self) -> None:
         for each in self._name_servers:

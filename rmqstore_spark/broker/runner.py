@@ -39,7 +39,7 @@ class BrokerRunner:
 
     Args:
         store: the store; it is not closed here.
-        ha_address: where slaves connect, as `host:port`; "" if none are taken.
+        ha_address: returns where slaves connect, as `host:port`; "" if none are taken.
         endpoint: where Spark's clients of other machines are served; "" if it is not.
 
     Attributes:
@@ -51,22 +51,24 @@ class BrokerRunner:
         ServiceError: nothing can listen there.
     """
 
-    def __init__(self, store: StoreWriter, ha_address: str = "", endpoint: str = "") -> None:
+    def __init__(
+        self, store: StoreWriter, ha_address: Callable[[], str] = str, endpoint: str = ""
+    ) -> None:
         config = store.config
         if config.vip_listen_port < 0 and config.listen_port <= _VIP:
             raise OptionError(
                 f"listenPort is {config.listen_port}, and the VIP port would be {_VIP} below it: "
                 "give vipListenPort, or another listenPort."
             )
-        is_slave = config.broker_role == "SLAVE"
-        if is_slave != (config.broker_id > 0):
+        broker_id = store.role.broker_id
+        if store.role.follows != (broker_id > 0):
             raise OptionError(
-                f"brokerId is {config.broker_id}: a SLAVE that is a broker (listenPort) needs a "
+                f"brokerId is {broker_id}: a SLAVE that is a broker (listenPort) needs a "
                 "number above 0, and a master has 0."
             )
         self._store = store
         self._protection = Protection.of(config)
-        self._ha_address = ha_address or _next_port(config.host[0])
+        self._ha_address = lambda: ha_address() or _next_port(config.host[0])
         self._endpoint = endpoint
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
@@ -108,7 +110,6 @@ class BrokerRunner:
             loop.close()
 
     async def _serve(self) -> None:
-        config = self._store.config
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         catalog = Catalog(self._store)
@@ -121,13 +122,15 @@ class BrokerRunner:
             await self._listen(server)
             reloading = None if accounts is None else asyncio.create_task(_reload(accounts))
             registering = Registering(
-                config, catalog, self._ha_address, self._endpoint, protection.identity
+                self._store, catalog, self._ha_address, self._endpoint, protection.identity
             )
             self._store.topics.watch(registering)
+            self._store.role.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()
             await ended.wait()
             self._store.topics.unwatch(registering)
+            self._store.role.unwatch(registering)
             await registering.close()
             if reloading is not None:
                 reloading.cancel()

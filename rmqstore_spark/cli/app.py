@@ -24,6 +24,7 @@ from rmqstore_spark.cli.commands.query import query
 from rmqstore_spark.cli.commands.read import read
 from rmqstore_spark.cli.commands.recover import recover
 from rmqstore_spark.cli.commands.reset_offset import reset_offset
+from rmqstore_spark.cli.commands.roles import demote, promote
 from rmqstore_spark.cli.commands.serve import serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
@@ -81,7 +82,7 @@ _LOCAL = (serve, follow, recover, namesrv)
 for command in (
     *(info, topics, groups, transactions, offsets, read, tail, query, verify),
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
-    *(recover, namesrv),
+    *(promote, demote, recover, namesrv),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)

@@ -21,6 +21,8 @@ from rmqstore_spark.wire.messages import (
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
+    DemoteReply,
+    DemoteRequest,
     Done,
     ExpireReply,
     ExpireRequest,
@@ -29,6 +31,8 @@ from rmqstore_spark.wire.messages import (
     OffsetsRequest,
     OpenReply,
     OpenRequest,
+    PromoteReply,
+    PromoteRequest,
     QueryRequest,
     TopicRequest,
     TopicSettings,
@@ -288,6 +292,32 @@ class StoreClient:
             remove: also begin to remove them. Call this without it to learn how far the store is.
         """
         return self.connection.call(Code.EXPIRE, ExpireRequest(before_ms, remove), ExpireReply)
+
+    def promote(self, *, waits_for_slaves: bool = False, force: bool = False) -> PromoteReply:
+        """Make a slave the master.
+
+        Args:
+            waits_for_slaves: whether it becomes a SYNC_MASTER, and not an ASYNC_MASTER.
+            force: also if its master answers, or has sent a log that cannot be followed.
+
+        Raises:
+            RefusedError: it is a master, or `force` is needed.
+        """
+        request = PromoteRequest(waits_for_slaves, force)
+        return self.connection.call(Code.PROMOTE, request, PromoteReply, repeat=False)
+
+    def demote(self, master: str, master_broker: str = "") -> DemoteReply:
+        """Make a master a slave.
+
+        Args:
+            master: whom to follow: the `host:port` where that one serves slaves.
+            master_broker: the `host:port` where its broker answers clients; "" for none.
+
+        Raises:
+            RefusedError: it is a slave, or an address is none.
+        """
+        request = DemoteRequest(master, master_broker)
+        return self.connection.call(Code.DEMOTE, request, DemoteReply, repeat=False)
 
     def stats(self) -> dict[str, Any]:
         """Return the store's figures (docs/operate.md)."""

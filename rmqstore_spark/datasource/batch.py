@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -11,6 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.positions import Earliest, Latest
+from rmqstore_spark.datasource.options.table import PartitionOptions, PositionOptions
 from rmqstore_spark.datasource.partitions import AnyPartition, partitions_of, read_partition
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
@@ -53,15 +53,14 @@ class RmqStoreReader(SentToTasks, DataSourceReader):
         """Plan the query: see `docs/options.md`, `planBy`."""
         options = self._options
         failure: Exception | None = None
-        strict = replace(options, fail_on_data_loss=True)
         for number in range(most_replicas(options)):
             # What one replica lacks, another one may have.
             opened = open_stores(options, number)  # any replica; fails if none can be opened
             try:
-                return _planned(strict, opened)
+                return _planned(options.strict, opened)
             except FAILURES as error:
                 failure = failure or error
-        if failure is not None and options.fail_on_data_loss:
+        if failure is not None and options.positions.fail_on_data_loss:
             raise failure
         return _planned(options, open_stores(options, 0))
 
@@ -85,31 +84,34 @@ def _planned(options: Options, opened: Sequence[AnySource]) -> list[AnyPartition
 def plan_stores(options: Options, opened: Sequence[AnySource]) -> list[Sequence[Split]]:
     """Plan each store of a batch query."""
     with_queues = [of.store for of in opened if isinstance(of, SourceBroker) or of.store.has_queues]
-    check_topics(options, [of.store for of in opened])
-    check_pattern(options, [of.store for of in opened])
-    ranges = _ranges(options, list(chosen_queues(options, with_queues))) if with_queues else {}
+    check_topics(options.queues, [of.store for of in opened])
+    check_pattern(options.queues, [of.store for of in opened])
+    chosen = list(chosen_queues(options.queues, with_queues))
+    ranges = _ranges(options.positions, chosen) if with_queues else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
     for of in opened:
         own = ranges.get(of.store.broker_name, [])
         share = sum(part.count for part in own) / total if total else 0.0
         if isinstance(of, SourceBroker):
-            plans.append(of.store.plan(own, _limits(options, share)))
+            plans.append(of.store.plan(own, _limits(options.partitions, share)))
             continue
         if of.replicas:
             of.store.require_queues("A store with replicas", "Name one of them")
         if not of.store.has_queues:
             plans.append(_plan_scan(options, of.store))
             continue
-        plans.append(_plan_queues(options, of.store, own, _limits(options, share)))
+        plans.append(_plan_queues(options, of.store, own, _limits(options.partitions, share)))
     return plans
 
 
-def _ranges(options: Options, chosen: Sequence[ChosenQueue]) -> dict[str, list[QueueRange]]:
+def _ranges(
+    positions: PositionOptions, chosen: Sequence[ChosenQueue]
+) -> dict[str, list[QueueRange]]:
     from rmqstore_spark.reader.rows.splits import QueueRange
 
-    starts = starting_offsets(chosen, options)
-    ends = ending_offsets(chosen, options, starts)
+    starts = starting_offsets(chosen, positions)
+    ends = ending_offsets(chosen, positions, starts)
     ranges: dict[str, list[QueueRange]] = {}
     for key, start in starts.items():
         ranges.setdefault(key.broker, []).append(
@@ -118,20 +120,20 @@ def _ranges(options: Options, chosen: Sequence[ChosenQueue]) -> dict[str, list[Q
     return ranges
 
 
-def _limits(options: Options, share: float) -> PlanLimits:
+def _limits(partitions: PartitionOptions, share: float) -> PlanLimits:
     """Return the limits of one store's plan.
 
     Args:
-        options: the query's options.
+        partitions: the query's limits.
         share: the store's share of all records to be read, 0 to 1.
     """
     from rmqstore_spark.reader.plan import PlanLimits
 
-    least = options.min_partitions
+    least = partitions.min_partitions
     return PlanLimits(
         min_partitions=None if least is None else max(1, round(least * share)),
-        max_records=options.max_records_per_partition,
-        max_bytes=options.max_bytes_per_partition,
+        max_records=partitions.max_records,
+        max_bytes=partitions.max_bytes,
     )
 
 
@@ -140,9 +142,9 @@ def _plan_queues(
 ) -> Sequence[Split]:
     from rmqstore_spark.reader.plan import plan, plan_by_keys
 
-    if options.keys is not None:
+    if options.rows.keys is not None:
         return plan_by_keys(store, ranges, limits)
-    return plan(store, ranges, limits, by=options.plan_by)
+    return plan(store, ranges, limits, by=options.partitions.plan_by)
 
 
 def _needs_queues(store: Store, option: str) -> None:
@@ -153,13 +155,14 @@ def _plan_scan(options: Options, store: Store) -> Sequence[Split]:
     """Plan the reading of a store that has only its log."""
     from rmqstore_spark.reader.plan import plan_scan
 
-    if options.plan_by == "queue":
+    if options.partitions.plan_by == "queue":
         store.require_queues("planBy=queue")
-    if not isinstance(options.starting, Earliest):
-        _needs_queues(store, options.starting_option)
-    if not isinstance(options.ending, Latest):
-        _needs_queues(store, options.ending_option)
-    if options.max_records_per_partition is not None:
+    positions = options.positions
+    if not isinstance(positions.starting, Earliest):
+        _needs_queues(store, positions.starting_option)
+    if not isinstance(positions.ending, Latest):
+        _needs_queues(store, positions.ending_option)
+    if options.partitions.max_records is not None:
         _needs_queues(store, "maxRecordsPerPartition")
-    topics = options.topics if options.assign is None else tuple(options.assign)
+    topics = options.queues.named
     return plan_scan(store, None if topics is None else frozenset(topics))

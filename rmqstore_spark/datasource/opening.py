@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.client.contact import FirstContact, was_reached
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.table import PlaceOptions
 from rmqstore_spark.datasource.replicas import FAILURES, can_pass, told
 from rmqstore_spark.datasource.spec import SourceStore, StoreSpec, different_names
 from rmqstore_spark.errors import ReplicaError
@@ -25,9 +26,8 @@ _LONGEST_WAIT: Final = 2.0
 _PROBE: Final = 2.0  # seconds for a replica that is only asked for its name
 
 
-def patience_s(options: Options) -> float:
+def patience_s(connection: ConnectionOptions | None) -> float:
     """Return for how many seconds a query waits for any replica of a store."""
-    connection = options.connection
     return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
 
 
@@ -57,11 +57,11 @@ def no_replica(broker: str | None, failures: dict[str, Exception]) -> ReplicaErr
     )
 
 
-def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> SourceStore:
+def open_first(places: PlaceOptions, group: Sequence[StoreSpec], first: int = 0) -> SourceStore:
     """Open a store, or the first of its replicas that can be opened.
 
     Args:
-        options: the query's options.
+        places: says how long to wait.
         group: the store and its replicas.
         first: the number of the replica to try first.
 
@@ -73,17 +73,16 @@ def open_first(options: Options, group: Sequence[StoreSpec], first: int = 0) -> 
         store = group[0].open()
         return SourceStore(replace(group[0], broker_name=store.broker_name), store)
     specs = [
-        spec.with_limits(options.replica_timeout_ms / 1000, replicas=len(group)) for spec in group
+        spec.with_limits(places.replica_timeout_ms / 1000, replicas=len(group)) for spec in group
     ]
-    seconds = _seconds_to_open(options, group)
+    seconds = _seconds_to_open(places.connection, group)
     with FirstContact(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
         return _open_any(specs, first, seconds, waiting)
 
 
-def _seconds_to_open(options: Options, group: Sequence[StoreSpec]) -> float:
+def _seconds_to_open(connection: ConnectionOptions | None, group: Sequence[StoreSpec]) -> float:
     """Return for how long to try the replicas of a store: less if none has ever answered."""
-    connection = options.connection
-    seconds = patience_s(options)
+    seconds = patience_s(connection)
     if connection is None or connection.connect_s is None:
         return seconds
     places = [parse_endpoint(spec.url).address for spec in group]

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from rmqstore_spark.datasource.failures import host_name, plain_errors_of
 from rmqstore_spark.datasource.opening import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import QueueOptions
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.replicas import Evidence, ranges_of
 from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
@@ -111,15 +112,16 @@ def read_options(options: Options, projection: Projection) -> ReadOptions:
     """Convert a query's options to the reader's form."""
     from rmqstore_spark.reader.options import ReadOptions
 
+    rows = options.rows
     return ReadOptions(
         columns=projection.columns,
         body_as_text=projection.body_as_text,
-        decompress=options.decompress,
-        check_crc=options.check_crc,
-        mode=options.mode,
-        fail_on_data_loss=options.fail_on_data_loss,
-        tags=options.tags,
-        keys=options.keys,
+        decompress=rows.decompress,
+        check_crc=rows.check_crc,
+        mode=rows.mode,
+        fail_on_data_loss=options.positions.fail_on_data_loss,
+        tags=rows.tags,
+        keys=rows.keys,
     )
 
 
@@ -148,11 +150,17 @@ def read_partition(
     partition: InputPartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; return nothing for the one that Spark creates for an empty plan."""
-    if isinstance(partition, PulledPartition):
-        return _run(one_ahead(_pull(partition, options, projection)))
-    if not isinstance(partition, StorePartition):
+    if not isinstance(partition, PulledPartition | StorePartition):
         return iter(())
-    batches = _read(partition, options, projection)
+    wanted = read_options(options, projection)
+    schema = projection.arrow_schema()
+    if isinstance(partition, PulledPartition):
+        return _run(one_ahead(_pull(partition, wanted, schema)))
+    if partition.evidence is not None:
+        patience = patience_s(options.places.connection)
+        batches = _read_replicated(partition, partition.evidence, wanted, schema, patience)
+    else:
+        batches = _read(partition, options.queues, wanted, schema)
     # A remote store is waited for. A local one only costs CPU, which other tasks can use.
     return _run(batches if local_path(partition.store.url) else one_ahead(batches))
 
@@ -163,10 +171,8 @@ def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _pull(
-    partition: PulledPartition, options: Options, projection: Projection
+    partition: PulledPartition, wanted: ReadOptions, schema: pa.Schema
 ) -> Generator[pa.RecordBatch]:
-    wanted = read_options(options, projection)
-    schema = projection.arrow_schema()
     store = partition.broker.open()
     try:
         for split in partition.splits:
@@ -177,23 +183,18 @@ def _pull(
 
 
 def _read(
-    partition: StorePartition, options: Options, projection: Projection
+    partition: StorePartition, queues: QueueOptions, wanted: ReadOptions, schema: pa.Schema
 ) -> Generator[pa.RecordBatch]:
     from rmqstore_spark.reader.reading import read_split
     from rmqstore_spark.reader.rows.splits import ScanSplit
 
-    wanted = read_options(options, projection)
-    if partition.evidence is not None:
-        yield from _read_replicated(partition, partition.evidence, options, projection)
-        return
     scanned = replace(wanted, columns=with_needed(wanted.columns))
-    schema = projection.arrow_schema()
     try:
         store = _open(partition.value, partition.store)
         for split in partition.splits:
             if isinstance(split, ScanSplit):
                 for batch in read_split(store, split, scanned):
-                    yield _as_spark_wants(chosen_rows(batch, options, wanted.columns), schema)
+                    yield _as_spark_wants(chosen_rows(batch, queues, wanted.columns), schema)
             else:
                 for batch in read_split(store, split, wanted):
                     yield _as_spark_wants(batch, schema)
@@ -203,8 +204,12 @@ def _read(
 
 
 def _read_replicated(
-    partition: StorePartition, evidence: Evidence, options: Options, projection: Projection
-) -> Iterator[pa.RecordBatch]:
+    partition: StorePartition,
+    evidence: Evidence,
+    wanted: ReadOptions,
+    schema: pa.Schema,
+    patience: float,
+) -> Generator[pa.RecordBatch]:
     from rmqstore_spark.datasource.failover import ReplicatedSplits
 
     first = partition.store
@@ -215,10 +220,9 @@ def _read_replicated(
         partition.splits,
         opened=lambda spec: _open(partition.value, spec, is_replica=True),
         drop=lambda spec: _close(partition.value, spec),
-        patience_s=patience_s(options),
+        patience_s=patience,
     )
-    schema = projection.arrow_schema()
-    for batch in splits.read(read_options(options, projection)):
+    for batch in splits.read(wanted):
         yield _as_spark_wants(batch, schema)
 
 

@@ -15,12 +15,12 @@ from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.spec import StoreSpec
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.answers import BrokerPlace
     from rmqstore_spark.client.brokers.routes import NameServers
     from rmqstore_spark.datasource.options.parsing import Options
+    from rmqstore_spark.datasource.options.table import QueueOptions
 
 __all__ = ["routed"]
 
@@ -38,11 +38,11 @@ def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
         OptionError: no broker is registered, or one cannot do what the options ask for.
         ServiceError: no name server answers.
     """
-    connection = options.connection
+    connection = options.places.connection
     assert connection is not None  # noqa: S101  # as without `path`
-    with connection.name_servers(options.name_servers) as servers:
-        named = options.topics if options.assign is None else tuple(options.assign)
-        places = _of_all(options, servers) if named is None else _of_topics(named, servers)
+    with connection.name_servers(options.places.name_servers) as servers:
+        named = options.queues.named
+        places = _of_all(options.queues, servers) if named is None else _of_topics(named, servers)
     if not places:
         raise OptionError(
             f"{servers.name} knows no broker with a topic. Check that brokers register there."
@@ -65,7 +65,7 @@ def _of_topics(topics: tuple[str, ...], servers: NameServers) -> dict[str, Broke
     return {place.name: place for route in routes.values() for place in route}
 
 
-def _of_all(options: Options, servers: NameServers) -> dict[str, BrokerPlace]:
+def _of_all(queues: QueueOptions, servers: NameServers) -> dict[str, BrokerPlace]:
     """Return all brokers by name: topics that the query matches can come to any of them.
 
     Only routes tell where a store process serves Spark. Any topic of a broker does. Those
@@ -73,7 +73,7 @@ def _of_all(options: Options, servers: NameServers) -> dict[str, BrokerPlace]:
     """
     names = [place.name for place in servers.brokers()]
     topics = servers.topics()
-    wanted = [name for name in topics if _may_want(options, name)]
+    wanted = [name for name in topics if queues.may_match(name)]
     found: dict[str, BrokerPlace] = {}
     for route in servers.routes(wanted).values():
         found.update((place.name, place) for place in route)
@@ -90,12 +90,6 @@ def _of_all(options: Options, servers: NameServers) -> dict[str, BrokerPlace]:
             some(left),
         )
     return found
-
-
-def _may_want(options: Options, topic: str) -> bool:
-    if is_system_topic(topic) and not options.include_system:
-        return False
-    return options.pattern is None or options.pattern.fullmatch(topic) is not None
 
 
 def _group(
@@ -117,9 +111,9 @@ def _group(
     return BrokerSpec(
         place.name,
         addresses_of(place),
-        options.name_servers,
+        options.places.name_servers,
         timeout_s,
-        min(timeout_s, options.replica_timeout_ms / 1000) if others else timeout_s,
+        min(timeout_s, options.places.replica_timeout_ms / 1000) if others else timeout_s,
         connection.identity,
         connect_s=connection.connect_s,
         retries=connection.retries,
@@ -130,12 +124,12 @@ def _check_pulled(options: Options, place: BrokerPlace) -> None:
     """Refuse what needs the files of a store."""
     who = f"the broker {place.name} ({place.addresses[min(place.addresses)]})"
     remedy = "Read the broker's store directory (path), or through rmqstore serve (endpoint)."
-    if options.keys is not None:
+    if options.rows.keys is not None:
         raise OptionError(
             f"Option keys needs the index files of a store, and messages of {who} are pulled over "
             f"the network. {remedy}"
         )
-    if options.plan_by == "commitlog":
+    if options.partitions.plan_by == "commitlog":
         raise OptionError(
             f"Option planBy=commitlog needs the log of a store, and messages of {who} are pulled "
             f"over the network, queue by queue. Remove planBy. {remedy}"

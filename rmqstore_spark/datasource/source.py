@@ -99,7 +99,7 @@ class RmqStoreDataSource(DataSource):
             )
         share_contacts()
         options = parse_sink_options(self.options, streaming=False)
-        columns = find_columns(schema, options)
+        columns = find_columns(schema, options.messages)
         return RmqStoreWriter(find_targets(options, schema, streaming=False), columns)
 
     @plain_errors
@@ -120,5 +120,5 @@ class RmqStoreDataSource(DataSource):
             )
         share_contacts()
         options = parse_sink_options(self.options, streaming=True)
-        columns = find_columns(schema, options)
+        columns = find_columns(schema, options.messages)
         return RmqStoreStreamWriter(find_targets(options, schema, streaming=True), columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,6 +13,7 @@ from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.opening import open_first
 from rmqstore_spark.datasource.options.connection import REPLICA, replica_endpoints
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PlaceOptions, QueueOptions
 from rmqstore_spark.datasource.pulled.spec import BrokerSpec
 from rmqstore_spark.datasource.routes import routed
 from rmqstore_spark.datasource.spec import (
@@ -37,8 +38,6 @@ __all__ = [
     "chosen_queues",
     "most_replicas",
     "open_stores",
-    "wants_queue",
-    "wants_topic",
 ]
 
 
@@ -69,7 +68,7 @@ def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -
     with ExitStack() as opening:
         for group in _groups(options):
             if not isinstance(group, BrokerSpec):
-                opened.append(open_first(options, group, first))
+                opened.append(open_first(options.places, group, first))
             elif by_masters:
                 opened.append(SourceBroker(group, group.master.open()))
             else:
@@ -83,9 +82,9 @@ def open_stores(options: Options, first: int = 0, *, by_masters: bool = False) -
 
 def most_replicas(options: Options) -> int:
     """Return how many replicas a store of the query has at most; 0 if none has any."""
-    connection = options.connection
-    urls = connection.endpoints if connection else options.paths
-    if not options.name_servers and not any(REPLICA in url for url in urls):
+    places = options.places
+    urls = places.connection.endpoints if places.connection else places.paths
+    if not places.name_servers and not any(REPLICA in url for url in urls):
         return 0  # without a look at the stores
     most = max(1 if isinstance(of, BrokerSpec) else len(of) for of in _groups(options))
     return most if most > 1 else 0
@@ -93,35 +92,36 @@ def most_replicas(options: Options) -> int:
 
 def _groups(options: Options) -> Sequence[tuple[StoreSpec, ...] | BrokerSpec]:
     """Return the stores of a query, each with its replicas, and the brokers."""
-    if options.name_servers:
+    places = options.places
+    if places.name_servers:
         return routed(options)
-    if options.connection is not None:
-        return _served(options, options.connection)
-    return _at_paths(options)
+    if places.connection is not None:
+        return _served(places.connection, places.broker_names)
+    return _at_paths(places)
 
 
-def _at_paths(options: Options) -> list[tuple[StoreSpec, ...]]:
+def _at_paths(places: PlaceOptions) -> list[tuple[StoreSpec, ...]]:
     """Return the stores of `path`, each with its replicas."""
-    groups = [group for path in options.paths for group in _replica_paths(path)]
+    groups = [group for path in places.paths for group in _replica_paths(path)]
     paths = [path for group in groups for path in group]
     archives = _archives(paths) if len(paths) > 1 else {}
     joined = {archive for of_store in archives.values() for archive in of_store}
     groups = [left for group in groups if (left := [p for p in group if p not in joined])]
-    names = options.broker_names or [_common_name(group) for group in groups]
+    names = places.broker_names or [_common_name(group) for group in groups]
     _check_names([group[0] for group in groups], names)
-    if options.commitlog_paths is not None and any(len(group) > 1 for group in groups):
+    if places.commitlog_paths is not None and any(len(group) > 1 for group in groups):
         raise OptionError(
             "Option storePathCommitLog does not work for a store with replicas. Read it through "
             "the endpoints of store processes."
         )
-    folders = _commitlog_folders(options, names)
+    folders = _commitlog_folders(places.commitlog_paths, names)
     return [
         tuple(
             StoreSpec(
                 path,
                 name,
                 folders.get(name),
-                spares_page_cache=options.spares_page_cache,
+                spares_page_cache=places.spares_page_cache,
                 archives=archives.get(path, ()),
             )
             for path in group
@@ -165,12 +165,14 @@ def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {ids[one]: tuple(archives) for one, archives in found.items() if one in ids}
 
 
-def _served(options: Options, connection: ConnectionOptions) -> list[tuple[StoreSpec, ...]]:
+def _served(
+    connection: ConnectionOptions, broker_names: Sequence[str] | None
+) -> list[tuple[StoreSpec, ...]]:
     """Return the stores behind some endpoints; without `brokerNames`, they report their names."""
     groups = [replica_endpoints(store) for store in connection.endpoints]
-    names: Sequence[str | None] = options.broker_names or (None,) * len(groups)
-    if options.broker_names is not None:
-        _check_names(connection.endpoints, options.broker_names)
+    names: Sequence[str | None] = broker_names or (None,) * len(groups)
+    if broker_names is not None:
+        _check_names(connection.endpoints, broker_names)
     return [
         tuple(StoreSpec(one, name, options=connection.storage_options) for one in group)
         for group, name in zip(groups, names, strict=True)
@@ -194,9 +196,10 @@ def _check_names(paths: Sequence[str], names: Sequence[str]) -> None:
         by_name[name] = path
 
 
-def _commitlog_folders(options: Options, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _commitlog_folders(
+    given: tuple[str, ...] | Mapping[str, tuple[str, ...]] | None, names: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Return the folders of logs that are not in their stores, by broker."""
-    given = options.commitlog_paths
     if given is None:
         return {}
     if isinstance(given, tuple):
@@ -261,7 +264,7 @@ def _matches(path: str, found: list[str]) -> list[str]:
     return found
 
 
-def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[ChosenQueue]:
+def chosen_queues(chosen: QueueOptions, stores: Iterable[AnyStore]) -> Iterator[ChosenQueue]:
     """Yield the queues of the stores that the options choose.
 
     A broker has queues that never had a message. They are left out, as they have no files.
@@ -269,7 +272,7 @@ def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[Chos
     from rmqstore_spark.reader.store import Store
 
     for store in stores:
-        names = chosen_names(options, store)
+        names = chosen_names(chosen, store)
         queues: Sequence[AnyQueue]
         if isinstance(store, Store):
             queues = store.named_queues(names)
@@ -281,44 +284,24 @@ def chosen_queues(options: Options, stores: Iterable[AnyStore]) -> Iterator[Chos
             yield ChosenQueue(QueueKey(store.broker_name, *name), store, queue)
 
 
-def chosen_names(options: Options, store: AnyStore) -> list[tuple[str, int]]:
+def chosen_names(chosen: QueueOptions, store: AnyStore) -> list[tuple[str, int]]:
     """Return topic and queueId of the queues of a store that the options choose."""
     return [
         (topic.name, queue_id)
         for topic in store.known_topics()
-        for queue_id in _chosen_ids(options, topic)
+        for queue_id in _chosen_ids(chosen, topic)
     ]
 
 
-def _chosen_ids(options: Options, topic: Topic) -> Sequence[int]:
-    if not wants_topic(options, topic.name):
+def _chosen_ids(chosen: QueueOptions, topic: Topic) -> Sequence[int]:
+    if not chosen.wants_topic(topic.name):
         return ()
-    if options.assign is None:
+    if chosen.assign is None:
         return topic.queue_ids
-    return [number for number in options.assign[topic.name] if number in topic.queue_ids]
+    return [number for number in chosen.assign[topic.name] if number in topic.queue_ids]
 
 
-def wants_topic(options: Options, name: str) -> bool:
-    """Return whether a query reads a topic (with `assign`, some of its queues)."""
-    from rmqstore_spark.layout.constants import is_system_topic
-
-    if options.assign is not None:
-        return name in options.assign
-    if options.topics is not None:
-        return name in options.topics
-    if is_system_topic(name) and not options.include_system:
-        return False
-    return options.pattern is None or options.pattern.fullmatch(name) is not None
-
-
-def wants_queue(options: Options, topic: str, queue_id: int) -> bool:
-    """Return whether a query reads a queue, if there is one."""
-    if options.assign is not None:
-        return queue_id in options.assign.get(topic, ())
-    return wants_topic(options, topic)
-
-
-def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
+def check_topics(chosen: QueueOptions, stores: Sequence[AnyStore]) -> None:
     """Check that the topics and queues of `subscribe` and `assign` exist.
 
     The log of a store without queues is scanned until all topics are found.
@@ -332,7 +315,7 @@ def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
     for store in stores:
         for topic in store.known_topics():
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
-    named = {*(options.topics or ()), *(options.assign or ())}
+    named = set(chosen.named or ())
     without_queues = [
         store for store in stores if isinstance(store, Store) and not store.has_queues
     ]
@@ -343,7 +326,7 @@ def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
     for name in in_logs:
         existing.setdefault(name, set())
     where = some([str(store.path) for store in stores])
-    for name in [*(options.topics or ()), *(options.assign or ())]:
+    for name in chosen.named or ():
         if name not in existing:
             raise TopicNotFoundError(
                 f"Topic {name!r} does not exist in {where}. Existing topics: "
@@ -351,7 +334,7 @@ def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
             )
     if without_queues:
         return  # only reading them shows which queues their topics have
-    for name, queue_ids in (options.assign or {}).items():
+    for name, queue_ids in (chosen.assign or {}).items():
         missing = sorted(set(queue_ids) - existing[name])
         if missing:
             raise TopicNotFoundError(
@@ -360,7 +343,7 @@ def check_topics(options: Options, stores: Sequence[AnyStore]) -> None:
             )
 
 
-def check_pattern(options: Options, stores: Sequence[AnyStore]) -> None:
+def check_pattern(chosen: QueueOptions, stores: Sequence[AnyStore]) -> None:
     """Check that `subscribePattern` matches a topic, if all stores have queues.
 
     Raises:
@@ -368,18 +351,18 @@ def check_pattern(options: Options, stores: Sequence[AnyStore]) -> None:
     """
     from rmqstore_spark.reader.store import Store
 
-    if options.pattern is None or not all(
+    if chosen.pattern is None or not all(
         store.has_queues for store in stores if isinstance(store, Store)
     ):
         return
     names = {topic.name for store in stores for topic in store.known_topics()}
-    if any(wants_topic(options, name) for name in names):
+    if any(chosen.wants_topic(name) for name in names):
         return
     remedy = ""
-    if any(map(options.pattern.fullmatch, names)):
+    if any(map(chosen.pattern.fullmatch, names)):
         remedy = "It matches system topics: set includeSystemTopics=true to read them. "
     raise TopicNotFoundError(
-        f"subscribePattern {options.pattern.pattern!r} matches no topic in "
+        f"subscribePattern {chosen.pattern.pattern!r} matches no topic in "
         f"{some([str(store.path) for store in stores])}. {remedy}Existing topics: "
         f"{some(_of_users(names))}."
     )

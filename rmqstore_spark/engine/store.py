@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
@@ -30,6 +29,7 @@ from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig
@@ -54,6 +54,7 @@ class StoreWriter:
 
     Attributes:
         config: the store's configuration.
+        role: what the store may do now.
         topics: the store's topics.
         groups: the consumer groups that RocketMQ's clients use.
         slaves: the slaves that have a copy of the log.
@@ -67,18 +68,18 @@ class StoreWriter:
         self.groups = store.groups
         self._store = store
         self._closing = threading.Lock()
+        self.role = store.role
         self._workers = workers = Workers(store)
         self._admission = workers.admission
         self._appender = workers.appender
         self._batches = workers.batches
         self.slaves = workers.slaves
         self.transactions = workers.transactions
-        self.replica = Replica(
-            store, self._admission, self._appender, workers.flusher, workers.dispatcher
-        )
+        self.replica = workers.replica()
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
         self._figures = Figures(store, workers, self._puts)
         self._topic_changes = TopicChanges(store, workers)
+        self._role_changes = RoleChanges(store, workers)
 
     @classmethod
     def open(
@@ -395,6 +396,23 @@ class StoreWriter:
             path: the file's path, relative to the store.
         """
         return self._workers.expiry.reading(path)
+
+    # ---- the role ------------------------------------------------------------------------------
+
+    def promote(self, *, waits_for_slaves: bool = False) -> int:
+        """Make a slave the master; see `RoleChanges.promote`. Nobody follows with it any more."""
+        with self._closing:
+            end = self._role_changes.promote(self.replica, waits_for_slaves=waits_for_slaves)
+            self.reconfigure(self.role.applied(self.config))
+        return end
+
+    def demote(self, master: str, master_broker: str = "") -> int:
+        """Make a master a slave; see `RoleChanges.demote`. The caller follows that master then."""
+        with self._closing:
+            end = self._role_changes.demote(master, master_broker)
+            self.replica = self._workers.replica()
+            self.reconfigure(self.role.applied(self.config))
+        return end
 
     # ---- the rest ------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
 from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
@@ -16,6 +16,8 @@ from rmqstore_spark.files.joined import JoinedFiles
 from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.files.open import is_endpoint, local_path, open_files
 from rmqstore_spark.files.topology import Topology
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.format import QueueFormat
 
 __all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]
 
@@ -58,7 +60,12 @@ class StoreDirectory:
         files: the file system of the store.
         path: the store.
         commitlog_folders: folders of the CommitLog, if it is not in `commitlog/`.
+
+    Attributes:
+        queue_format: the format of its queues' files, for all who read or write them.
     """
+
+    queue_format: Final[QueueFormat] = CONSUME_QUEUE
 
     def __init__(
         self, files: Files, path: str, commitlog_folders: Sequence[str] | None = None

@@ -14,9 +14,17 @@ from contextlib import closing, suppress
 from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RemotingError,
+    ReplicationError,
+    RmqStoreError,
+    ServiceError,
+)
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.follower_progress import Progress, Standing
+from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
 
@@ -127,9 +135,35 @@ class LogFollower:
                 if self._tls is not None:
                     connection.secure(self._tls, host)
                 self.progress.connected()
+                self._check_promotions()
                 Session(connection, self._store, self.progress, self._closing).run()
             finally:
                 self._connection = None
+
+    def _check_promotions(self) -> None:
+        """Refuse a master that lacks a promotion which this store's log has seen: a former one.
+
+        The log itself is compared too (`Session`), but a former master can have all of it.
+
+        Raises:
+            ForkError: it is one.
+            BrokenStreamError: its broker cannot be asked.
+        """
+        known, config = self._store.role.promotions, self._store.config
+        if not known or not config.ha_master_remoting_address:
+            return
+        try:
+            told = MasterBroker(config).promotions()
+        except (OptionError, ServiceError, RemotingError) as error:
+            raise BrokenStreamError(str(error)) from error
+        if told[: len(known)] != known:
+            raise ForkError(
+                f"{self.master} is not the master of which this store holds a copy, or a former "
+                f"one: another store was promoted at physical offset {known[-1].begin}, and its "
+                "log does not know that. Follow the store that was promoted last. To keep this "
+                "store's log aside and copy this master's from its beginning: `rmqstore follow "
+                "--restart-from earliest`."
+            )
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():

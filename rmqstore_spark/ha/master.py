@@ -32,7 +32,11 @@ class Master:
     """Serves the log of a store to slaves, from its construction until `close`.
 
     Args:
-        store: the store; it is a master.
+        store: the store; it is a master, or becomes one.
+
+    Attributes:
+        address: where slaves connect, as `host:port`: at `brokerIP1` if it listens on all
+            addresses.
 
     Raises:
         OptionError: there is no port for it, or a file of `haTlsEnable` cannot be used.
@@ -61,16 +65,12 @@ class Master:
                 f"The store process cannot serve slaves on {host}:{port}: {why}. Set haListenPort "
                 "to a free port, or to 0 for any."
             ) from error
-        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-accept", daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """Where slaves connect, as `host:port`: at `brokerIP1` if it listens on all addresses."""
         host, port = self._listening.getsockname()[:2]
         if ipaddress.ip_address(host).is_unspecified:
-            host = self._store.config.broker_ip1
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            host = config.broker_ip1
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-accept", daemon=True)
+        self._thread.start()
 
     def stats(self) -> dict[str, object]:
         """Return metrics as JSON values."""

@@ -11,7 +11,7 @@ import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
+from rmqstore_spark.datasource.options.sink_table import WRITING
 from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.stores import check_pattern, check_topics, chosen_queues, open_stores
 from rmqstore_spark.errors import OptionError
@@ -33,8 +33,8 @@ def write_option(*, streaming: bool) -> Any:
     """Return `--write NAME=VALUE`, as a parameter of typer."""
     names = [
         o.name
-        for o in SINK_OPTIONS
-        if o.name not in _SAID_ELSEWHERE and not (streaming and o.scope == BATCH)
+        for o in WRITING.options
+        if o.name not in _SAID_ELSEWHERE and not (streaming and o.group == BATCH)
     ]
     return typer.Option(
         "--write",
@@ -84,9 +84,9 @@ def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]
     opened = open_stores(chosen)
     try:
         stores = [each.store for each in opened]
-        check_topics(chosen, stores)
-        check_pattern(chosen, stores)
-        for key, _, _ in chosen_queues(chosen, stores):
+        check_topics(chosen.queues, stores)
+        check_pattern(chosen.queues, stores)
+        for key, _, _ in chosen_queues(chosen.queues, stores):
             counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
     finally:
         for each in opened:

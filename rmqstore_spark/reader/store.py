@@ -332,6 +332,7 @@ class Store:
         segments = self.directory.queue(topic, queue_id)
         self._skips.tell_of([*segments.strays, *ext.strays])
         queue = Queue(
+            self.directory.queue_format,
             self.log,
             topic,
             queue_id,

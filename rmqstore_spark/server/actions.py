@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.engine.config.checks import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RemotingError
 from rmqstore_spark.layout.spans import U1
@@ -31,6 +32,8 @@ from rmqstore_spark.wire.messages import (
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
+    DemoteReply,
+    DemoteRequest,
     Done,
     EndReply,
     EndRequest,
@@ -44,6 +47,8 @@ from rmqstore_spark.wire.messages import (
     OpenReply,
     OpenRequest,
     PathRequest,
+    PromoteReply,
+    PromoteRequest,
     QueryRequest,
     TopicRequest,
     TopicsReply,
@@ -101,6 +106,8 @@ class StoreActions:
             Code.TRANSACTION_CHECKS: self._action(
                 Code.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
             ),
+            Code.PROMOTE: self._action(Code.PROMOTE, PromoteRequest, self._promote),
+            Code.DEMOTE: self._action(Code.DEMOTE, DemoteRequest, self._demote),
             Code.STATS: self._action(Code.STATS, Done, self._stats),
             Code.STOP: self._action(Code.STOP, Done, self._stop_process),
             Code.QUERY: self._action(Code.QUERY, QueryRequest, self._query),
@@ -245,6 +252,20 @@ class StoreActions:
             found.is_working,
             found.remark,
         )
+
+    def _promote(self, request: PromoteRequest) -> PromoteReply:
+        replication = self._store.replication
+        begin = replication.promote(waits_for_slaves=request.waits_for_slaves, force=request.force)
+        return PromoteReply(begin, replication.address)
+
+    def _demote(self, request: DemoteRequest) -> DemoteReply:
+        try:
+            master, broker = map(host_and_port, (request.master, request.master_broker))
+            if not master:
+                raise ValueError("must be host:port")
+        except ValueError as error:
+            raise RefusedError(f"The address of a master {error}.", ILLEGAL) from None
+        return DemoteReply(*self._store.replication.demote(master, broker))
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()

@@ -153,9 +153,10 @@ def _serves_endpoint(config: StoreConfig) -> bool:
 
 def _replicates(config: StoreConfig) -> bool:
     """Return whether slaves can connect to the process, or it follows a master."""
-    if config.broker_role == "SLAVE":
-        return bool(config.ha_master_address)
-    return config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0
+    from rmqstore_spark.engine.role import Role
+
+    role = Role(config.store_path_root_dir, config)
+    return bool(role.applied(config).ha_master_address) if role.follows else role.serves_slaves
 
 
 def _keep_out(

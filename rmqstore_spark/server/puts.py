@@ -15,9 +15,10 @@ from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
 from rmqstore_spark.server.connections.receiver import Request
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
-from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
+from rmqstore_spark.wire.protocol import Acknowledgement
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
@@ -142,7 +143,7 @@ def _append(stage: Stage, blocks: BlockReader, group: Sequence[Request]) -> bool
         except BlockError as error:
             blocks.acknowledge(Acknowledgement(block.head.opaque, error.status, 0, str(error)))
             return False
-        blocks.acknowledge(Acknowledgement(block.head.opaque, PUT_OK, total - rows))
+        blocks.acknowledge(Acknowledgement(block.head.opaque, PutStatus.PUT_OK, total - rows))
     return True
 
 

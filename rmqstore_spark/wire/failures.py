@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmqstore_spark.status import PutStatus
+
 __all__ = [
     "BUSY",
     "DENIED",
@@ -16,31 +18,31 @@ __all__ = [
     "UNAVAILABLE",
 ]
 
-BUSY: Final = "OS_PAGECACHE_BUSY"
+BUSY: Final = PutStatus.OS_PAGECACHE_BUSY
 """RocketMQ's status of a store that gets more than it can write. Nothing was stored: try again."""
 
-UNAVAILABLE: Final = "SERVICE_NOT_AVAILABLE"
+UNAVAILABLE: Final = PutStatus.SERVICE_NOT_AVAILABLE
 """The store accepts nothing: it is stopping, its disk failed, or it has too many clients."""
 
 FAILED: Final = "SYSTEM_ERROR"
 """RocketMQ's status for a bug. Whether the call had an effect is unknown."""
 
-ILLEGAL: Final = "MESSAGE_ILLEGAL"
+ILLEGAL: Final = PutStatus.MESSAGE_ILLEGAL
 """The data sent can never be stored."""
 
 NOT_FOUND: Final = "NOT_FOUND"
 """The store has no such file, topic or stage."""
 
-DENIED: Final = "NO_PERMISSION"
+DENIED: Final = PutStatus.NO_PERMISSION
 """The store does not serve what was requested."""
 
 UNAUTHENTICATED: Final = "UNAUTHENTICATED"
 """The token is missing or wrong."""
 
-TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, "CREATE_MAPEDFILE_FAILED"})
+TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, PutStatus.CREATE_MAPEDFILE_FAILED})
 """Nothing was stored, and the same request can succeed a little later."""
 
-REPEATABLE: Final = TRANSIENT | {"FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"}
+REPEATABLE: Final = TRANSIENT | {PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE}
 """The same call can succeed a little later.
 
 A commit that lacks a slave is stored: repeating it waits for one again, and writes nothing.

@@ -18,6 +18,8 @@ __all__ = [
     "CommitOffsetsRequest",
     "CommitRequest",
     "CommitResult",
+    "DemoteReply",
+    "DemoteRequest",
     "Done",
     "EndReply",
     "EndRequest",
@@ -32,6 +34,8 @@ __all__ = [
     "OpenReply",
     "OpenRequest",
     "PathRequest",
+    "PromoteReply",
+    "PromoteRequest",
     "QueryRequest",
     "QueueOffsets",
     "RangesRequest",
@@ -52,6 +56,7 @@ Int32 = Annotated[int, Between(0, _INT_MAX)]
 QueueNums = Annotated[int, Between(1, _MAX_QUEUES)]
 TopicName = Annotated[str, AtMost(MAX_TOPIC_LENGTH)]
 GroupName = Annotated[str, AtMost(MAX_GROUP_LENGTH)]
+Address = Annotated[str, AtMost(300)]
 StageId = Annotated[str, AtMost(32)]
 
 
@@ -224,6 +229,61 @@ class ExpireReply:
     segments: tuple[ExpiringSegment, ...]
     is_working: bool
     remark: str
+
+
+# ---- the role ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromoteRequest:
+    """Makes a slave the master.
+
+    Attributes:
+        waits_for_slaves: whether it becomes a SYNC_MASTER, and not an ASYNC_MASTER.
+        force: whether also if its master answers, or has sent a log that cannot be followed.
+    """
+
+    waits_for_slaves: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class PromoteReply:
+    """The new master.
+
+    Attributes:
+        begin: the physical offset from which on the log is its own.
+        slaves: where slaves connect, as `host:port`; None if none are taken.
+    """
+
+    begin: int
+    slaves: str | None
+
+
+@dataclass(frozen=True)
+class DemoteRequest:
+    """Makes a master a slave.
+
+    Attributes:
+        master: whom to follow: the `host:port` where that one serves slaves.
+        master_broker: the `host:port` where its broker answers clients; "" for none.
+    """
+
+    master: Address
+    master_broker: Address = ""
+
+
+@dataclass(frozen=True)
+class DemoteReply:
+    """The new slave.
+
+    Attributes:
+        end: the physical offset at which its log ends.
+        lacking: how many of the slaves that were connected lack some of its log.
+    """
+
+    end: int
+    lacking: int
 
 
 # ---- transactions -----------------------------------------------------------------------------

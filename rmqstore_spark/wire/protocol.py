@@ -32,13 +32,13 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
 __all__ = [
     "MAX_ANSWER",
     "MAX_REQUEST",
     "PROTOCOL",
-    "PUT_OK",
     "SMALL_REQUEST",
     "STATUS_FIELD",
     "STORE_FIELD",
@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 5
-PUT_OK: Final = "PUT_OK"
 STORE_FIELD: Final = "store"
 STATUS_FIELD: Final = "status"
 
@@ -76,6 +75,8 @@ class Code(IntEnum):
     EXPIRE = 970_010
     END_TRANSACTIONS = 970_011
     TRANSACTION_CHECKS = 970_012
+    PROMOTE = 970_021
+    DEMOTE = 970_022
     STATS = 970_013
     STOP = 970_014
     QUERY = 970_015
@@ -154,7 +155,7 @@ class Acknowledgement:
     @property
     def is_ok(self) -> bool:
         """Whether the block is stored as the store's configuration promises."""
-        return self.status == PUT_OK
+        return self.status == PutStatus.PUT_OK
 
     def to_bytes(self) -> bytes:
         """Encode the acknowledgement: head (little-endian numbers), status, remark, int64 offsets.

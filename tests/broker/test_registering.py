@@ -131,7 +131,7 @@ def test_it_registers_from_time_to_time(
         identity = Protection.of(config).identity
         async with await RemotingClient.connect(address, seconds=30) as other:
             with StoreWriter.open(tmp_path / "store", config) as store:
-                registering = Registering(config, Catalog(store), "10.0.0.1:4", "", identity)
+                registering = Registering(store, Catalog(store), lambda: "10.0.0.1:4", "", identity)
                 for count in (1, 2):
                     await asyncio.wait_for(book.has(count), 30)
                     await turns(other)  # it has its answer, and waits
@@ -239,9 +239,10 @@ def test_it_ends_whatever_happens_at_that_moment(
         while not caplog.messages:
             await asyncio.sleep(0.001)
 
-    async def end_after(turns: int, catalog: Catalog) -> bool:
+    async def end_after(turns: int, store: StoreWriter) -> bool:
         caplog.clear()
-        registering = Registering(config, catalog, "127.0.0.1:1", "", ClientIdentity())
+        identity = ClientIdentity()
+        registering = Registering(store, Catalog(store), lambda: "127.0.0.1:1", "", identity)
         await asyncio.wait_for(logged(), PATIENCE)  # it finds no name server, and waits
         registering.topics_changed()
         for _ in range(turns):
@@ -250,9 +251,8 @@ def test_it_ends_whatever_happens_at_that_moment(
         return bool((await asyncio.wait({closing}, timeout=PATIENCE))[0])
 
     with StoreWriter.open(tmp_path / "store", config) as store:
-        catalog = Catalog(store)
         for turns in range(8):
-            assert asyncio.run(end_after(turns, catalog)), turns
+            assert asyncio.run(end_after(turns, store)), turns
 
 
 def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:

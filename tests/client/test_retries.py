@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client import StoreClient, connection, pauses
-from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
@@ -25,7 +25,7 @@ from tests.support.processes.serving import StoreProcess, block_of, eventually, 
 OUTAGE = 6.0
 """Seconds that a process is gone; five retries last about three."""
 
-RETRIES = int(next(o.default for o in CONNECTION_OPTIONS if o.name == "retries") or 0)
+RETRIES = ConnectionOptions().retries
 """The default of Spark's queries."""
 
 

@@ -418,7 +418,7 @@ def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
         served(tmp_path / "store", listen_port=free_port(), namesrv_addr=servers) as here,
     ):
         announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-        runner = BrokerRunner(here.store, "", announced)
+        runner = BrokerRunner(here.store, endpoint=announced)
         try:
             topic_with(Served(here.store, runner.address), servers, "orders", 500)
             told = route(servers, "orders")

@@ -148,7 +148,7 @@ def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
     place = Place(0, "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa", 0)
     rows = pa.record_batch({"body": ["one", "two"]})
     options = planned_write(guarded)
-    columns = find_columns(SCHEMA, options)
+    columns = find_columns(SCHEMA, options.messages)
     assert SECRET.encode() not in pickle.dumps((options, columns))
     run_task(options, columns, iter([rows]), place, 0, place.micro_batch)
     guarded.served.store.flush()

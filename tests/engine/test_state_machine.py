@@ -19,9 +19,9 @@ from hypothesis.stateful import (
 )
 
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id

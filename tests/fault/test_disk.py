@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers

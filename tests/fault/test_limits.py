@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.status import PutStatus
 from tests.fault.claims import Claims
 from tests.fault.messages import TOPICS, block, read_numbers
 from tests.fault.remote import RemoteWriter, serve

@@ -48,13 +48,6 @@ from rmqstore_spark.ha.frames import FrameDecoder
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import decompress
-from rmqstore_spark.layout.consumequeue import (
-    decode_entries,
-    live_mask,
-    split_entries,
-    written_mask,
-)
-from rmqstore_spark.layout.consumequeue_ext import decode_unit, decode_units
 from rmqstore_spark.layout.dledger import (
     decode_entry_headers,
     decode_index_unit,
@@ -62,6 +55,7 @@ from rmqstore_spark.layout.dledger import (
     parse_committed_index,
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
+from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
@@ -72,9 +66,11 @@ from rmqstore_spark.layout.index.format import (
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
@@ -158,9 +154,9 @@ def dledger_checkpoint(data: bytes) -> Any:
 
 def queue(data: bytes) -> Any:
     """A ConsumeQueue."""
-    entries = decode_entries(data)
-    columns, live = split_entries(data[: len(data) // 20 * 20])
-    masks = written_mask(entries), live_mask(entries)
+    entries = CONSUME_QUEUE.decode(data)
+    columns, live = CONSUME_QUEUE.split(data[: len(data) // 20 * 20])
+    masks = CONSUME_QUEUE.is_written(entries), CONSUME_QUEUE.is_message(entries)
     return entries.tobytes(), vars(columns), live, masks
 
 
@@ -214,7 +210,7 @@ def checkpoint(data: bytes) -> Any:
 
 def marked(data: bytes) -> Any:
     """The record that a queue's entry states, as a stream's position takes note of it."""
-    end = body_end(data[:HEAD_SIZE], len(data))
+    end = body_end(data[:LONGEST_HEAD_SIZE], len(data))
     return end, fingerprint(data, b"" if end is None else data[end:], len(data))
 
 

@@ -15,10 +15,10 @@ from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
-from rmqstore_spark.layout.consumequeue import encode_entries
-from rmqstore_spark.layout.consumequeue_ext import encode_units
 from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
 from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.extension import encode_units
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -196,7 +196,9 @@ _OF: dict[str, Callable[[], Any]] = {
     "dledger": lambda: _stretches(48),
     "dledger_unit": lambda: [encode_index_units([0], [100], [0], 1)],
     "dledger_checkpoint": _texts("#time\ncommittedIndex=12\n", "endIndex=3\ncommittedIndex=-1\n"),
-    "queue": lambda: [encode_entries(np.arange(4), np.full(4, 100), np.arange(4)) + bytes(25)],
+    "queue": lambda: [
+        CONSUME_QUEUE.encode(np.arange(4), np.full(4, 100), np.arange(4)).tobytes() + bytes(25)
+    ],
     "extension": lambda: [encode_units([1, 2], [3, 4], pa.array([b"abc", None], pa.binary()))[0]],
     "extension_unit": lambda: [encode_units([1], [3], pa.array([b"abcd"], pa.binary()))[0]],
     "index": _index,

@@ -75,7 +75,7 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
         pulled = stack.enter_context(broker(tmp_path / "a", broker_name="a", namesrv_addr=servers))
         settings = {"broker_name": "b", "listen_port": free_port(), "namesrv_addr": servers}
         process = stack.enter_context(served(tmp_path / "b", vip_listen_port=0, **settings))
-        runner = BrokerRunner(process.store, "", process.endpoint)
+        runner = BrokerRunner(process.store, endpoint=process.endpoint)
         stack.callback(runner.close)
         pulled.store.create_topic("orders", write_queue_nums=6)
         queues = [number % 6 for number in range(50)]

@@ -29,7 +29,7 @@ def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_
             assert here.store.put(block).ok
         here.store.flush()
         runner = BrokerRunner(
-            here.store, "", announced_endpoint(here.server.endpoints, "127.0.0.1")
+            here.store, endpoint=announced_endpoint(here.server.endpoints, "127.0.0.1")
         )
         try:
             told = eventually(lambda: route(name_server, "announced"), _PATIENCE)

@@ -17,12 +17,12 @@ import pytest
 
 from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.replication import Replication
+from rmqstore_spark.status import PutStatus
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
 from tests.pipelines.processes import environment
@@ -63,7 +63,7 @@ def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
         master = Master(store)
         cleanup.callback(master.close)
         if way == "name server":
-            runner = BrokerRunner(store, master.address)
+            runner = BrokerRunner(store, lambda: master.address)
             cleanup.callback(runner.close)
         else:
             wanted["haMasterAddress"] = master.address

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.config_file import ConfigFile
-from rmqstore_spark.engine.tables.followed import DELETED_TOPICS
+from rmqstore_spark.engine.tables.followed import DELETED_TOPICS, PROMOTIONS
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -40,13 +42,15 @@ class SlaveTables:
         }
 
     def _topics(self, _: RemotingConnection, request: Command) -> Command:
-        body = {
+        body: dict[str, Any] = {
             "dataVersion": self._catalog.version(),
             "topicConfigTable": self._catalog.topics(),
             # After the topics: what these lack is then among the deletions, unless it is deleted
             # right now.
             DELETED_TOPICS: dict(self._store.deleted_topics),
         }
+        if promotions := self._store.role.promotions:
+            body[PROMOTIONS] = [list(promotion) for promotion in promotions]
         return request.answer(body=dump_body(body))
 
     def _consumer_offsets(self, _: RemotingConnection, request: Command) -> Command:

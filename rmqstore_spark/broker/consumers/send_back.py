@@ -12,7 +12,6 @@ from typing import Final
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.broker.producing import refusal
 from rmqstore_spark.engine.queue_reader import QueueReader
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.errors import RemotingError
@@ -39,6 +38,7 @@ from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, Fields
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["SendBack"]
 

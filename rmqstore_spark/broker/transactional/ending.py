@@ -62,7 +62,7 @@ class Ending:
 
     def __init__(self, store: StoreWriter, catalog: Catalog, gate: Gate) -> None:
         self._transactions = store.transactions
-        self._is_slave = catalog.is_slave
+        self._catalog = catalog
         self._gate = gate
         self._reader = store.queue_reader()
         self._log = PeerLog(logging.getLogger(__name__))
@@ -109,7 +109,7 @@ class Ending:
 
     def _read(self, request: Request) -> _End | None:
         """Read a request; None if it tells no outcome, and gets no answer, as from a broker."""
-        if self._is_slave:
+        if self._catalog.is_slave:
             raise RemotingError(
                 ResponseCode.SLAVE_NOT_AVAILABLE,
                 "Message store is slave mode, so end transaction is forbidden.",

@@ -15,6 +15,7 @@ from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
 from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
+    from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.ha.follower import LogFollower
     from rmqstore_spark.ha.follower_progress import Standing
 
@@ -115,6 +116,7 @@ def follow(
         aside = set_aside(path, time.time_ns() // 1_000_000)
         if aside is not None:
             say(f"the log was set aside in {aside}.")
+    _require_follower(path, config)
     watch = _Watch(until_caught_up)
     serve_store(config, ready_file=ready_file, announce=typer.echo, watch=watch)
     watch.end()
@@ -123,6 +125,29 @@ def follow(
         raise typer.Exit(PROBLEMS)
     if watch.failure is not None:
         raise watch.failure
+
+
+def _require_follower(path: str, config: StoreConfig) -> None:
+    """Refuse to follow with a store that a command has given another role, or another master.
+
+    Raises:
+        OptionError: it has. A supervisor that starts this command again must not undo the other.
+    """
+    from rmqstore_spark.engine.role import Role
+
+    role = Role(path, config)
+    told = role.applied(config).ha_master_address
+    if role.accepts:
+        raise OptionError(
+            f"{path} is a master, as `rmqstore promote` made it: `rmqstore serve` serves it. To "
+            "make it follow, use `rmqstore demote` while it is served, or --restart-from, which "
+            "keeps its log aside."
+        )
+    if told != config.ha_master_address:
+        raise OptionError(
+            f"{path} follows {told}, as `rmqstore demote` made it, and not "
+            f"{config.ha_master_address}. Give that as MASTER."
+        )
 
 
 class _Watch:

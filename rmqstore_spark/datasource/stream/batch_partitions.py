@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PartitionOptions
 from rmqstore_spark.datasource.partitions import AnyPartition, partitions_of
 from rmqstore_spark.datasource.spec import AnySource, SourceBroker
 
@@ -28,14 +28,16 @@ at all its queues, so a query of many cores states `minPartitions`."""
 
 
 def batch_partitions(
-    opened: Sequence[AnySource], ranges: Mapping[QueueKey, tuple[int, int]], options: Options
+    opened: Sequence[AnySource],
+    ranges: Mapping[QueueKey, tuple[int, int]],
+    partitions: PartitionOptions,
 ) -> list[AnyPartition]:
     """Cut the ranges of a micro-batch into partitions.
 
     Args:
         opened: the open stores and brokers.
         ranges: the first offset of each queue, and one past the last.
-        options: the stream's options.
+        partitions: the stream's limits.
     """
     from rmqstore_spark.reader.rows.splits import QueueRange
 
@@ -45,29 +47,29 @@ def batch_partitions(
         by_broker.setdefault(key.broker, []).append(wanted)
     total = sum(wanted.count for own in by_broker.values() for wanted in own)
     return partitions_of(
-        (of, _plan_store(of, by_broker[of.store.broker_name], total, options))
+        (of, _plan_store(of, by_broker[of.store.broker_name], total, partitions))
         for of in opened
         if of.store.broker_name in by_broker
     )
 
 
 def _plan_store(
-    of: AnySource, ranges: Sequence[QueueRange], total: int, options: Options
+    of: AnySource, ranges: Sequence[QueueRange], total: int, partitions: PartitionOptions
 ) -> list[list[Split]]:
     from rmqstore_spark.reader.plan import PlanLimits, plan
 
-    least = options.min_partitions
+    least = partitions.min_partitions
     if least is not None:
         least = max(1, round(least * sum(wanted.count for wanted in ranges) / total))
     limits = PlanLimits(
         min_partitions=least,
-        max_records=options.max_records_per_partition,
-        max_bytes=min(options.max_bytes_per_partition, _STRETCH),
+        max_records=partitions.max_records,
+        max_bytes=min(partitions.max_bytes, _STRETCH),
         multiple=_TASKS,
     )
     if isinstance(of, SourceBroker):
         return _packed(of.store.plan(ranges, limits), least)
-    return _packed(plan(of.store, ranges, limits, by=options.plan_by), least)
+    return _packed(plan(of.store, ranges, limits, by=partitions.plan_by), least)
 
 
 def _packed(splits: Sequence[Split], least: int | None) -> list[list[Split]]:

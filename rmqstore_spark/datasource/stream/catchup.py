@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PositionOptions, TriggerOptions
 from rmqstore_spark.datasource.resolve import lose
 from rmqstore_spark.datasource.spec import AnyQueue
 from rmqstore_spark.datasource.stores import ChosenQueue
@@ -74,13 +74,15 @@ def is_another(mark: Mark, now: Before) -> bool:
     return bool(known) and now.fingerprint != mark.fingerprint
 
 
-def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
+def reconciled(
+    marks: Offsets, queues: Queues, positions: PositionOptions, checked: Offsets
+) -> Offsets:
     """Compare the marks of a checkpoint to the current queues.
 
     Args:
         marks: where the next micro-batch starts, in queues that exist.
         queues: the queues that the stream reads now.
-        options: the query's options.
+        positions: say whether a loss is allowed.
         checked: marks that were correct before; updated in place.
 
     Returns:
@@ -100,7 +102,7 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
     )
     again: set[QueueKey] = set()
     for key in unsure:
-        if not _holds(key, marks[key], queues[key], before.get(key), options):
+        if not _holds(key, marks[key], queues[key], before.get(key), positions):
             again.add(key)
     result = {**marks, **_from_earliest([*again, *(queues.keys() - marks.keys())], queues)}
     checked.update((key, result[key]) for key in unsure)
@@ -120,7 +122,11 @@ def _from_earliest(keys: Iterable[QueueKey], queues: Queues) -> Offsets:
 
 
 def _holds(
-    key: QueueKey, mark: Mark, chosen: ChosenQueue, before: Before | None, options: Options
+    key: QueueKey,
+    mark: Mark,
+    chosen: ChosenQueue,
+    before: Before | None,
+    positions: PositionOptions,
 ) -> bool:
     """Return whether a stream can continue at a mark; if not, that is a loss.
 
@@ -130,7 +136,7 @@ def _holds(
     queue = chosen.queue
     if before is None:
         lose(
-            options,
+            positions,
             f"The stream had read {key} up to {mark.next}, but the queue now ends at "
             f"{queue.max_offset}: it was cut, or deleted and recreated.",
             f"The stream continues at its first message, {queue.min_offset}.",
@@ -139,7 +145,7 @@ def _holds(
         return False
     if is_another(mark, before):
         lose(
-            options,
+            positions,
             f"The stream had read {key} up to {mark.next}, but the message before that offset (at "
             f"{mark.last_physical} in the log) has changed or is missing: the queue was cut, or "
             "deleted and recreated, or this is another store, or a copy that has diverged.",
@@ -149,7 +155,7 @@ def _holds(
         return False
     if queue.min_offset > mark.next:
         lose(
-            options,
+            positions,
             f"{queue.min_offset - mark.next} messages of {key} have expired unread: the stream "
             f"had read up to {mark.next}, but the queue now begins at {queue.min_offset}.",
         )
@@ -174,7 +180,7 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
 
 
 def limited_ends(
-    marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, options: Options
+    marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, limits: TriggerOptions
 ) -> dict[QueueKey, int]:
     """Divide a micro-batch's limits among the queues.
 
@@ -182,14 +188,14 @@ def limited_ends(
         marks: where it starts.
         ends: how far each queue reaches.
         queues: the queues of the marks.
-        options: the query's options, with the limits of rows and bytes.
+        limits: of rows and bytes.
     """
     keys = [key for key, end in ends.items() if end > marks[key].next]
     rows = [ends[key] - marks[key].next for key in keys]
-    if options.max_rows is not None:
-        rows = share(rows, options.max_rows)
-    if options.max_bytes is not None:
-        rows = _within_bytes(keys, rows, marks, queues, options.max_bytes)
+    if limits.max_rows is not None:
+        rows = share(rows, limits.max_rows)
+    if limits.max_bytes is not None:
+        rows = _within_bytes(keys, rows, marks, queues, limits.max_bytes)
     return {key: marks[key].next + count for key, count in zip(keys, rows, strict=True)}
 
 
@@ -234,7 +240,7 @@ def _count_within(queue: AnyQueue, start: int, count: int, budget: int, size: fl
 
 
 def batch_ranges(
-    start: Offsets, end: Offsets, queues: Queues, options: Options
+    start: Offsets, end: Offsets, queues: Queues, positions: PositionOptions
 ) -> dict[QueueKey, tuple[int, int]]:
     """Find the ranges that a micro-batch reads, also if it is planned again after a restart.
 
@@ -261,14 +267,14 @@ def batch_ranges(
         chosen = queues.get(key)
         if chosen is None:
             lose(
-                options,
+                positions,
                 f"Queue {key} is not there; offsets {begin} to {mark.next - 1} cannot be read.",
             )
             continue
         queue = chosen.queue
         if key not in before or is_another(mark, before[key]):
             lose(
-                options,
+                positions,
                 f"Offsets {begin} to {mark.next - 1} of {key} hold other messages than before: "
                 "the queue was cut, or deleted and recreated, or this is another store, or a copy "
                 "that has diverged.",
@@ -276,7 +282,7 @@ def batch_ranges(
             continue
         if begin < queue.min_offset:
             gone = min(queue.min_offset, mark.next)
-            lose(options, f"{gone - begin} messages of {key}, from {begin} on, have expired.")
+            lose(positions, f"{gone - begin} messages of {key}, from {begin} on, have expired.")
             begin = gone
         if begin < mark.next:
             ranges[key] = begin, mark.next

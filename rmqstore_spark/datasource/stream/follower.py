@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -17,6 +16,7 @@ from rmqstore_spark.datasource.offsets import (
 )
 from rmqstore_spark.datasource.opening import patience_s, rounds
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.partitions import AnyPartition
 from rmqstore_spark.datasource.replicas import FAILURES
 from rmqstore_spark.datasource.resolve import starting_offsets
@@ -64,16 +64,20 @@ class Follower:
             for of in opened:
                 if not isinstance(of, SourceBroker):
                     of.store.require_queues("A stream")
-            self._watch = Watch(options, [of.store for of in opened], clock)
+            self._watch = Watch(options.places, options.queues, [of.store for of in opened], clock)
         except BaseException:
             for of in opened:
                 of.store.close()
             raise
         self._has_brokers = any(isinstance(of, SourceBroker) for of in opened)
-        self._standby = Standby(options, opened, self._watch, clock)
-        self._stores = ResumedStores(options, self._standby)
-        self._kept = KeptPositions(options, {of.store.broker_name for of in opened})
-        self._strict = replace(options, fail_on_data_loss=True)
+        self._standby = Standby(options.places, opened, self._watch, clock)
+        self._stores = ResumedStores(
+            self._standby,
+            may_lose=not options.positions.fail_on_data_loss,
+            routed=bool(options.places.name_servers),
+        )
+        self._kept = KeptPositions(options.queues, {of.store.broker_name for of in opened})
+        self._patience_s = patience_s(options.places.connection)
         self._progress = self._new_progress()
         self._targets: dict[QueueKey, int] | None = None
         self._start: Mapping[str, Any] = {}
@@ -93,7 +97,7 @@ class Follower:
         self._standby.close()
 
     def _new_progress(self) -> GroupProgress | None:
-        group = self._options.commit_group
+        group = self._options.positions.commit_group
         return None if group is None else GroupProgress(group, self._standby.opened, self._clock)
 
     def initial(self) -> dict[str, Any]:
@@ -105,21 +109,21 @@ class Follower:
         for _ in self._standby.turns():  # what one replica lacks, another one may have
             self._moved()
             with suppress(*FAILURES):
-                return self._find_initial(self._strict)
-        return self._read(self._find_initial, (), patience_s(self._options))
+                return self._find_initial(self._options.positions.strict)
+        return self._read(self._find_initial, (), self._patience_s)
 
-    def _find_initial(self, options: Options) -> Offsets:
+    def _find_initial(self, positions: PositionOptions) -> Offsets:
         self._watch.require_answers()
-        check_topics(options, [of.store for of in self._standby.opened])
+        check_topics(self._options.queues, [of.store for of in self._standby.opened])
         queues = self._watch.queues
-        return starting_marks(starting_offsets(list(queues.values()), options), queues)
+        return starting_marks(starting_offsets(list(queues.values()), positions), queues)
 
-    def _read(self, work: Callable[[Options], T], needed: Needed, seconds: float) -> T:
+    def _read(self, work: Callable[[PositionOptions], T], needed: Needed, seconds: float) -> T:
         """Read something from the stores. If a replica fails, continue at another.
 
         Args:
-            work: what to do, with some options. As long as there are replicas to choose from,
-                these do not allow for losses.
+            work: what to do, with options that say whether a loss is allowed. As long as there
+                are replicas to choose from, it is not.
             needed: positions that a replica must hold.
             seconds: how long to wait if no replica holds them.
 
@@ -127,12 +131,12 @@ class Follower:
             ReplicaError: no replica holds what is needed.
         """
         if not self._standby.has_replicas:
-            return work(self._options)
+            return work(self._options.positions)
         failure: Exception | None = None
         for _ in rounds(seconds):
             for _ in range(_MOVES):
                 try:
-                    done = work(self._strict)
+                    done = work(self._options.positions.strict)
                 except FAILURES as error:
                     failure = error
                 else:
@@ -147,7 +151,7 @@ class Follower:
                 if state is State.LOST or (
                     state is State.FINE and not isinstance(failure, ServiceError)
                 ):
-                    return work(self._options)
+                    return work(self._options.positions)
         raise ReplicaError(
             f"No replica holds what the next micro-batch needs. {failure}", can_pass=True
         ) from failure
@@ -164,7 +168,7 @@ class Follower:
 
     def end_at_present(self) -> None:
         """Read no further than the current end of the queues."""
-        self._read(lambda _: self._watch.look_closely(), (), patience_s(self._options))
+        self._read(lambda _: self._watch.look_closely(), (), self._patience_s)
         self._targets = {key: chosen.queue.max_offset for key, chosen in self._watch.queues.items()}
 
     @property
@@ -187,7 +191,7 @@ class Follower:
 
     def _resumed(self, *stored: Mapping[str, Any]) -> list[Offsets]:
         """Decode offsets of a checkpoint, under the names that its stores have now."""
-        patience = patience_s(self._options)
+        patience = self._patience_s
         return self._read(lambda _: self._stores.resumed(stored), (), patience)
 
     def _record(self) -> None:
@@ -232,12 +236,12 @@ class Follower:
         needed = self._needed() if self._standby.has_replicas else []
         if self._standby.has_replicas and self._standby.prefer(needed):
             self._moved()
-        patience = patience_s(self._options) if self.is_at_end else 0.0
+        patience = self._patience_s if self.is_at_end else 0.0
 
-        def work(options: Options) -> dict[str, Any] | None:
+        def work(positions: PositionOptions) -> dict[str, Any] | None:
             if self.is_at_end:  # which all brokers must reach
-                return self._latest(options, limited)
-            return self._past_silence(lambda: self._latest(options, limited))
+                return self._latest(positions, limited)
+            return self._past_silence(lambda: self._latest(positions, limited))
 
         try:
             return self._read(work, needed, patience)
@@ -248,7 +252,7 @@ class Follower:
             self._look_again_at = self._clock() + _WAITING
             return None  # a replica that is behind has no news
 
-    def _latest(self, options: Options, limited: bool) -> dict[str, Any] | None:
+    def _latest(self, positions: PositionOptions, limited: bool) -> dict[str, Any] | None:
         if self._targets is None and self._watch.look():
             self._newest = None
             self._look_anyway = True
@@ -259,13 +263,13 @@ class Follower:
         released = self._held_since is not None and (not limited or self._is_overdue)
         if not (self._look_anyway or released):
             return None
-        end = self._next(options, limited)
+        end = self._next(positions, limited)
         self._look_anyway = False
         return None if end is None else self._stores.encoded(end)
 
-    def _next(self, options: Options, limited: bool) -> Offsets | None:
+    def _next(self, positions: PositionOptions, limited: bool) -> Offsets | None:
         queues = self._watch.queues
-        left = self._kept.of(self._marks, queues, self._watch.silent, options)
+        left = self._kept.of(self._marks, queues, self._watch.silent, positions)
         marks = {key: mark for key, mark in self._marks.items() if key in queues}
         for key in left:
             self._checked.pop(key, None)
@@ -277,7 +281,7 @@ class Follower:
                 and (queues[key].queue.max_offset != mark.next or self._checked.get(key) != mark)
             }
         )
-        marks = reconciled(marks, queues, options, self._checked)
+        marks = reconciled(marks, queues, positions, self._checked)
         # Kept, so that a loss is logged only once, however long messages are held back.
         self._marks = {**marks, **left}
         ends = {key: max(mark.next, self._end_of(key)) for key, mark in marks.items()}
@@ -285,7 +289,7 @@ class Follower:
         if limited:
             if self._is_held(waiting):
                 return None
-            ends = limited_ends(marks, ends, queues, options)
+            ends = limited_ends(marks, ends, queues, self._options.trigger)
         self._watch.look_before({key: at for key, at in ends.items() if at > marks[key].next})
         end = advanced(marks, ends, queues)
         # A new queue without messages is not news.
@@ -301,7 +305,7 @@ class Follower:
 
     def _is_held(self, waiting: int) -> bool:
         """Return whether there are too few messages to read yet (`minOffsetsPerTrigger`)."""
-        least = self._options.min_rows
+        least = self._options.trigger.min_rows
         if least is None or self._targets is not None:
             return False
         if waiting and self._held_since is None:
@@ -315,7 +319,10 @@ class Follower:
     def _is_overdue(self) -> bool:
         """Whether messages were held back for the maximum delay."""
         since = self._held_since
-        return since is not None and (self._clock() - since) * 1000 >= self._options.max_delay_ms
+        return (
+            since is not None
+            and (self._clock() - since) * 1000 >= self._options.trigger.max_delay_ms
+        )
 
     def newest(self) -> dict[str, Any] | None:
         """Return how far the queues reach, as `{broker: {topic: "0:167 1:166"}}`."""
@@ -339,19 +346,19 @@ class Follower:
             return []  # although the end still holds where an earlier micro-batch began
         first, last = self._resumed(start, end)
         partitions = self._read(
-            lambda options: self._plan(options, first, last),
+            lambda positions: self._plan(positions, first, last),
             list(_held_for(first, last)),
-            patience_s(self._options),
+            self._patience_s,
         )
         self._standby.saw(partitions)
         return partitions
 
-    def _plan(self, options: Options, start: Offsets, end: Offsets) -> list[AnyPartition]:
+    def _plan(self, positions: PositionOptions, start: Offsets, end: Offsets) -> list[AnyPartition]:
         if any(key.broker in self._watch.silent for key, _ in _held_for(start, end)):
             self._watch.require_answers()
         queues = {**self._watch.queues, **self._promised(start, end)}
-        ranges = batch_ranges(start, end, queues, options)
-        return batch_partitions(self._standby.opened, ranges, self._options)
+        ranges = batch_ranges(start, end, queues, positions)
+        return batch_partitions(self._standby.opened, ranges, self._options.partitions)
 
     def _promised(self, start: Offsets, end: Offsets) -> dict[QueueKey, ChosenQueue]:
         """Return the queues of a micro-batch that are not chosen any more.

@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqstore_spark.client.brokers.broker import QueueName
 from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import QueueOptions
 from rmqstore_spark.datasource.pulled.store import PulledStore
 from rmqstore_spark.datasource.stores import ChosenQueue, chosen_names
 from rmqstore_spark.errors import ServiceError
@@ -31,14 +31,27 @@ _SILENT: Final = 1.0
 class PulledWatch:
     """The queues of one broker.
 
+    Args:
+        chosen: the queues that the stream reads.
+        store: the broker.
+        hurry_s: how long the broker may take while others may have news.
+        clock: returns seconds since any moment.
+
     Attributes:
         queues: the queues that the stream reads.
         silence: why the broker does not answer; None if it does.
         silent_since: since when, by the clock.
     """
 
-    def __init__(self, options: Options, store: PulledStore, clock: Callable[[], float]) -> None:
-        self._options = options
+    def __init__(
+        self,
+        chosen: QueueOptions,
+        store: PulledStore,
+        hurry_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._chosen = chosen
+        self._hurry_s = hurry_s
         self._store = store
         self._clock = clock
         self.queues: dict[QueueKey, ChosenQueue] = {}
@@ -56,8 +69,7 @@ class PulledWatch:
 
     def hurried(self) -> AbstractContextManager[None]:
         """Give the broker up soon in the context."""
-        patience = self._options.replica_timeout_ms / 1000
-        return self._store.servers.limited_to(patience, tries_again=self.silence is None)
+        return self._store.servers.limited_to(self._hurry_s, tries_again=self.silence is None)
 
     def look_before(self, offsets: Mapping[QueueName, int]) -> None:
         """Ask for the messages before some offsets together."""
@@ -132,7 +144,7 @@ class PulledWatch:
         """List topics and queues; return whether other queues are there than before."""
         began = self._clock()
         self._store.refresh()
-        names = chosen_names(self._options, self._store)
+        names = chosen_names(self._chosen, self._store)
         self._topics_at = self._clock() + max(_TOPICS, _BUSY * (self._clock() - began))
         changed = names != self._names
         self._names = names

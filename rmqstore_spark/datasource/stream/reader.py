@@ -94,13 +94,13 @@ class RmqStoreStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerA
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the limits. Spark accepts only one; `latestOffset` applies all of them."""
-        options = self._options
-        if options.max_rows is not None:
-            return ReadMaxRows(options.max_rows)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_rows is not None:
-            return ReadMinRows(options.min_rows)
+        limits = self._options.trigger
+        if limits.max_rows is not None:
+            return ReadMaxRows(limits.max_rows)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_rows is not None:
+            return ReadMinRows(limits.min_rows)
         return ReadAllAvailable()
 
     @plain_errors

@@ -14,7 +14,6 @@ from rmqstore_spark.datasource.offsets import (
     decode_stores,
     encode_offsets,
 )
-from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.stream.identity import StorePlaces, find_stores, ids_of, renamed
 from rmqstore_spark.datasource.stream.standby import Standby
 from rmqstore_spark.errors import DataLossError, OptionError, ServiceError
@@ -31,13 +30,15 @@ class ResumedStores:
     """The stores of a stream, and those of its checkpoint.
 
     Args:
-        options: the stream's options.
         standby: the stores that are read.
+        may_lose: whether the stream continues without a store (`failOnDataLoss=false`).
+        routed: whether name servers tell where the stores are.
     """
 
-    def __init__(self, options: Options, standby: Standby) -> None:
-        self._options = options
+    def __init__(self, standby: Standby, *, may_lose: bool, routed: bool) -> None:
         self._standby = standby
+        self._may_lose = may_lose
+        self._routed = routed
         self._found: dict[Hashable, StorePlaces] = {}
         self._ids: Mapping[str, str] | None = None
         self._missing: dict[str, str] = {}
@@ -95,9 +96,8 @@ class ResumedStores:
         missing = sorted(found.missing - stores.left_out)
         names = [of.store.broker_name for of in self._standby.opened]
         new = [name for name in names if name not in found.names.values()]
-        is_allowed = not self._options.fail_on_data_loss
-        if self._options.name_servers:
-            if missing and not is_allowed:
+        if self._routed:
+            if missing and not self._may_lose:
                 raise ServiceError(
                     f"No name server knows the broker {some(missing)} now, which the checkpoint "
                     "has offsets of. Start it; the stream then continues from its checkpoint. "
@@ -105,7 +105,7 @@ class ResumedStores:
                 )
         elif missing and new:
             raise self._other_stores(missing, new, names, stores)
-        elif missing and not is_allowed:
+        elif missing and not self._may_lose:
             raise DataLossError(
                 f"The checkpoint holds offsets of {some(missing)}, which this query does not read "
                 "any more. Name its store again; the stream then continues from its checkpoint. "

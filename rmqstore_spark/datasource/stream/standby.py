@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from rmqstore_spark.datasource.offsets import Mark, QueueKey
 from rmqstore_spark.datasource.opening import no_replica, patience_s
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PlaceOptions
 from rmqstore_spark.datasource.partitions import AnyPartition, StorePartition
 from rmqstore_spark.datasource.replicas import (
     FAILURES,
@@ -64,7 +64,7 @@ class Standby:
     """The stores of a stream, some of which have replicas.
 
     Args:
-        options: the stream's options.
+        places: says how long to wait for a replica.
         opened: the stores, each opened at the first replica that answered.
         watch: the queues of these stores.
         clock: returns seconds since any moment.
@@ -75,7 +75,7 @@ class Standby:
 
     def __init__(
         self,
-        options: Options,
+        places: PlaceOptions,
         opened: Sequence[AnySource],
         watch: Watch,
         clock: Callable[[], float],
@@ -83,8 +83,8 @@ class Standby:
         self.opened = list(opened)
         self._watch = watch
         self._clock = clock
-        self._behind_s = options.replica_timeout_ms / 1000
-        self._patience_s = patience_s(options)
+        self._behind_s = places.replica_timeout_ms / 1000
+        self._patience_s = patience_s(places.connection)
         self._evidence: dict[str, Evidence] = {}
         self._waiting_since: float | None = None
         self._reminded = -_REMINDER_S

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.opening import patience_s
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PlaceOptions, QueueOptions
 from rmqstore_spark.datasource.spec import AnyStore
-from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues, wants_queue
+from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError, ServiceError
 from rmqstore_spark.reader.growth import LogGrowth
 
@@ -57,13 +57,16 @@ class Watch:
 
     def __init__(
         self,
-        options: Options,
+        places: PlaceOptions,
+        chosen: QueueOptions,
         stores: Iterable[AnyStore],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._options = options
+        self._patience_s = patience_s(places.connection)
+        self._chosen = chosen
         self._clock = clock
-        self._watches = {store: _watch(options, store, clock) for store in stores}
+        hurry_s = places.replica_timeout_ms / 1000
+        self._watches = {store: _watch(chosen, store, hurry_s, clock) for store in stores}
         self.queues: dict[QueueKey, ChosenQueue] = {}
         self.silent: frozenset[str] = frozenset()
         self.relists = 0
@@ -85,7 +88,7 @@ class Watch:
     def _check_silence(self) -> None:
         watches = [watch for watch in self._watches.values() if not isinstance(watch, StoreWatch)]
         since = max(watch.silent_since for watch in watches)
-        if self._clock() - since >= patience_s(self._options):
+        if self._clock() - since >= self._patience_s:
             raise ServiceError(" ".join(str(watch.silence) for watch in watches), can_pass=True)
 
     def find_silent(self) -> bool:
@@ -132,7 +135,7 @@ class Watch:
 
     def replace(self, old: Store, new: Store) -> None:
         """Watch a store in place of another one, which is a replica of it."""
-        watch = StoreWatch(self._options, new, self._clock)
+        watch = StoreWatch(self._chosen, new, self._clock)
         self._watches = {
             new if store is old else store: watch if store is old else other
             for store, other in self._watches.items()
@@ -158,15 +161,15 @@ class Watch:
 
 
 def _watch(
-    options: Options, store: AnyStore, clock: Callable[[], float]
+    chosen: QueueOptions, store: AnyStore, hurry_s: float, clock: Callable[[], float]
 ) -> StoreWatch | PulledWatch:
     from rmqstore_spark.reader.store import Store
 
     if isinstance(store, Store):
-        return StoreWatch(options, store, clock)
+        return StoreWatch(chosen, store, clock)
     from rmqstore_spark.datasource.stream.pulled_watch import PulledWatch
 
-    return PulledWatch(options, store, clock)
+    return PulledWatch(chosen, store, hurry_s, clock)
 
 
 class _Awaited(NamedTuple):
@@ -184,8 +187,8 @@ class StoreWatch:
         relists: how often their folders were listed again.
     """
 
-    def __init__(self, options: Options, store: Store, clock: Callable[[], float]) -> None:
-        self._options = options
+    def __init__(self, chosen: QueueOptions, store: Store, clock: Callable[[], float]) -> None:
+        self._chosen = chosen
         self._store = store
         self._clock = clock
         self._local = store.directory.files.is_local
@@ -228,7 +231,7 @@ class StoreWatch:
         named = self._tip.named()
         self._is_urgent |= not named
         for (topic, queue_id), end in named.items():
-            if wants_queue(self._options, topic, queue_id):
+            if self._chosen.wants_queue(topic, queue_id):
                 key = QueueKey(self._store.broker_name, topic, queue_id)
                 if key in self._awaited:
                     end = max(end, self._awaited[key].end)
@@ -297,7 +300,7 @@ class StoreWatch:
         """List topics and queues; return whether other queues are there than before."""
         self._topology = self._clock()
         self._store.refresh(offsets=False)
-        found = {chosen.key: chosen for chosen in chosen_queues(self._options, [self._store])}
+        found = {chosen.key: chosen for chosen in chosen_queues(self._chosen, [self._store])}
         changed = found.keys() != self.queues.keys()
         self.queues = found
         self._reach = {key: end for key, end in self._reach.items() if key in found}

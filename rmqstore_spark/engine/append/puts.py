@@ -23,10 +23,11 @@ from rmqstore_spark.engine.append.group_commit import (
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["Puts"]
 

@@ -8,10 +8,14 @@ acknowledges every later put.)
 from __future__ import annotations
 
 import threading
+import time
+from typing import Final
 
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 
 __all__ = ["Slave", "Slaves"]
+
+_LOOK_S: Final = 0.02
 
 
 class Slave:
@@ -101,6 +105,24 @@ class Slaves:
             finally:
                 self._waiting -= 1
 
+    def await_all(self, end: int, timeout: float) -> int:
+        """Wait until all slaves have the log up to an offset, for some seconds.
+
+        An observer does not say what it has: it counts once it was sent that.
+
+        Returns:
+            How many lack something of it.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._waiting += 1
+            try:
+                while (lacking := self._lacking(end)) and time.monotonic() < deadline:
+                    self._changed.wait(_LOOK_S)
+                return lacking
+            finally:
+                self._waiting -= 1
+
     def held(self) -> int:
         """Return the offset up to which at least one slave has the log; 0 without slaves."""
         return max((slave.held for slave in self._acknowledging()), default=0)
@@ -109,6 +131,11 @@ class Slaves:
         """Return for each slave how many bytes of the log were not sent to it yet."""
         end = self._published.offset
         return [max(0, end - slave.sent) for slave in list(self._all)]
+
+    def _lacking(self, end: int) -> int:
+        return sum(
+            (slave.sent if slave.is_observer else slave.held) < end for slave in list(self._all)
+        )
 
     def _has(self, end: int) -> bool:
         return self.held() >= end

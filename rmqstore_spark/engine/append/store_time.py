@@ -53,6 +53,10 @@ class StoreTime:
         self._last = max(self._last + later, now)
         return self._last
 
+    def continue_after(self, last: int) -> None:
+        """Assign no storeTimestamp before one that is in the log. As `stamp`, for one thread."""
+        self._last = max(self._last, last)
+
     def look(self) -> None:
         """Check whether the clock went back or has caught up, and log it."""
         self._note(self.behind_ms)

@@ -51,7 +51,8 @@ class Batches:
         flusher: FlushService,
         durability: Durability,
     ) -> None:
-        self._config = config = store.config
+        config = store.config
+        self._role = store.role
         self._log = store.log
         self._topics = store.topics
         self._admission = admission
@@ -117,9 +118,17 @@ class Batches:
         Raises:
             RmqStoreError: the log cannot be read, or the ledger cannot be written.
         """
-        if self._config.broker_role == "SLAVE":
+        if self._role.follows:
             self._ledger.catch_up()
         self._ledger.save()
+
+    def catch_up(self) -> None:
+        """Learn all commits that the log has; nothing is committed meanwhile.
+
+        Raises:
+            RmqStoreError: the log cannot be read.
+        """
+        self._ledger.catch_up()
 
     def close(self) -> None:
         """Stop the thread, and remove all stages."""

@@ -36,6 +36,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, write_all
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["SpillFiles", "SpilledPortion"]
 
@@ -104,7 +105,7 @@ class SpillFiles:
             raise RefusedError(
                 f"The staged data in {path} cannot be read back at {at}: {why}. Check the disk, "
                 "and run the batch again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def close(self) -> None:

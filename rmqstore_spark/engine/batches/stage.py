@@ -34,6 +34,7 @@ from rmqstore_spark.files.durable import FOLDER_MODE
 from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
 from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import I4, U1
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageRoom"]
@@ -160,7 +161,7 @@ class Stage:
                 self._close(f"it was {why}")
                 self._room.forget(self, why)
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
-                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._body_bytes += bodies
             self._sums = sums
             self._count_topics(given)
@@ -210,7 +211,7 @@ class Stage:
         why = self._closed_because or ("it is finished" if self.finished else "")
         if why:
             text = f"The stage {self.stage_id} accepts no records: {why}."
-            raise RefusedError(text, "MESSAGE_ILLEGAL")
+            raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
 
     def _route_numbers(self, block: Block) -> I4:
         """Return the block's routes as numbers of the stage's table."""

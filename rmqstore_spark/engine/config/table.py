@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.engine.config.checks import address, delay_levels, hours
-from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, share, text
+from rmqstore_spark.engine.config.key import choice, flag, number, share, text
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
 from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.settings import settings_of
 
 __all__ = ["KEYS", "StoreKeys"]
 
@@ -48,11 +49,12 @@ class _LocalKeys:
     broker_role: str = choice(
         "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
         "messages, and follows `haMasterAddress`. A `SYNC_MASTER` answers a put when a slave has "
-        "it.", group=_PLACE,
+        "it. `rmqstore promote` and `demote` change the role, until this key says the same.",
+        group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
-        group=_PLACE, kind="IP address", check=address,
+        group=_PLACE, kind="IP address", check=address, name="brokerIP1",
     )  # fmt: skip
     listen_port: int = number(
         0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
@@ -231,5 +233,5 @@ class StoreKeys(NetworkKeys, _LocalKeys):
     """
 
 
-KEYS: Final[tuple[Key, ...]] = tuple(keys_of(StoreKeys))
+KEYS: Final = settings_of(StoreKeys)
 """All keys, in the order of the table."""

@@ -84,6 +84,11 @@ class OpenSegments:
         start, offset = self._place(at)
         descriptor = self._descriptor(start)
         views = [memoryview(chunk) for chunk in chunks]
+        size = sum(map(len, views))
+        assert offset + size <= self._files.size, (
+            f"{size} bytes at physical offset {at} do not fit into their segment of "
+            f"{self._files.size} bytes"
+        )
         with explained(self._files.path(start), "written"):
             while views:
                 first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
@@ -121,6 +126,9 @@ class OpenSegments:
                 raise self.failure
             with self._lock:
                 end = self._published.offset
+                assert end >= self.flushed_offset, (
+                    f"the log ends at {end}, and was flushed up to {self.flushed_offset}"
+                )
                 self._syncing = frozenset(self._dirty)
                 self._dirty.clear()
                 descriptors = [self._open[start] for start in sorted(self._syncing)]

@@ -109,6 +109,8 @@ def place(
             blanks.append(at)
             at += segment_size - at % segment_size
         first = last
+    placed = sum(piece.end - piece.begin for piece in pieces)
+    assert placed == total, f"{placed} of {total} bytes of records were given places"
     written = {offset - offset % segment_size for offset in (*blanks, *(p.begin for p in pieces))}
     return Placement(begin, at, physical, tuple(pieces), tuple(blanks), tuple(sorted(written)))
 

@@ -71,7 +71,10 @@ class QueuesAndIndex:
         self.deleted.settle(log.min_offset, end.offset)
         self.deleted.finish(directory, log)
         self.queues = ConsumeQueues(
-            directory.path, file_size=settings.queue_file_size, keep_units=not settings.rebuild
+            directory.path,
+            directory.queue_format,
+            file_size=settings.queue_file_size,
+            keep_units=not settings.rebuild,
         )
         self.check = check_queues(
             directory, log, end.start, survey, self.queues, self.state, clean=clean

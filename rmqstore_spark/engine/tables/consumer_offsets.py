@@ -22,6 +22,7 @@ from rmqstore_spark.layout.constants import (
     is_listed_topic_name,
     is_safe_group_name,
 )
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["ConsumerOffsets"]
 
@@ -99,7 +100,7 @@ class ConsumerOffsets:
                 raise RefusedError(
                     f"{offset} is not an offset of queue {queue_id} of the topic {topic!r}: "
                     + (f"it ends at {end}." if end >= 0 else "the store has no such queue."),
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
             return offset != held
 

@@ -91,7 +91,15 @@ class DeletedTopics:
         for topic, end in self.ends.items():
             for queue_id in directory.topology.queues.get(topic, ()):
                 segments = directory.queue(topic, queue_id)
-                queue = Queue(log, topic, queue_id, segments, None, lambda _: (log.file_end, False))
+                queue = Queue(
+                    directory.queue_format,
+                    log,
+                    topic,
+                    queue_id,
+                    segments,
+                    None,
+                    lambda _: (log.file_end, False),
+                )
                 if segments and 0 < _named_end(queue) <= end:
                     folder = os.path.dirname(segments[0].path)
                     with explained(folder, "removed"):

@@ -12,16 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from rmqstore_spark.engine.role import Role
+from rmqstore_spark.engine.role_file import Promotion
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.files.configshapes import impossible_delay
 
-__all__ = ["DELETED_TOPICS", "Deletions", "FollowedTables"]
+__all__ = ["DELETED_TOPICS", "PROMOTIONS", "Deletions", "FollowedTables"]
 
 DELETED_TOPICS: Final = "deletedTopics"
 """A store process tells `StoreWriter.deleted_topics` beside its topics. Others pass over that."""
+
+PROMOTIONS: Final = "promotions"
+"""A store process tells `Role.promotions` there, if there are any. Others pass over that."""
 
 _VERSION: Final = "dataVersion"
 _TOPICS: Final = "topicConfigTable"
@@ -64,6 +69,7 @@ class FollowedTables:
 
     Args:
         store: the store directory.
+        role: the store's role, which knows of promotions.
         topics, offsets, groups: the store's own tables.
         deletions: deletes topics of the store.
         log_end: returns the physical offset up to which the store's log is on disk.
@@ -72,6 +78,7 @@ class FollowedTables:
     def __init__(
         self,
         store: str,
+        role: Role,
         topics: TopicTable,
         offsets: ConsumerOffsets,
         groups: ConsumerGroups,
@@ -80,6 +87,7 @@ class FollowedTables:
     ) -> None:
         self._store = store
         self._log_end = log_end
+        self._role = role
         self._delays: _Delays | None = None
         self._topics = topics
         self._offsets = offsets
@@ -87,6 +95,14 @@ class FollowedTables:
         self._deletions = deletions
         self._counter = _counter(topics.version)  # kept: both may start again with older files
         self._doubted: set[str] = set()
+
+    def take_promotions(self, told: tuple[Promotion, ...]) -> None:
+        """Take the promotions that a master's log has seen; see `Role.learn`.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        self._role.learn(told)
 
     def take_topics(self, value: Any, log_end: int) -> None:
         """Take the content of a master's `topics.json`, and delete the topics that it lacks.

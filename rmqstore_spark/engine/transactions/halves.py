@@ -16,6 +16,7 @@ from rmqstore_spark.layout.constants import BLANK_SIZE, TRANS_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.half import hold
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["HalfAdmission", "HalfAppender", "Holder"]
 
@@ -75,7 +76,7 @@ class HalfAdmission:
         if self._is_rejecting:
             raise RefusedError(
                 "The store takes no transactional messages (rejectTransactionMessage).",
-                "NO_PERMISSION",
+                PutStatus.NO_PERMISSION,
             )
         block = hold(self._admission.check_clients(data), most_bytes=self._most_bytes)
         self._holder.check_room(block)
@@ -83,7 +84,7 @@ class HalfAdmission:
             self._topics.restore([(TRANS_HALF_TOPIC, 0)])
         except OptionError as error:
             raise RefusedError(
-                f"No half message can be stored: {error}", "MESSAGE_ILLEGAL"
+                f"No half message can be stored: {error}", PutStatus.MESSAGE_ILLEGAL
             ) from error
         return block
 

@@ -51,6 +51,7 @@ from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPI
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.reader.transactions import Transaction, identities_of, transactions_of
+from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import HalfId
 
 __all__ = ["Transactions"]
@@ -175,7 +176,7 @@ class Transactions:
             raise RefusedError(
                 "Until the store is reopened, it is unknown whether the transactions have ended: "
                 f"{error}",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
                 is_open=True,
             ) from error
         return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
@@ -337,7 +338,7 @@ class Transactions:
             except (RmqStoreError, OSError) as error:
                 raise RefusedError(
                     f"It cannot be found out which transactions wait: {error}",
-                    "SERVICE_NOT_AVAILABLE",
+                    PutStatus.SERVICE_NOT_AVAILABLE,
                 ) from error
         return self._known
 
@@ -394,6 +395,15 @@ class Transactions:
         except BaseException:
             self._is_saved = False
             raise
+
+    def forget(self) -> None:
+        """Know nothing of what waits: its first use finds it in the log."""
+        with self._lock:
+            self._known = self._progress = None
+            self._ops = OpNotes()
+            self._half_end = 0
+            self._is_saved = True
+            self._saved_end = 0
 
     def close(self) -> None:
         """Close the file that was read last."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
+from rmqstore_spark.status import PutStatus
 
 __all__ = ["WaitingTransactions"]
 
@@ -58,7 +59,7 @@ class WaitingTransactions:
             raise RefusedError(
                 f"{_MOST} half messages wait for the end of their transactions. Try again when "
                 "some are ended.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
         for identity, count in Counter(filter(None, identities)).items():
             older = self._by_identity.get(identity)
@@ -68,7 +69,7 @@ class WaitingTransactions:
                     f"{_MOST_OF_ONE} half messages of one transaction wait: of the producer group "
                     f"{group}, with the topic {topic} and the UNIQ_KEY {key[:255]!r}. Give each "
                     "message a UNIQ_KEY of its own.",
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
 
     def add(self, halves: Iterable[Transaction]) -> None:

@@ -21,6 +21,7 @@ from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
 )
+from rmqstore_spark.layout.fields import HOST_V6_SIZE, MIN_RECORD_SIZE, V6_EXTRA
 from rmqstore_spark.layout.hosts import encode_host, encode_hosts
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts
 
@@ -58,8 +59,6 @@ _INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
 _LONGS: Final = (
     "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "preparedTransactionOffset",
 )  # fmt: skip
-_LEAST: Final = 91
-"""Bytes of a record with empty texts and IPv4 hosts."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +178,9 @@ def _packed(hosts: Sequence[str]) -> tuple[dict[str, int], U1, U1]:
     """Return the number of each host, all of them as bytes, and whether each is IPv6."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     packed = [encode_host(host) for host in numbers]
-    data = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
-    return numbers, data, np.array([len(p) == 20 for p in packed], np.uint8)
+    padded = b"".join(host.ljust(HOST_V6_SIZE, b"\0") for host in packed)
+    data = np.frombuffer(padded, np.uint8).reshape(-1, HOST_V6_SIZE)
+    return numbers, data, np.array([len(p) == HOST_V6_SIZE for p in packed], np.uint8)
 
 
 def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:
@@ -194,7 +194,7 @@ def _written(
 ) -> EncodedRecords:
     """Write records: `ints` are _INTS and the numbers of the hosts, `longs` _LONGS."""
     n = ints.shape[1]
-    heads = n * (_LEAST + (magic == MAGIC_V2)) + 12 * sum(
+    heads = n * (MIN_RECORD_SIZE + (magic == MAGIC_V2)) + V6_EXTRA * sum(
         int(wide[code].sum(dtype=np.int64)) for code in ints[len(_INTS) :]
     )
     total = heads + sum(int(offsets[-1]) - int(offsets[0]) for offsets, _ in texts)

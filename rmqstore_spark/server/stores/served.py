@@ -12,6 +12,7 @@ from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, TopicSettings
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.store import Store
 
 __all__ = ["ServedStore"]
@@ -38,6 +39,15 @@ class ServedStore(ABC):
 
         Raises:
             RefusedError: this process does not write the store.
+        """
+
+    @property
+    @abstractmethod
+    def replication(self) -> Replication:
+        """Its part in replication.
+
+        Raises:
+            RefusedError: this process does not write the store, or has not begun to serve it.
         """
 
     @abstractmethod

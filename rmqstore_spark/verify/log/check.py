@@ -59,6 +59,7 @@ class _LogPass:
         self._log_end = snapshot.end
         self._queues = QueueMatcher(
             snapshot,
+            store.directory.queue_format,
             lambda n: store.queue(snapshot.queues[n].topic, snapshot.queues[n].queue_id),
             findings,
         )

@@ -106,7 +106,7 @@ def write(
     batch: int = 0,
 ) -> TaskDone:
     place = Place(0, QUERY, batch)
-    columns = find_columns(schema, options)
+    columns = find_columns(schema, options.messages)
     return run_task(options, columns, batches, place, batch, place.micro_batch)
 
 
@@ -120,8 +120,8 @@ def test_a_broker_that_fails_half_way_and_a_task_that_is_run_again(
     schema = fields("body string")
     with registered(tmp_path, servers, "broker-a", "broker-b") as brokers:
         options = planned(servers, schema, topic="orders", requestTimeout="5s")
-        assert options.to_brokers
-        assert not options.exactly_once
+        assert options.target.to_brokers
+        assert not options.delivery.exactly_once
 
         def rows() -> Iterator[pa.RecordBatch]:
             for first in range(0, 4000, 500):
@@ -200,8 +200,8 @@ def test_the_columns_of_a_message(servers: str, tmp_path: Path) -> None:
         assert found[b"delayed"]["properties"]["DELAY"] == "2"
         assert found[b"later"]["uniqKey"] == "mine"
         encoder = RowEncoder(
-            options,
-            find_columns(schema, options),
+            options.messages,
+            find_columns(schema, options.messages),
             BrokerRequests(PublishRoutes([servers], 20, ClientIdentity())),
             0,
         )
@@ -271,23 +271,23 @@ def test_store_processes_take_exactly_once_commits(tmp_path: Path) -> None:
             here = stack.enter_context(served(tmp_path / name, **settings))
             here.store.create_topic("orders", write_queue_nums=2)
             announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-            stack.callback(BrokerRunner(here.store, "", announced).close)
+            stack.callback(BrokerRunner(here.store, endpoint=announced).close)
             stores.append(here)
         eventually(lambda: is_known(servers, 2))
         with pytest.raises(RmqStoreError, match=r"option\('brokerNames', 'broker-a,broker-b'\)"):
             planned(servers, schema, topic="orders")
         once = planned(servers, schema, streaming=False, topic="orders")
-        assert once.connection.endpoints == tuple(here.endpoint for here in stores)
+        assert once.target.connection.endpoints == tuple(here.endpoint for here in stores)
         assert not planned(
             servers, schema, topic="orders", deliveryGuarantee="at-least-once"
-        ).exactly_once
+        ).delivery.exactly_once
         with pytest.raises(RmqStoreError, match=r"no master of broker-x now.*only broker-b"):
             planned(servers, schema, topic="orders", brokerNames="broker-x,broker-b")
         options = planned(servers, schema, brokerNames="broker-b,broker-a", topic="orders")
-        assert options.connection == once.connection
+        assert options.target.connection == once.target.connection
         for _ in range(2):  # the second time as a query that is restarted
             done = write(options, schema, iter([bodies(*range(1000))]))
-            writer = RmqStoreStreamWriter(options, find_columns(schema, options))
+            writer = RmqStoreStreamWriter(options, find_columns(schema, options.messages))
             writer.commit([done], 0)
         found = [row for here in stores for row in rows_in(here.store.path)]
         numbers = [int(row["body"]) for row in found if row["topic"] == "orders"]

@@ -45,10 +45,10 @@ def encoder(
 ) -> RowEncoder[BlockToSend]:
     options = parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False)
     replies = replies or [opened()]
-    columns = find_columns(schema, options)
+    columns = find_columns(schema, options.messages)
     queues = Queues.of([4] * len(replies))
     blocks = StoreBlocks(replies, lambda _: queues)
-    return RowEncoder(options, columns, blocks, first_turn, clock=lambda: NOW)
+    return RowEncoder(options.messages, columns, blocks, first_turn, clock=lambda: NOW)
 
 
 def batch_of(rows: Sequence[Row], **kinds: pa.DataType) -> pa.RecordBatch:

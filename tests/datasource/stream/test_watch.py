@@ -29,7 +29,7 @@ class Watched:
         self.clock = Clock()
         self.store = Store.open(path, broker_name="b")
         given = parse_options({"path": str(path), **options}, streaming=True)
-        self.watch = StoreWatch(given, self.store, self.clock)
+        self.watch = StoreWatch(given.queues, self.store, self.clock)
         self.checked: list[tuple[str, int]] = []
         # The first round over all queues may have been too early for some of them.
         self.watch.look()
@@ -189,7 +189,7 @@ def test_what_comes_during_a_round_over_all_queues_is_found(
         patched.setattr(Queue, "refresh", refresh)
         if is_first:
             watch = watched.watch = StoreWatch(
-                parse_options({"path": str(watched.growing.path)}, streaming=True),
+                parse_options({"path": str(watched.growing.path)}, streaming=True).queues,
                 watched.store,
                 watched.clock,
             )

@@ -47,7 +47,7 @@ def samples(kind: str) -> st.SearchStrategy[str]:
     return st.integers(int(least), int(most)).map(str)
 
 
-SETTINGS = st.fixed_dictionaries({}, optional={key.name: samples(key.kind) for key in KEYS})
+SETTINGS = st.fixed_dictionaries({}, optional={key.name: samples(key.values) for key in KEYS})
 
 
 @given(SETTINGS)

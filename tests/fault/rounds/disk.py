@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.status import PutStatus
 from tests.fault.claims import Claims
 from tests.fault.messages import TOPICS, block, read_numbers
 from tests.fault.rounds.life import SMALL

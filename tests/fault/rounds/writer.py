@@ -31,14 +31,13 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
-PLACES: Final = tuple(
-    name for name in NAMES if not name.startswith(("replica.", "expiry.", "delay", "transaction"))
-)
+_OTHERS: Final = ("replica.", "expiry.", "delay", "transaction", "promote.", "demote.")
+PLACES: Final = tuple(name for name in NAMES if not name.startswith(_OTHERS))
 """Where a life of puts and batches gets to.
 
 `replication` kills followers at their places; `tests/engine/expiry` does so during expiry,
 `tests/engine/delay` during the delivery of delayed messages, `tests/engine/transactions` while
-transactions are put and ended.
+transactions are put and ended, and `tests/ha/test_roles` while roles change.
 """
 _ROUNDS_PER_STORE: Final = 20
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout import consumequeue_ext as ext
+from rmqstore_spark.layout.queues import extension as ext
 from tests.support.messages.strategies import BYTES, INT64
 from tests.support.stores.golden import EntryReport, load_entries
 

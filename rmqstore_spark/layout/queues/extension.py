@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, octets, records_at
+from rmqstore_spark.layout.kernel.reference.entries import LAST_ADDRESS
 
 __all__ = [
     "END_OF_FILE",
@@ -43,7 +44,6 @@ MAX_UNIT_SIZE: Final = 32_767
 END_OF_FILE: Final = (-1).to_bytes(2, "big", signed=True)
 """Written where the next unit would not fit; 4 bytes are always reserved for it."""
 
-_MAX_ADDRESS: Final = -(2**31) - 1
 _ADDRESS_BASE: Final = np.int64(-(2**63))
 
 
@@ -69,7 +69,7 @@ class ExtUnit:
 
 def is_ext_address(tags_code: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return which tagsCode values are addresses of units."""
-    found: npt.NDArray[np.bool_] = np.asarray(tags_code) <= _MAX_ADDRESS
+    found: npt.NDArray[np.bool_] = np.asarray(tags_code) <= LAST_ADDRESS
     return found
 
 
