@@ -30,8 +30,8 @@ _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 class Listener:
     """Serves the connections of one listening socket until it is closed.
 
-    A connection without an admitted request is closed after 10 s. When there are too many connections,
-    those without a call in progress are closed: untrusted ones first, then the oldest.
+    A connection without an admitted request is closed after 10 s. When there are too many
+    connections, those without a call in progress are closed: untrusted ones first, then the oldest.
 
     Args:
         listening: the socket.
