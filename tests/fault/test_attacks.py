@@ -26,7 +26,11 @@ pytestmark = pytest.mark.fault
 
 SCALE = 0.2
 TOLD = {
-    "without_a_token": "8 x FlightUnauthenticatedError",
+    "without_a_token": "8 x UNAUTHENTICATED",
+    "guessed_tokens": "32 x wrong",
+    "stray_blocks": "16 x MESSAGE_ILLEGAL",
+    "refused_streams_that_go_on": "32 x MESSAGE_ILLEGAL",
+    "tiny_requests": "64 x answered",
     "half_requests": "0 of ",
     "vanishing_batch": "refused: MESSAGE_ILLEGAL",
     "unreadable_records": "MESSAGE_ILLEGAL, MESSAGE_ILLEGAL",
