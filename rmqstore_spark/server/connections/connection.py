@@ -199,10 +199,11 @@ class ClientConnection:
         seconds: float,
         budget: Budget | None,
     ) -> None:
-        head = frame_head(command, sum(map(len, parts)), _MOST_FRAME)
-        begun = time.monotonic()
+        size = sum(map(len, parts))
+        head = frame_head(command, size, _MOST_FRAME)
+        check = self._waiting(time.monotonic(), size, seconds, budget)
         try:
-            self.transport.send((head, *parts), self._waiting(begun, seconds, budget))
+            self.transport.send((head, *parts), check)
         except OSError as error:
             raise EndedError(f"the client has gone: {error}") from None
         except (EndedError, OverBudgetError):
@@ -213,10 +214,10 @@ class ClientConnection:
         self._moved = time.monotonic()
 
     def _waiting(
-        self, begun: float, seconds: float, budget: Budget | None
+        self, begun: float, size: int, seconds: float, budget: Budget | None
     ) -> Callable[[int], None]:
         """Return what to do while the client takes nothing."""
-        last, looked, pace = 0, begun, Pace()
+        last, looked, pace = 0, begun, Pace(size)
 
         def check(sent: int) -> None:
             nonlocal last, looked

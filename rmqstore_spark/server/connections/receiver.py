@@ -29,7 +29,8 @@ _FREE_BYTES: Final = 128 << 10
 """Bytes of bodies of a connection that need no room."""
 _SMALL: Final = 64 << 10
 """Bytes of a body that needs no room if it is alone."""
-_PACE_SECONDS: Final = 1.0
+_PACE_SECONDS: Final = 2.0
+_SHORTEST_SECONDS: Final = 1.0
 _LEAST_RATE: Final = 1 << 20
 """Least bytes per second of a body that was given room, while others wait for room."""
 _LOOK_SECONDS: Final = 0.5
@@ -43,11 +44,16 @@ class EndedError(Exception):
 class Pace:
     """How fast a client sends, or takes, the bytes for which it was given room.
 
-    Each second counts for itself: a client that was fast does not earn time to hold room without
-    need, and the last byte of a body must come as soon as the others.
+    Each two seconds count for themselves, and each second for a body that has 1 MiB at most: a
+    client that was fast does not earn time to hold room without need, and the last byte of a body
+    must come as soon as the others.
+
+    Args:
+        size: bytes of the body.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._span = min(max(size / _LEAST_RATE, _SHORTEST_SECONDS), _PACE_SECONDS)
         self._seconds = 0.0
         self._count = 0
 
@@ -59,10 +65,10 @@ class Pace:
             count: all bytes that have been sent, or taken, so far.
 
         Returns:
-            Whether a second is over, and the client was too slow in it.
+            Whether such a time is over, and the client was too slow in it.
         """
         self._seconds += seconds
-        if self._seconds < _PACE_SECONDS:
+        if self._seconds < self._span:
             return False
         is_slow = count - self._count < self._seconds * _LEAST_RATE
         self._seconds, self._count = 0.0, count
@@ -128,7 +134,7 @@ class Receiver:
         self._body: memoryview | None = None
         self._data: U1 = _NOTHING
         self._at = 0
-        self._pace = Pace()
+        self._pace = Pace(0)
         self._charge: Budget | None = None
         self._held = 0
 
@@ -243,7 +249,7 @@ class Receiver:
         self._data = np.empty(self._size, np.uint8)
         self._body = memoryview(self._data)  # type: ignore[arg-type]
         self._charge = charge
-        self._pace = Pace()
+        self._pace = Pace(self._size)
 
     def _take(self) -> Request:
         head, data, charge = self._head, self._data, self._charge
