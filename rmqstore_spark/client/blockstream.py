@@ -74,6 +74,7 @@ class BlockStream:
         self._in_flight = 0
         self._count = 0
         self._since = time.monotonic()
+        self._taken = 0  # of what was sent last, when the store process was slow to take it
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
         self._is_finishing = self._is_finish_sent = self._is_closed = False
@@ -164,7 +165,11 @@ class BlockStream:
         while self._written < len(self._waiting):
             sent = self._waiting[self._written]
             self._written += 1
-            link.send(Code.BLOCK, sent.data, self._check, sent.number)
+            try:
+                link.send(Code.BLOCK, sent.data, self._check, sent.number)
+            except OSError:
+                self._take_ready(link)  # it may have said why it closed the connection
+                raise
             self._take_ready(link)
         if self._is_finishing and not self._waiting and not self._is_finish_sent:
             self._is_finish_sent = True
@@ -209,10 +214,12 @@ class BlockStream:
             return failure.status in TRANSIENT and not failure.is_open
         return self._resends and isinstance(failure, ServiceError) and failure.can_pass
 
-    def _check(self, _sent: int) -> None:
-        """Look what the store process says, while it takes nothing."""
+    def _check(self, sent: int) -> None:
+        """Look what the store process says, while it has not taken all that is sent."""
         if self._link is not None:
             self._take_ready(self._link)
+        if sent != self._taken:
+            self._taken, self._since = sent, time.monotonic()
         if time.monotonic() - self._since > self._connection.timeout_s:
             raise self._stalled()
 

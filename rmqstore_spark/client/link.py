@@ -43,8 +43,8 @@ class Link:
         Args:
             code: its code.
             body: bytes-like.
-            check: called whenever the store process takes nothing for half a second, with the
-                number of bytes that it has taken; what it raises ends the sending.
+            check: called about every half second while the store process has not taken all, with
+                the number of bytes that it has taken; what it raises ends the sending.
             number: repeated in the answer.
 
         Raises:
@@ -190,14 +190,12 @@ def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) 
             raise
     else:
         opened = socket.create_connection((endpoint.host, endpoint.port), seconds)
+    transport: Transport = (
+        PlainTransport(opened) if context is None else TlsTransport(opened, context, endpoint.host)
+    )
     try:
-        transport: Transport = (
-            PlainTransport(opened)
-            if context is None
-            else TlsTransport(opened, context, endpoint.host)
-        )
         transport.begin()
     except BaseException:
-        opened.close()
+        transport.close()
         raise
     return Link(transport, endpoint.store)

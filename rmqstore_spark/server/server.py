@@ -60,8 +60,10 @@ _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20
 """Maximum bytes of received, unhandled messages of more than 1 MiB each, over all clients."""
-_SMALL_BYTES: Final = 16 << 20
+_SMALL_BYTES: Final = 32 << 20
 """The same for messages of up to 1 MiB."""
+_REQUEST_BYTES: Final = 16 << 20
+"""The same for requests other than blocks: a client that announces many of them delays no put."""
 _SENT_BYTES: Final = 64 << 20
 """Maximum bytes that are read from files but not sent."""
 _AT_ONCE: Final = {Code.QUERY: 2, Code.LIST: 4, Code.WALK: 4}
@@ -110,7 +112,7 @@ class StoreServer:
     Attributes:
         endpoints: its endpoints; the port's comes before the socket's. None if neither is
             configured: then only RocketMQ's clients, or slaves, use the process.
-        room: the room for messages that are received but not handled.
+        room: the room for blocks that are received but not handled.
 
     Raises:
         OptionError: the configuration would let strangers in, or names a file that cannot be used.
@@ -126,7 +128,9 @@ class StoreServer:
         self._socket: str | None = None  # set once this process has bound it
         self._listeners: list[Listener] = []
         self.endpoints: list[Endpoint] = []
-        service = _Requests(StoresByName(stores), config, security, self._calls, stop)
+        self._service = service = _Requests(
+            StoresByName(stores), config, security, self._calls, stop
+        )
         self.room = service.room
         self._failures = service.failures
         ways = (config.flight_port >= 0) + (path is not None)
@@ -178,7 +182,7 @@ class StoreServer:
         return {
             "connections": self.connections,
             "calls": self.calls_under_way,
-            "receivedBytes": self.room.used,
+            "receivedBytes": self._service.received,
             "callFailures": self._failures.to_json(),
         }
 
@@ -213,7 +217,7 @@ class _Requests:
     """Admits requests, and routes them to their handlers.
 
     Attributes:
-        room: the room for bodies of requests.
+        room: the room for blocks.
         failures: counts what was refused.
     """
 
@@ -239,9 +243,19 @@ class _Requests:
         self._idle_seconds = self._config.stream_idle_timeout / 1000
         most = max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes) + _SMALL_BYTES
         self.room = Room(most, _SMALL_BYTES)
+        self._bodies = Budget(_REQUEST_BYTES)
 
     def _is_stopping(self) -> bool:
         return self._calls.is_stopping
+
+    @property
+    def received(self) -> int:
+        """Bytes of requests that are received, or being received, and not handled."""
+        return self.room.used + self._bodies.used
+
+    def budget_of(self, head: Command, size: int) -> Budget:
+        """Return the budget that the body of an admitted request draws on."""
+        return self.room.of(size) if head.code == Code.BLOCK else self._bodies
 
     def admit(self, connection: ClientConnection, head: Command, size: int) -> None:
         """Admit a request by its header, or raise a RefusedError."""

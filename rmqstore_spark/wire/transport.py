@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -17,10 +18,13 @@ __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "p
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
+_SHORTEST: Final = 1e-6
+"""Seconds: the system takes 0 for ever."""
 _MOST_PARTS: Final = 256
 _HANDSHAKE_SECONDS: Final = 10.0
 SEND_SECONDS: Final = 0.5
 """How often a peer that takes nothing is looked at."""
+_WATCH_SECONDS: Final = 0.9 * SEND_SECONDS  # less, as a timer of the system may end a little early
 _TLS_PIECE: Final = 256 << 10
 
 
@@ -84,7 +88,8 @@ class PlainTransport:
         """
         if seconds != self._patience:
             self._patience = seconds
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds or 0.0))
+            left = 0.0 if seconds is None else max(seconds, _SHORTEST)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
         try:
             return self._socket.recv_into(target, 0, socket.MSG_WAITALL if whole else 0)
         except BlockingIOError:
@@ -106,45 +111,48 @@ class PlainTransport:
 
         Args:
             parts: the parts.
-            check: called with the number of bytes that the peer has accepted, whenever it takes no
-                more for SEND_SECONDS; what it raises ends the sending.
+            check: called about every SEND_SECONDS while the peer has not taken all, with the number
+                of bytes that it has accepted; what it raises ends the sending.
 
         Raises:
             OSError: the connection broke, or a file was cut.
         """
         sent = 0
         buffers: list[memoryview] = []
+        watch = _Watch(check)
         for part in parts:
             if isinstance(part, FileSpan):
-                sent = self._send_file(part, self._send_buffers(buffers, sent, check), check)
+                sent = self._send_file(part, self._send_buffers(buffers, sent, watch), watch)
                 buffers = []
             else:
                 buffers.append(memoryview(part))
-        self._send_buffers(buffers, sent, check)
+        self._send_buffers(buffers, sent, watch)
 
-    def _send_buffers(self, left: list[memoryview], sent: int, check: Callable[[int], None]) -> int:
+    def _send_buffers(self, left: list[memoryview], sent: int, watch: _Watch) -> int:
         while left:
             try:
                 count = self._socket.sendmsg(left[:_MOST_PARTS])
             except BlockingIOError:
-                check(sent)
-                continue
+                count = 0
             sent += count
             _drop(left, count)
+            if left:
+                watch.look(sent)
         return sent
 
-    def _send_file(self, span: FileSpan, sent: int, check: Callable[[int], None]) -> int:
+    def _send_file(self, span: FileSpan, sent: int, watch: _Watch) -> int:
         at, end = span.offset, span.offset + span.length
         while at < end:
             try:
                 count = os.sendfile(self._socket.fileno(), span.descriptor, at, end - at)
+                if not count:
+                    raise _cut()
             except BlockingIOError:
-                check(sent)
-                continue
-            if not count:
-                raise _cut()
+                count = 0
             at += count
             sent += count
+            if at < end:
+                watch.look(sent)
         return sent
 
     def stop_reading(self) -> None:
@@ -207,16 +215,15 @@ class TlsTransport:
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
         self._tls = TlsStream(tls, SEND_SECONDS)
 
-    def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
-        """Receive bytes; return 0 at the end."""
-        done = count = self._encrypted.recv_into(target, seconds)
-        while whole and count and done < len(target):
-            try:
-                count = self._encrypted.recv_into(target[done:], seconds)
-            except TimeoutError:
-                break
-            done += count
-        return done
+    def recv_into(
+        self,
+        target: memoryview,
+        seconds: float | None,
+        *,
+        whole: bool = False,  # noqa: ARG002 - a record of TLS is returned early
+    ) -> int:
+        """Receive bytes; return 0 at the end. `whole` has no effect."""
+        return self._encrypted.recv_into(target, seconds)
 
     def recv_now(self, target: memoryview) -> int | None:
         """Receive bytes that have arrived; return None if there are none, and 0 at the end."""
@@ -232,16 +239,18 @@ class TlsTransport:
         if sum(map(len, buffers)) == len(small):
             buffers = [small]
         tls, sent = self._encrypted, 0
+        watch = _Watch(check)
         for part in buffers:
             left = memoryview(part)
             while left:
                 try:
                     count = tls.send(left)
                 except TimeoutError:
-                    check(sent)
-                    continue
+                    count = 0
                 sent += count
                 left = left[count:]
+                if left:
+                    watch.look(sent)
 
     @property
     def _encrypted(self) -> TlsStream:
@@ -271,6 +280,25 @@ class TlsTransport:
 
 
 Transport = PlainTransport | TlsTransport
+
+
+class _Watch:
+    """Calls a function while something is sent, about every SEND_SECONDS.
+
+    A system call that sends some bytes, and then cannot send more, returns what it sent: a peer
+    that takes little, but always some, would not be noticed otherwise.
+    """
+
+    def __init__(self, check: Callable[[int], None]) -> None:
+        self._check = check
+        self._next = time.monotonic() + _WATCH_SECONDS
+
+    def look(self, sent: int) -> None:
+        """Call the function if it is time, with the number of bytes that were sent."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _WATCH_SECONDS
+            self._check(sent)
 
 
 def peer_name(connection: socket.socket) -> str:

@@ -3,8 +3,9 @@
     python -m tests.fault.attacks            all of it, as the figures in benchmarks/RESULTS.md
     python -m tests.fault.attacks --only NAME --how tls
 
-The attackers use pyarrow and sockets and nothing of this package: what they send is encoded here.
-While each attack runs, an honest client puts small and larger blocks, one after the other.
+The attackers use sockets and nothing of the package's clients: what they send is encoded in
+`tests.support.processes.plainclient`. While each attack runs, an honest client puts small and
+larger blocks, one after the other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import socket
+import ssl
 import struct
 import sys
 import tempfile
@@ -25,10 +27,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-from pyarrow import flight
-
+from rmqstore_spark.wire.protocol import Code
 from tests.support.certificates import make_certificates
+from tests.support.processes.plainclient import PlainClient, connected, head_of, request
 from tests.support.processes.serving import StoreProcess, eventually
 
 __all__ = [
@@ -40,10 +41,12 @@ MOST_DURING: Final = 600 << 20
 MOST_AFTER: Final = 400 << 20
 """Bytes of resident memory that a store process may have under an attack, and 10 s after it."""
 
-SCHEMA: Final = pa.schema([pa.field("records", pa.binary(), nullable=False)])
 TOKEN: Final = "a-token-of-the-honest-client"
 _MAGIC: Final = -626843481
 _KEY: Final = "bomb"
+_LOGIN: Final = request(Code.LOGIN, b"Bearer " + TOKEN.encode())
+_PUT: Final = request(Code.BLOCKS, b'{"op":"put"}')
+_STATS: Final = request(Code.STATS, b"{}")
 
 
 class Target(NamedTuple):
@@ -54,28 +57,27 @@ class Target(NamedTuple):
         metrics: `host:port` of its metrics.
         pid: of the process.
         scale: how much of an attack there is; 1 is all of it.
-        ca: who signed its certificate, PEM; None where it is not encrypted.
+        tls: what clients use, if they use TLS.
     """
 
     endpoint: str
     metrics: str
     pid: int
     scale: float
-    ca: bytes | None
+    tls: ssl.SSLContext | None
 
-    def client(self, token: str = TOKEN) -> Any:
-        """A client of Arrow Flight, with a connection of its own."""
-        options = [("grpc.use_local_subchannel_pool", 1)]
-        return flight.FlightClient(
-            self.endpoint,
-            middleware=[_Token(token)],
-            generic_options=options,
-            tls_root_certs=self.ca,
-        )
+    def client(self, token: str = TOKEN, seconds: float = 60.0) -> PlainClient:
+        """A client with a connection of its own."""
+        return PlainClient(self.endpoint, token, seconds=seconds, tls=self.tls)
 
     def count(self, number: int) -> int:
         """So many of something, in the scale of this run."""
         return max(2, round(number * self.scale))
+
+    @property
+    def seconds(self) -> float:
+        """How long what is opened is held."""
+        return 15 * self.scale
 
 
 class Outcome(NamedTuple):
@@ -101,24 +103,6 @@ class Outcome(NamedTuple):
         return self.latencies[min(int(len(self.latencies) * share), len(self.latencies) - 1)]
 
 
-class _Token(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._token = token
-
-    def start_call(self, _info: Any) -> Any:
-        return _Header(self._token)
-
-
-class _Header(flight.ClientMiddleware):  # type: ignore[misc] # pyarrow has no types
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._token = token
-
-    def sending_headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self._token}"} if self._token else {}
-
-
 # ---- what is sent ------------------------------------------------------------------------------
 
 
@@ -141,22 +125,10 @@ def record(body: bytes, topic: bytes = b"orders", keys: bytes = b"", flags: int 
     return struct.pack(">i", 4 + len(head) + len(rest)) + head + rest
 
 
-def block(size: int) -> pa.RecordBatch:
+def block(size: int) -> bytes:
     """A block of about so many bytes, of messages of 1 KiB."""
     one = record(os.urandom(1024))
-    return batch(one * max(1, size // len(one)))
-
-
-def batch(data: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], schema=SCHEMA)
-
-
-def stream(client: Any, command: dict[str, Any]) -> tuple[Any, Any]:
-    """A stream of blocks."""
-    descriptor = flight.FlightDescriptor.for_command(json.dumps(command).encode())
-    writer, reader = client.do_exchange(descriptor)
-    writer.begin(SCHEMA)
-    return writer, reader
+    return one * max(1, size // len(one))
 
 
 def stage() -> dict[str, Any]:
@@ -172,10 +144,126 @@ def without_a_token(target: Target) -> str:
 
     def send(_number: int) -> str:
         with target.client("") as client:
-            list(client.do_action(flight.Action("open", body)))
-        return "accepted"
+            return client.ask(Code.OPEN, body).status or "accepted"
 
     return _in_threads(8, send)
+
+
+def guessed_tokens(target: Target) -> str:
+    """32 clients try one token after the other, each on a connection of its own."""
+    until = time.monotonic() + target.seconds
+
+    def guess(number: int) -> str:
+        tried = 0
+        while time.monotonic() < until:
+            with target.client("", 5) as client:
+                status = client.ask(Code.LOGIN, b"Bearer a-token-%d-%d" % (number, tried)).status
+            assert status == "UNAUTHENTICATED", status
+            tried += 1
+        return "wrong"
+
+    return _in_threads(32, guess)
+
+
+def silent_connections(target: Target) -> str:
+    """2,000 connections that do nothing."""
+    with _held(target, target.count(2000), b""):
+        time.sleep(target.seconds)
+    return "held"
+
+
+def half_frames(target: Target) -> str:
+    """1,000 connections that have logged in send half a frame each."""
+    with _held(target, target.count(1000), _LOGIN + head_of(Code.STATS, 2)[:40]):
+        time.sleep(target.seconds)
+    return "held"
+
+
+def headers_without_end(target: Target) -> str:
+    """200 connections announce headers of 16 MB, and send them."""
+    data = struct.pack(">iI", 1 << 30, 0xFFFFFF) + bytes(1 << 20)
+    with _held(target, target.count(200), data):
+        time.sleep(target.seconds)
+    return "held"
+
+
+def announced_bodies(target: Target) -> str:
+    """400 connections announce requests of 4 MB, and of 1 MB, and send none of them."""
+    with _held(
+        target,
+        target.count(400),
+        _LOGIN + head_of(Code.COMMIT, 4 << 20),
+        _LOGIN + head_of(Code.END_TRANSACTIONS, 1 << 20),
+    ) as held:
+        _hold_on(target, held)
+    return "held"
+
+
+def announced_blocks(target: Target) -> str:
+    """250 streams announce blocks of 1 MB, send none, and begin again when they are refused."""
+    return _again_and_again(target, 250, _LOGIN + _PUT + head_of(Code.BLOCK, 1 << 20))
+
+
+def bodies_but_for_a_byte(target: Target) -> str:
+    """250 streams send blocks of 1 MB but for the last byte, and begin again when refused."""
+    data = _LOGIN + _PUT + head_of(Code.BLOCK, 1 << 20) + bytes((1 << 20) - 1)
+    return _again_and_again(target, 250, data)
+
+
+def slow_senders(target: Target) -> str:
+    """40 streams begin blocks of 30 MB, and send a byte now and then."""
+    with _held(target, 40, _LOGIN + _PUT + head_of(Code.BLOCK, 30 << 20)) as held:
+        _hold_on(target, held)
+    return "held"
+
+
+def stray_blocks(target: Target) -> str:
+    """16 clients send blocks of 30 MB outside of a stream, again and again."""
+    data, until = bytes(30 << 20), time.monotonic() + target.seconds
+
+    def send(_number: int) -> str:
+        told = set()
+        while time.monotonic() < until:
+            with target.client() as client:
+                told.add(client.ask(Code.BLOCK, data).status)
+        return ", ".join(sorted(told))
+
+    return _in_threads(16, send)
+
+
+def refused_streams_that_go_on(target: Target) -> str:
+    """32 clients send blocks on and on in a stream that was refused."""
+    data = request(Code.BLOCK, bytes(1 << 20)) * 8
+
+    def send(_number: int) -> str:
+        with target.client() as client:
+            client.begin(op="drop")
+            until = time.monotonic() + target.seconds
+            while time.monotonic() < until:
+                client.socket.sendall(data)
+            return client.answer().status
+
+    return _in_threads(32, send)
+
+
+def tiny_requests(target: Target) -> str:
+    """64 clients ask for next to nothing, on and on."""
+    until = time.monotonic() + target.seconds
+
+    def ask(_number: int) -> str:
+        with target.client() as client:
+            while time.monotonic() < until:
+                client.ask(Code.INFO, b'{"path":"checkpoint"}')
+        return "answered"
+
+    return _in_threads(64, ask)
+
+
+def unread_answers(target: Target) -> str:
+    """250 clients send 5,000 requests each before they read an answer, which they never do."""
+    with _held(target, target.count(250), _LOGIN + _STATS * 5000):
+        time.sleep(target.seconds)
+    return "held"
 
 
 def stages_of_32(target: Target) -> str:
@@ -208,63 +296,43 @@ def bombs(target: Target) -> str:
     packed = zlib.compress(bytes(16 << 20), 9)
     bomb = record(packed, keys=_KEY.encode(), flags=0x301)
     with target.client() as client:
-        writer, reader = stream(client, {"op": "put"})
+        client.begin(op="put")
         for number in range(10):
-            writer.write_with_metadata(batch(bomb * 8), struct.pack("<q", number))
-            reader.read_chunk()
-        writer.done_writing()
-        writer.close()
-        list(client.do_action(flight.Action("flush", b"{}")))
-    query = json.dumps({"topic": "orders", "key": _KEY, "maxNum": 1024}).encode()
+            client.put(bomb * 8, number)
+        client.ask(Code.FINISH)
+        client.ask(Code.FLUSH, b"{}")
 
     def ask(_number: int) -> str:
         with target.client() as client:
-            list(client.do_action(flight.Action("query", query)))
-        return "answered"
+            query = {"topic": "orders", "key": _KEY, "maxNum": 1024}
+            return client.ask(Code.QUERY, query).status or "answered"
 
     return _in_threads(target.count(16), ask)
 
 
 def idle_streams(target: Target) -> str:
     """256 streams that send nothing, each with a connection of its own."""
-    with ExitStack() as opened:
-        for _ in range(256):
-            client = opened.enter_context(target.client())
-            with suppress(flight.FlightError, pa.ArrowException):
-                opened.callback(_quietly, stream(client, {"op": "put"})[0].close)
-        time.sleep(10 * target.scale)
-    return "held"
-
-
-def slow_senders(target: Target) -> str:
-    """40 streams begin blocks of 30 MB, and send a byte now and then."""
-    with ExitStack() as opened:
-        held = [opened.enter_context(_slow_block(target, 30 << 20)) for _ in range(40)]
-        until = time.monotonic() + 15 * target.scale
-        while time.monotonic() < until:
-            for connection in held:
-                with suppress(OSError):
-                    connection.send(_frame(0, 0, 1, b"x"))
-            time.sleep(0.2)
+    with _held(target, 256, _LOGIN + _PUT):
+        time.sleep(target.seconds)
     return "held"
 
 
 def idle_readers(target: Target) -> str:
     """200 clients ask for 64 MB of the log each, and take nothing."""
-    ticket = json.dumps(
-        {
-            "paths": ["commitlog/" + "0" * 20],
-            "counts": [16],
-            "offsets": [0] * 16,
-            "lengths": [4 << 20] * 16,
-        }
-    ).encode()
-    with ExitStack() as opened:
-        for _ in range(target.count(200)):
-            client = opened.enter_context(target.client())
-            reader = client.do_get(flight.Ticket(ticket))
-            opened.callback(reader.cancel)
-        time.sleep(10 * target.scale)
+    with _held(target, target.count(200), _LOGIN + _read_of_the_log()):
+        time.sleep(target.seconds)
+    return "held"
+
+
+def slow_readers(target: Target) -> str:
+    """200 clients ask for 64 MB of the log each, and take a little now and then."""
+    with _held(target, target.count(200), _LOGIN + _read_of_the_log()) as held:
+        until = time.monotonic() + target.seconds
+        while time.monotonic() < until:
+            for one in held:
+                with suppress(OSError):
+                    one.recv(32 << 10)
+            time.sleep(0.1)
     return "held"
 
 
@@ -288,43 +356,45 @@ def half_requests(target: Target) -> str:
 
 def vanishing_batch(target: Target) -> str:
     """Commits nothing under the id of another's query, with the highest number there is."""
-    commit = {
-        "writer": {"kind": "stream", "name": "a-query-of-others", "number": (1 << 63) - 1},
-        "stages": [],
-    }
+    writer = {"kind": "stream", "name": "a-query-of-others", "number": (1 << 63) - 1}
     with target.client() as client:
-        try:
-            list(client.do_action(flight.Action("commit", json.dumps(commit).encode())))
-        except flight.FlightError as error:
-            return f"refused: {str(error)[:80]}"
-    return "COMMITTED"
+        answer = client.ask(Code.COMMIT, {"writer": writer, "stages": []})
+        return f"refused: {answer.status}" if answer.status else "COMMITTED"
 
 
 def unreadable_records(target: Target) -> str:
     """Puts records that no reader takes: a body that does not unpack, a negative reconsumeTimes."""
-    broken = bytearray(record(b"not compressed at all", flags=0x301))
+    broken = record(b"not compressed at all", flags=0x301)
     negative = bytearray(record(b"a body"))
     struct.pack_into(">i", negative, 4 + 68, -1)
-    told = []
     with target.client() as client:
-        writer, reader = stream(client, {"op": "put"})
-        for number, one in enumerate((broken, negative)):
-            writer.write_with_metadata(batch(bytes(one)), struct.pack("<q", number))
-            told.append(_status(reader.read_chunk().app_metadata.to_pybytes()))
-        writer.close()
+        client.begin(op="put")
+        told = [client.put(bytes(one), number) for number, one in enumerate((broken, negative))]
     return ", ".join(told)
 
 
 ATTACKS: Final[Sequence[Callable[[Target], str]]] = (
     without_a_token,
+    guessed_tokens,
+    silent_connections,
+    half_frames,
+    headers_without_end,
+    announced_bodies,
+    announced_blocks,
+    bodies_but_for_a_byte,
+    slow_senders,
+    stray_blocks,
+    refused_streams_that_go_on,
+    tiny_requests,
+    unread_answers,
     stages_of_32,
     stages_of_100,
     stages_of_200,
     large_puts,
     large_stages,
     idle_streams,
-    slow_senders,
     idle_readers,
+    slow_readers,
     half_requests,
     vanishing_batch,
     unreadable_records,
@@ -335,16 +405,6 @@ ATTACKS: Final[Sequence[Callable[[Target], str]]] = (
 # ---- how ---------------------------------------------------------------------------------------
 
 
-def _status(answer: bytes) -> str:
-    """The status of an acknowledgement; see the protocol's page."""
-    return answer[20 : 20 + answer[17]].decode()
-
-
-def _quietly(work: Callable[[], object]) -> None:
-    with suppress(flight.FlightError, pa.ArrowException):
-        work()
-
-
 def _in_threads(count: int, work: Callable[[int], str]) -> str:
     """Do something in so many threads; what came of it, counted."""
     told: list[str] = []
@@ -352,7 +412,7 @@ def _in_threads(count: int, work: Callable[[int], str]) -> str:
     def run(number: int) -> None:
         try:
             told.append(work(number))
-        except (flight.FlightError, pa.ArrowException, StopIteration) as error:
+        except (OSError, AssertionError) as error:
             told.append(f"{type(error).__name__}: {str(error)[:60]}")
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
@@ -372,53 +432,79 @@ def _many_streams(
 
     def send(_number: int) -> str:
         with target.client() as client:
-            writer, reader = stream(client, command())
+            client.begin(**command())
             for number in range(blocks):
-                writer.write_with_metadata(sent, struct.pack("<q", number))
+                client.send(head_of(Code.BLOCK, len(sent), number), sent)
             for _ in range(blocks):
-                status = _status(reader.read_chunk().app_metadata.to_pybytes())
+                status = client.answer().acknowledged
                 if status != "PUT_OK":
                     return f"told {status}"
-            writer.write_metadata(b"finish")
-            reader.read_chunk()
-            _quietly(writer.close)
-            return "stored"
+            return client.ask(Code.FINISH).status or "stored"
 
     return _in_threads(count, send)
 
 
-def _frame(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    return struct.pack(">IBBI", len(payload), kind, flags, number)[1:] + payload
+def _read_of_the_log() -> bytes:
+    ranges = {"counts": [16], "offsets": [0] * 16, "lengths": [4 << 20] * 16}
+    return request(Code.READ, json.dumps({"paths": ["commitlog/" + "0" * 20], **ranges}).encode())
 
 
 @contextmanager
-def _slow_block(target: Target, size: int) -> Iterator[socket.socket]:
-    """A connection of raw HTTP/2 on which a block of some size has begun."""
-    host, _, port = target.endpoint.removeprefix("rmq://").rpartition(":")
+def _held(target: Target, count: int, *data: bytes) -> Iterator[list[socket.socket]]:
+    """Connections on which something was sent, in turn, as far as it is taken."""
+    with ExitStack() as opened:
+        held = []
+        for number in range(count):
+            with suppress(OSError):
+                held.append(opened.enter_context(_sent(target, data[number % len(data)])))
+        yield held
 
-    def text(value: bytes) -> bytes:
-        return bytes([len(value)]) + value
 
-    headers = b"\x83\x86" + b"".join(
-        b"\0" + text(name) + text(value)
-        for name, value in (
-            (b":path", b"/arrow.flight.protocol.FlightService/DoExchange"),
-            (b":authority", b"store"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            (b"authorization", b"Bearer " + TOKEN.encode()),
-        )
-    )
-    command = b'{"op":"put"}'
-    descriptor = b"\x08\x02\x12" + text(command)
-    first = b"\x0a" + text(descriptor)
-    with socket.create_connection((host, int(port)), 10) as connection:
-        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(4, 0, 0, b""))
-        connection.sendall(_frame(1, 4, 1, headers))
-        connection.sendall(_frame(0, 0, 1, struct.pack(">BI", 0, len(first)) + first))
-        connection.sendall(_frame(0, 0, 1, struct.pack(">BI", 0, size)))
-        connection.setblocking(False)
-        yield connection
+def _sent(target: Target, data: bytes) -> socket.socket:
+    """A connection on which something was sent, as far as it is taken within a second."""
+    one = connected(target.endpoint, 1.0, target.tls)
+    with suppress(OSError):
+        one.sendall(data)
+    one.setblocking(False)
+    return one
+
+
+def _hold_on(target: Target, held: Sequence[socket.socket]) -> None:
+    """Send a byte now and then on some connections."""
+    until = time.monotonic() + target.seconds
+    while time.monotonic() < until:
+        for one in held:
+            with suppress(OSError):
+                one.send(b"x")
+        time.sleep(0.2)
+
+
+def _again_and_again(target: Target, count: int, data: bytes) -> str:
+    """Connections on which the same is sent; each that the process ends is replaced."""
+    until = time.monotonic() + target.seconds
+    with ExitStack() as opened:
+        held: list[socket.socket | None] = [None] * target.count(count)
+        while time.monotonic() < until:
+            for number, one in enumerate(held):
+                if one is None or _has_ended(one):
+                    with suppress(OSError):
+                        held[number] = opened.enter_context(_sent(target, data))
+            time.sleep(0.1)
+    return "held"
+
+
+def _has_ended(one: socket.socket) -> bool:
+    try:
+        while data := one.recv(1 << 16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if not isinstance(error, ssl.SSLWantReadError):
+            one.close()
+        return not isinstance(error, ssl.SSLWantReadError)
+    one.close()
+    return not data
 
 
 def _health(host: str, port: int) -> int:
@@ -449,28 +535,24 @@ class _Honest:
         self._thread.join()
 
     def _run(self) -> None:
-        blocks = [block(1)] * 9 + [block(256 << 10)]
-        count = 0
-        while not self._stop.is_set() or not count:
+        while not self._stop.is_set() or not self.latencies:
             begin = time.monotonic()
             try:
-                with self._target.client() as client:
-                    writer, reader = stream(client, {"op": "put"})
-                    for sent in blocks:
-                        begin = time.monotonic()
-                        writer.write_with_metadata(sent, struct.pack("<q", count))
-                        answer = reader.read_chunk().app_metadata.to_pybytes()
+                with self._target.client(seconds=30) as client:
+                    client.begin(op="put")
+                    for number, size in enumerate([1] * 9 + [256 << 10]):
+                        status = client.put(block(size), number)
                         self.latencies.append(time.monotonic() - begin)
-                        count += 1
-                        if _status(answer) != "PUT_OK":
-                            self.failed.append(_status(answer))
+                        if status != "PUT_OK":
+                            self.failed.append(status)
                             break
                         self._stop.wait(0.01)
-                    _quietly(writer.close)
-            except (flight.FlightError, pa.ArrowException, StopIteration) as error:
-                self.failed.append(str(error).partition(":")[0])
+                        begin = time.monotonic()
+                    else:
+                        client.ask(Code.FINISH)
+            except (OSError, AssertionError) as error:
+                self.failed.append(f"{type(error).__name__} {error}"[:60])
                 self.latencies.append(time.monotonic() - begin)
-                count += 1
 
 
 def memory_peak_begins(pid: int) -> None:
@@ -514,19 +596,19 @@ def attacked(folder: Path, scale: float = 1.0, how: str = "tcp") -> Iterator[Tar
         "--set=metricsPromExporterPort=0",
         "--set=mappedFileSizeCommitLog=1073741824",
     ]
-    ca = None
+    tls = None
     if how == "tls":
         made = make_certificates(folder / "certificates")
         settings += [f"--set=tlsCertPath={made.server_cert}", f"--set=tlsKeyPath={made.server_key}"]
-        ca = Path(made.ca).read_bytes()
+        tls = ssl.create_default_context(cafile=made.ca)
     elif how == "socket":
         settings.append(f"--set=flightSocket={folder}/run/s")
     with StoreProcess(folder / "store", folder, *settings) as process:
         ready = process.ready()
         endpoint = ready["endpoints"][-1]
-        target = Target(endpoint, ready["metrics"], ready["pid"], scale, ca)
+        target = Target(endpoint, ready["metrics"], ready["pid"], scale, tls)
         with target.client() as client:
-            list(client.do_action(flight.Action("open", b'{"topics":["orders"]}')))
+            assert client.ask(Code.OPEN, {"topics": ["orders"]}).json()
         yield target
         assert process.process.poll() is None, process.output
 

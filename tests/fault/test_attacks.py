@@ -26,7 +26,11 @@ pytestmark = pytest.mark.fault
 
 SCALE = 0.2
 TOLD = {
-    "without_a_token": "8 x FlightUnauthenticatedError",
+    "without_a_token": "8 x UNAUTHENTICATED",
+    "guessed_tokens": "32 x wrong",
+    "stray_blocks": "16 x MESSAGE_ILLEGAL",
+    "refused_streams_that_go_on": "32 x MESSAGE_ILLEGAL",
+    "tiny_requests": "64 x answered",
     "half_requests": "0 of ",
     "vanishing_batch": "refused: MESSAGE_ILLEGAL",
     "unreadable_records": "MESSAGE_ILLEGAL, MESSAGE_ILLEGAL",
@@ -39,7 +43,7 @@ def test_an_attack_takes_little_memory_and_keeps_nobody_out(
     tmp_path: Path, attack: Callable[[Target], str]
 ) -> None:
     with attacked(tmp_path, SCALE) as target:
-        require_harmless(run(attack, target), attack)
+        require_harmless(run(attack, target), TOLD.get(attack.__name__, ""))
 
 
 @pytest.mark.parametrize("attack", [without_a_token, stages_of_32], ids=lambda a: a.__name__)
@@ -48,12 +52,14 @@ def test_another_way_in_is_no_wider(
     tmp_path: Path, attack: Callable[[Target], str], how: str
 ) -> None:
     with attacked(tmp_path, SCALE, how) as target:
-        require_harmless(run(attack, target), attack)
+        found = run(attack, target)
+    require_harmless(found, "")
+    assert "accepted" not in found.told  # over TLS, a stranger that sends on may not see why
 
 
-def require_harmless(found: Outcome, attack: Callable[[Target], str]) -> None:
+def require_harmless(found: Outcome, told: str) -> None:
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER
     assert found.puts > 2 * len(found.failed)
     assert set(found.failed) <= {"OS_PAGECACHE_BUSY"}  # on a machine that is busy with others
-    assert found.told.startswith(TOLD.get(attack.__name__, "")), found.told
+    assert found.told.startswith(told), found.told

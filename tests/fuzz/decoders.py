@@ -7,6 +7,7 @@ exception, a crash, or a difference is a finding.
 
 from __future__ import annotations
 
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,18 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from rmqstore_spark.server.flight.blockbatch import block_span
-from rmqstore_spark.server.flight.frames import (
-    ProtocolError,
-    new_header_decoder,
-    read_headers,
-    read_settings,
-    unpadded,
-)
-from rmqstore_spark.server.flight.messages import read_action, read_flight_data, read_ticket
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.client.brokers.pulling import PulledPiece
+from rmqstore_spark.client.link import Link
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -40,6 +33,7 @@ from rmqstore_spark.errors import (
     DataLossError,
     FrameError,
     OptionError,
+    RefusedError,
     RemotingError,
     ReplicationError,
     ServiceError,
@@ -76,11 +70,13 @@ from rmqstore_spark.layout.record.properties import decode_properties, find_prop
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
+from rmqstore_spark.server.budget import OverBudgetError, Room
+from rmqstore_spark.server.connections.receiver import EndedError, Receiver
 from rmqstore_spark.wire import messages
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
-from rmqstore_spark.wire.failures import refused
-from rmqstore_spark.wire.protocol import Acknowledgement, block_number
+from rmqstore_spark.wire.protocol import Acknowledgement, piece_lengths, pieces_head
+from rmqstore_spark.wire.transport import PlainTransport
 from tests.fuzz.remoting import frames, heartbeat, registration, route, sends
 from tests.support.messages.blocks import block_outcome
 
@@ -286,35 +282,53 @@ def message(data: bytes) -> Any:
 
 
 def acknowledgement(data: bytes) -> Any:
-    """An acknowledgement, a block's number, a refusal."""
-    refusal = repr(refused(data))
-    try:
-        found = repr(vars(Acknowledgement.from_bytes(data)))
-    except MessageError as error:
-        found = str(error)
-    return refusal, found, block_number(data)
+    """An acknowledgement."""
+    return repr(vars(Acknowledgement.from_bytes(data)))
 
 
-def flight_message(data: bytes) -> Any:
-    """A message of Arrow Flight: an action, a ticket, or a record batch with a block."""
-    view = memoryview(data)
-    name, body = read_action(view)
-    found = read_flight_data(view)
-    begin, end = block_span(found.header, found.body)
-    assert 0 <= begin <= end <= len(found.body)
-    return name, bytes(body), bytes(read_ticket(view)), bytes(found.body[begin:end])
+def received(data: bytes) -> Any:
+    """Requests as a store process receives them."""
+    ours, client = socket.socketpair()
+    room = Room(1 << 18, 1 << 17)
+    found: list[Any] = []
+    with ours, client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        receiver = Receiver(PlainTransport(ours), lambda _, size: room.of(size), lambda *_: None)
+        try:
+            while (one := receiver.read(5, 0)) is not None:
+                found.append((one.head, one.data.tobytes()))
+                one.release()
+        except (EndedError, OverBudgetError) as error:
+            found.append(type(error).__name__)
+        finally:
+            receiver.close()
+    assert room.used == 0
+    return repr(found)
 
 
-def headers(data: bytes) -> Any:
-    """The headers of a call, and settings, of HTTP/2."""
-    try:
-        settings = list(read_settings(data))
-    except ProtocolError as error:
-        settings = [(-1, error.code)]
-    try:
-        return settings, read_headers(new_header_decoder(), unpadded(len(data) & 0x28, data))
-    except ProtocolError as error:
-        return settings, str(error)
+def answered(data: bytes) -> Any:
+    """Answers as a client of a store process receives them: one, and the pieces of another."""
+    ours, process = socket.socketpair()
+    with ours, process:
+        process.sendall(data)
+        process.shutdown(socket.SHUT_WR)
+        link = Link(PlainTransport(ours), "")
+        try:
+            head, size = link.head(5) or (None, 0)
+            body = bytes(link.body(min(size, MOST), 5))
+            lengths, last = link.pieces(5)
+            return repr(head), body, lengths, last, [bytes(link.body(n, 5)) for n in lengths]
+        except (RefusedError, ConnectionError) as error:
+            return str(error)
+
+
+def pieces(data: bytes) -> Any:
+    """The lengths of the pieces of an answer; they come out as they went in."""
+    whole = data[: len(data) // 4 * 4]
+    lengths, last = piece_lengths(whole)
+    assert pieces_head(lengths, last)[4:] == whole
+    return lengths, last
 
 
 def ledger(data: bytes) -> Any:
@@ -346,7 +360,7 @@ def _file(data: bytes) -> Iterator[Path]:
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
-    settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
+    settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""

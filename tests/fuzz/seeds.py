@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
-from rmqstore_spark.server.flight.messages import flight_data_head
 
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
@@ -26,11 +24,12 @@ from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
-from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
+from rmqstore_spark.wire.protocol import Acknowledgement, Code, pieces_head
 from tests.broker.broker import batch, heartbeat, message
 from tests.broker.transactions.halves import alive
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
+from tests.support.processes.plainclient import request as plain
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
 
@@ -128,21 +127,24 @@ def _acknowledgements() -> Iterator[bytes]:
     offsets = np.arange(3, dtype=np.int64)
     yield Acknowledgement(4, "PUT_OK", 3, "", offsets, offsets).to_bytes()
     yield Acknowledgement(4, "MESSAGE_ILLEGAL", 0, "a record").to_bytes()
-    yield number_bytes(7)
-    yield b'{"status":"PUT_OK","message":"m"}'
 
 
-def _flight_messages() -> Iterator[bytes]:
-    message = pa.ipc.read_message(block_batch(b"a block").serialize())
-    header, body = message.metadata.to_pybytes(), message.body.to_pybytes()
-    yield flight_data_head(header, number_bytes(3), len(body)) + body
+def _received() -> Iterator[bytes]:
+    for bodies in ((b'{"op":"put"}', b"a block"), (b"", b"x" * 3000), (bytes(70_000),)):
+        yield b"".join(plain(Code.BLOCK, body, number) for number, body in enumerate(bodies))
+    binary = Command(RequestCode.SEND_MESSAGE, {"store": "b"}, b"{}", form=Form.ROCKETMQ)
+    yield encode_frame(binary) + plain(Code.FINISH)
 
 
-def _headers() -> Iterator[bytes]:
-    yield header_block(
-        [(":path", "/service/Call"), ("authorization", "Bearer x")], is_response=False
-    )
-    yield settings_payload({Setting.MAX_FRAME_SIZE: 1 << 20, Setting.INITIAL_WINDOW_SIZE: 1})
+def _pieces() -> bytes:
+    return pieces_head(np.array([3, 0, 2], np.int64), np.array([False, True, True]))
+
+
+def _answered() -> Iterator[bytes]:
+    head = Command(0, body=b"{}", opaque=3, flag=1)
+    body = Command(0, body=_pieces() + b"abcde", opaque=4, flag=1)
+    yield encode_frame(head) + encode_frame(body)
+    yield encode_frame(Command(1, {"status": "NOT_FOUND"}, remark="no such file", flag=1))
 
 
 def _frames() -> Iterator[bytes]:
@@ -219,8 +221,9 @@ _OF: dict[str, Callable[[], Any]] = {
     "message": _messages,
     "acknowledgement": _acknowledgements,
     "ledger": _kept,
-    "flight_message": _flight_messages,
-    "headers": _headers,
+    "received": _received,
+    "answered": _answered,
+    "pieces": lambda: [_pieces()[4:]],
     "frames": _frames,
     "registration": _registrations,
     "route": _tables,

@@ -35,17 +35,17 @@ def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
     return StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
 
 
-@pytest.mark.parametrize(("name", "body"), READS)
-def test_a_read_ends_when_the_process_does(store: StoreWriter, name: str, body: bytes) -> None:
-    assert actions(store, is_stopping=False).do(name, body)
+@pytest.mark.parametrize(("code", "body"), READS)
+def test_a_read_ends_when_the_process_does(store: StoreWriter, code: Code, body: bytes) -> None:
+    assert actions(store, is_stopping=False).do(code, body)
     with pytest.raises(RefusedError, match=r"is stopping.*SERVICE_NOT_AVAILABLE"):
-        actions(store, is_stopping=True).do(name, body)
+        actions(store, is_stopping=True).do(code, body)
 
 
-@pytest.mark.parametrize(("name", "body"), READS)
+@pytest.mark.parametrize(("code", "body"), READS)
 def test_a_read_may_not_last_for_ever(
-    store: StoreWriter, monkeypatch: pytest.MonkeyPatch, name: str, body: bytes
+    store: StoreWriter, monkeypatch: pytest.MonkeyPatch, code: Code, body: bytes
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.actions._LONGEST_READ_SECONDS", 0.0)
     with pytest.raises(RefusedError, match="took more than 0 s"):
-        actions(store, is_stopping=False).do(name, body)
+        actions(store, is_stopping=False).do(code, body)

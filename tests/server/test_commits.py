@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
@@ -20,6 +18,7 @@ from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
 from rmqstore_spark.wire.protocol import Code
+from tests.support.processes.plainclient import PlainClient
 from tests.support.processes.serving import Served, block_of, served
 from tests.support.stores.storing import config
 
@@ -34,13 +33,11 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 def committed(endpoint: str, writer: dict[str, Any], stages: list[dict[str, Any]]) -> str:
     """Commit as a client that is not ours; returns the status, or the refusal's text."""
-    body = json.dumps({"writer": writer, "stages": stages}).encode()
-    with flight.FlightClient(endpoint) as client:
-        try:
-            (answer,) = client.do_action(flight.Action("commit", body))
-        except flight.FlightError as error:
-            return str(error)
-    status: str = json.loads(answer.body.to_pybytes())["status"]
+    with PlainClient(endpoint) as client:
+        answer = client.ask(Code.COMMIT, {"writer": writer, "stages": stages})
+    if answer.status:
+        return f"{answer.status}: {answer.remark}"
+    status: str = answer.json()["status"]
     return status
 
 

@@ -273,7 +273,7 @@ def test_a_process_that_stands_still_is_given_up_in_time(tmp_path: Path) -> None
 
 
 def test_blocks_that_do_not_fit_into_the_pipe_do_not_hang_a_client(tmp_path: Path) -> None:
-    """Sending waits in gRPC itself, where nothing but ending the stream helps."""
+    """Sending waits in the system, for a process that takes nothing."""
     large = block_of([bytes(1 << 19)])
     with (
         StoreProcess(tmp_path / "store", tmp_path) as process,

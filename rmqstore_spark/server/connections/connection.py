@@ -12,8 +12,9 @@ from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import frame_head
-from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
-from rmqstore_spark.server.connections.receiver import EndedError, Receiver, Request, is_too_slow
+from rmqstore_spark.server.budget import Budget, OverBudgetError
+from rmqstore_spark.server.connections.receiver import EndedError, Pace, Receiver, Request
+from rmqstore_spark.wire.failures import ILLEGAL
 from rmqstore_spark.wire.protocol import STATUS_FIELD
 from rmqstore_spark.wire.transport import Part, Transport, part_size
 
@@ -28,13 +29,10 @@ _MOST_FRAME: Final = 1 << 31
 
 
 class Requests(Protocol):
-    """Admits and handles the requests of connections.
+    """Admits and handles the requests of connections."""
 
-    Attributes:
-        room: the room for their bodies.
-    """
-
-    room: Room
+    def budget_of(self, head: Command, size: int) -> Budget:
+        """Return the budget that the body of an admitted request draws on."""
 
     def admit(self, connection: ClientConnection, head: Command, size: int) -> None:
         """Admit a request whose body, of `size` bytes, has not been received, or raise an error."""
@@ -74,7 +72,7 @@ class ClientConnection:
         self.opaque = 0
         self._requests = requests
         self._moved = self.since
-        self._receiver = Receiver(transport, requests.room, self._admit)
+        self._receiver = Receiver(transport, requests.budget_of, self._admit)
 
     @property
     def moved(self) -> float:
@@ -88,16 +86,19 @@ class ClientConnection:
             while (request := self._next()) is not None:
                 self.has_call = True
                 try:
-                    continues = self._requests.handle(self, request)
+                    may_continue = self._requests.handle(self, request)
                 finally:
                     request.release()
                     self.has_call = False
-                if not continues:
+                if not may_continue:
                     self.part(_END_SECONDS if self.is_trusted else _REFUSED_SECONDS)
                     break
         except FrameError as error:
             level = logging.INFO if self.is_trusted else logging.DEBUG
             _log.log(level, "Closed the connection from %s: %s.", self.transport.peer, error)
+            # A client that begins with TLS sees by any answer that there is none here.
+            self.refuse(ILLEGAL, f"This is not a request: {error}.", _REFUSED_SECONDS)
+            self.part(_REFUSED_SECONDS)
         except (EndedError, OSError) as error:
             _log.debug("the connection of %s broke: %s", self.transport.peer, error)
         finally:
@@ -149,6 +150,11 @@ class ClientConnection:
         except EndedError:
             self._check()
             raise
+        except TimeoutError:
+            raise
+        except OSError as error:
+            self._check()
+            raise EndedError(f"the client has gone: {error}") from None
         if request is None:
             self._check()
         return request
@@ -174,8 +180,7 @@ class ClientConnection:
                 others wait for room.
 
         Raises:
-            EndedError: the client has gone.
-            TimeoutError: the client accepted nothing for `seconds`.
+            EndedError: the client has gone, or accepted nothing for `seconds`.
             OverBudgetError: others wait for the room that the body takes.
         """
         number = self.opaque if opaque is None else opaque
@@ -184,7 +189,7 @@ class ClientConnection:
     def refuse(self, status: str, text: str, seconds: float) -> None:
         """Answer that a request is refused; see `wire.failures`."""
         refusal = _answer(self.opaque, ResponseCode.SYSTEM_ERROR, text, {STATUS_FIELD: status})
-        with suppress(EndedError, TimeoutError):
+        with suppress(EndedError):
             self._send(refusal, (), seconds, None)
 
     def _send(
@@ -194,13 +199,14 @@ class ClientConnection:
         seconds: float,
         budget: Budget | None,
     ) -> None:
-        head = frame_head(command, sum(map(part_size, parts)), _MOST_FRAME)
-        begun = time.monotonic()
+        size = sum(map(part_size, parts))
+        head = frame_head(command, size, _MOST_FRAME)
+        check = self._waiting(time.monotonic(), size, seconds, budget)
         try:
-            self.transport.send((head, *parts), self._waiting(begun, seconds, budget))
+            self.transport.send((head, *parts), check)
         except OSError as error:
             raise EndedError(f"the client has gone: {error}") from None
-        except (TimeoutError, OverBudgetError):
+        except (EndedError, OverBudgetError):
             self.hang_up()  # part of a frame may be sent: nothing can follow it
             raise
         finally:
@@ -208,14 +214,15 @@ class ClientConnection:
         self._moved = time.monotonic()
 
     def _waiting(
-        self, begun: float, seconds: float, budget: Budget | None
+        self, begun: float, size: int, seconds: float, budget: Budget | None
     ) -> Callable[[int], None]:
         """Return what to do while the client takes nothing."""
-        last = 0
+        last, looked, pace = 0, begun, Pace(size)
 
         def check(sent: int) -> None:
-            nonlocal last
+            nonlocal last, looked
             now = time.monotonic()
+            is_slow, looked = pace.is_too_slow(now - looked, sent), now
             if sent > last:
                 last, self._moved, self.blocked_since = sent, now, None
             self.blocked_since = self.blocked_since or now
@@ -223,7 +230,7 @@ class ClientConnection:
                 raise EndedError(str(self.failure))
             if now - max(self._moved, begun) > seconds:
                 raise EndedError("the client reads nothing")
-            if budget is not None and budget.is_contended and is_too_slow(now - begun, sent):
+            if is_slow and budget is not None and budget.is_contended:
                 raise OverBudgetError
 
         return check

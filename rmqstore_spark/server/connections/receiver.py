@@ -6,6 +6,7 @@ large request is received straight into the memory in which its handler finds it
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Final
@@ -16,10 +17,10 @@ from rmqstore_spark.errors import FrameError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.codec.command import Command, decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
-from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
+from rmqstore_spark.server.budget import Budget, OverBudgetError
 from rmqstore_spark.wire.transport import Transport
 
-__all__ = ["EndedError", "Receiver", "Request", "is_too_slow"]
+__all__ = ["EndedError", "Pace", "Receiver", "Request"]
 
 _STAGED: Final = 32 << 10
 _MOST_HEADER: Final = 16 << 10
@@ -28,7 +29,8 @@ _FREE_BYTES: Final = 128 << 10
 """Bytes of bodies of a connection that need no room."""
 _SMALL: Final = 64 << 10
 """Bytes of a body that needs no room if it is alone."""
-_GRACE_SECONDS: Final = 2.0
+_PACE_SECONDS: Final = 2.0
+_SHORTEST_SECONDS: Final = 1.0
 _LEAST_RATE: Final = 1 << 20
 """Least bytes per second of a body that was given room, while others wait for room."""
 _LOOK_SECONDS: Final = 0.5
@@ -39,10 +41,38 @@ class EndedError(Exception):
     """The connection has ended: the client disconnected, or was disconnected."""
 
 
-def is_too_slow(seconds: float, count: int) -> bool:
-    """Return whether a client sent, or took, its bytes too slowly, while others wait for room."""
-    late = seconds - _GRACE_SECONDS
-    return late > 0 and count < late * _LEAST_RATE
+class Pace:
+    """How fast a client sends, or takes, the bytes for which it was given room.
+
+    Each two seconds count for themselves, and each second for a body that has 1 MiB at most: a
+    client that was fast does not earn time to hold room without need, and the last byte of a body
+    must come as soon as the others.
+
+    Args:
+        size: bytes of the body.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._span = min(max(size / _LEAST_RATE, _SHORTEST_SECONDS), _PACE_SECONDS)
+        self._seconds = 0.0
+        self._count = 0
+
+    def is_too_slow(self, seconds: float, count: int) -> bool:
+        """Take note of time that was spent on waiting for the client.
+
+        Args:
+            seconds: the time, since the last call.
+            count: all bytes that have been sent, or taken, so far.
+
+        Returns:
+            Whether such a time is over, and the client was too slow in it.
+        """
+        self._seconds += seconds
+        if self._seconds < self._span:
+            return False
+        is_slow = count - self._count < self._seconds * _LEAST_RATE
+        self._seconds, self._count = 0.0, count
+        return is_slow
 
 
 class Request:
@@ -78,20 +108,24 @@ class Receiver:
 
     Args:
         transport: the socket.
-        room: the room for bodies, over all connections.
+        budget_of: returns the budget that a request of some size draws on, over all connections.
         admit: is told each command and the size of its body before that is received; what it
             raises, `read` raises. Nothing more can be read then.
 
     Attributes:
-        moved: when something arrived, in monotonic seconds.
+        moved: when a request was complete, in monotonic seconds. A client that sends a byte now and
+            then does not move it.
     """
 
     def __init__(
-        self, transport: Transport, room: Room, admit: Callable[[Command, int], None]
+        self,
+        transport: Transport,
+        budget_of: Callable[[Command, int], Budget],
+        admit: Callable[[Command, int], None],
     ) -> None:
         self.moved = time.monotonic()
         self._transport = transport
-        self._room = room
+        self._budget_of = budget_of
         self._admit = admit
         self._staged = memoryview(bytearray(_STAGED))
         self._begin = self._end = 0
@@ -100,7 +134,7 @@ class Receiver:
         self._body: memoryview | None = None
         self._data: U1 = _NOTHING
         self._at = 0
-        self._since = 0.0
+        self._pace = Pace(0)
         self._charge: Budget | None = None
         self._held = 0
 
@@ -108,7 +142,8 @@ class Receiver:
         """Return the next request; None if the client has ended the connection before one.
 
         Args:
-            seconds: how long the client may send nothing; None for ever.
+            seconds: how long the client may take to send a request, or its body once that has
+                room; None for ever.
             room_seconds: how long a body may wait for room.
 
         Raises:
@@ -116,24 +151,27 @@ class Receiver:
             FrameError: what it sent is not a frame.
             OverBudgetError: there was no room for the body in time, or the client was too slow to
                 fill the room that others wait for.
-            TimeoutError: it sent nothing for `seconds`.
+            TimeoutError: it took longer than `seconds`.
         """
+        deadline = math.inf if seconds is None else time.monotonic() + seconds
         while not self._is_complete():
-            if self._needs_room():
-                budget = self._room.of(self._size)
+            if (budget := self._wanted_budget()) is not None:
                 budget.take(self._size, room_seconds)
                 self._install(budget)
-            elif not self._receive(seconds):
+                deadline = math.inf if seconds is None else time.monotonic() + seconds
+                continue
+            if not self._receive(seconds, deadline):
                 if self._head is None and self._begin == self._end:
                     return None
                 raise EndedError("the client has gone")
+            if deadline < math.inf and time.monotonic() > deadline and not self._is_complete():
+                raise TimeoutError("the client took too long for a request")
         return self._take()
 
     def ready(self) -> Request | None:
         """Return the next request if it has arrived, and if there is room for it."""
         while not self._is_complete():
-            if self._needs_room():
-                budget = self._room.of(self._size)
+            if (budget := self._wanted_budget()) is not None:
                 if not budget.try_take(self._size):
                     return None
                 self._install(budget)
@@ -169,7 +207,7 @@ class Receiver:
         if self._head is None and not self._read_head():
             return False
         if self._body is None:
-            if self._needs_room():
+            if self._wanted_budget() is not None:
                 return False
             self._install(None)
         assert self._body is not None  # noqa: S101 - it was installed
@@ -198,17 +236,20 @@ class Receiver:
         self._head, self._size, self._at = head, body, 0
         return True
 
-    def _needs_room(self) -> bool:
+    def _wanted_budget(self) -> Budget | None:
+        """Return the budget that the body must be taken from first."""
         if self._head is None or self._body is not None:
-            return False
-        return self._size > _SMALL or (self._held > 0 and self._held + self._size > _FREE_BYTES)
+            return None
+        if self._size <= _SMALL and not (self._held and self._held + self._size > _FREE_BYTES):
+            return None
+        return self._budget_of(self._head, self._size)
 
     def _install(self, charge: Budget | None) -> None:
         """Allocate the body."""
         self._data = np.empty(self._size, np.uint8)
         self._body = memoryview(self._data)  # type: ignore[arg-type]
         self._charge = charge
-        self._since = time.monotonic()
+        self._pace = Pace(self._size)
 
     def _take(self) -> Request:
         head, data, charge = self._head, self._data, self._charge
@@ -224,41 +265,50 @@ class Receiver:
 
     # ---- bytes ---------------------------------------------------------------------------------
 
-    def _receive(self, seconds: float | None) -> int:
+    def _receive(self, seconds: float | None, deadline: float) -> int:
         """Wait for bytes; return how many came, 0 at the end."""
-        if self._body is not None and self._size - self._at > _STAGED:
-            return self._receive_body(self._body, seconds)
-        return self._stage(self._transport.recv_into(self._free(), seconds))
-
-    def _receive_body(self, body: memoryview, seconds: float | None) -> int:
-        deadline = None if seconds is None else time.monotonic() + seconds
+        rest = self._rest()
+        if rest is None:
+            return self._stage(self._transport.recv_into(self._free(), seconds))
+        if self._charge is None:
+            return self._fill(self._transport.recv_into(rest, seconds, whole=True))
         while True:
+            begun = time.monotonic()
             try:
-                count = self._transport.recv_into(body[self._at :], _LOOK_SECONDS, whole=True)
+                count = self._transport.recv_into(rest, _LOOK_SECONDS, whole=True)
             except TimeoutError:
-                self._check_pace()
-                if deadline is not None and time.monotonic() > deadline:
-                    raise
-                continue
-            self._at += count
-            self.moved = time.monotonic()
-            if self._at < self._size:
-                self._check_pace()
-            return count
-
-    def _check_pace(self) -> None:
-        charge = self._charge
-        if charge is None or not charge.is_contended:
-            return
-        if is_too_slow(time.monotonic() - self._since, self._at):
-            raise OverBudgetError
+                count = -1
+            now = time.monotonic()
+            if count >= 0:
+                self._fill(count)
+            # Only what the client lets this thread wait counts: the handler may have been busy.
+            is_slow = self._pace.is_too_slow(now - begun, self._at)
+            if is_slow and self._at < self._size and self._charge.is_contended:
+                raise OverBudgetError
+            if count >= 0:
+                return count
+            if now > deadline:
+                raise TimeoutError("the client sent nothing for too long")
 
     def _receive_now(self) -> int:
-        if self._body is not None and self._size - self._at > _STAGED:
-            count = self._transport.recv_now(self._body[self._at :]) or 0
-            self._at += count
-            return count
-        return self._stage(self._transport.recv_now(self._free()) or 0)
+        rest = self._rest()
+        if rest is None:
+            return self._stage(self._transport.recv_now(self._free()) or 0)
+        return self._fill(self._transport.recv_now(rest) or 0)
+
+    def _rest(self) -> memoryview | None:
+        """Return the rest of the body if it is received straight into it.
+
+        A small rest is staged, together with the requests behind it. That of a body which takes
+        room is not: its client is watched until the last byte.
+        """
+        if self._body is None or (self._charge is None and self._size - self._at <= _STAGED):
+            return None
+        return self._body[self._at :]
+
+    def _fill(self, count: int) -> int:
+        self._at += count
+        return count
 
     def _free(self) -> memoryview:
         """Return the part of the stage that is free, which is never empty."""

@@ -6,7 +6,7 @@ disk         full disks
 lost_end     the end of the log is damaged
 service      the store process and its clients
 replication  a master and a follower
-staging      clients that stage and commit batches over Flight
+staging      clients that stage and commit batches
 accounts     rounds of a process that says what it does, and what the store must hold then
 process      what such processes have in common
 delays, transactions, expiry   three of them

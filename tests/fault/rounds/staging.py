@@ -1,4 +1,4 @@
-"""Clients that stage and commit batches over Flight, and a store process that is killed."""
+"""Clients that stage and commit batches, and a store process that is killed."""
 
 from __future__ import annotations
 
