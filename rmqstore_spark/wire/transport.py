@@ -6,6 +6,7 @@ import hashlib
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -18,8 +19,10 @@ _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
 _HANDSHAKE_SECONDS: Final = 10.0
+_SHORTEST: Final = 0.001
+"""Seconds: a time limit of 0 is none to a socket."""
 SEND_SECONDS: Final = 0.5
-"""How often a peer that takes nothing is looked at."""
+"""How often a peer that does not take all is looked at."""
 _TLS_PIECE: Final = 256 << 10
 
 
@@ -44,7 +47,7 @@ class PlainTransport:
         self.peer = peer_name(connection)
         self.identity = ""
 
-    def begin(self) -> None:
+    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
         """Do nothing: a plain connection has no handshake."""
 
     def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
@@ -61,7 +64,8 @@ class PlainTransport:
         """
         if seconds != self._patience:
             self._patience = seconds
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds or 0.0))
+            limit = 0.0 if seconds is None else max(seconds, _SHORTEST)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
         try:
             return self._socket.recv_into(target, 0, socket.MSG_WAITALL if whole else 0)
         except BlockingIOError:
@@ -83,8 +87,8 @@ class PlainTransport:
 
         Args:
             parts: the buffers.
-            check: called with the number of bytes that the peer has accepted, whenever it takes no
-                more for SEND_SECONDS; what it raises ends the sending.
+            check: called with the number of bytes that the peer has accepted, about every
+                SEND_SECONDS that it has not accepted all; what it raises ends the sending.
 
         Raises:
             OSError: the connection broke.
@@ -100,6 +104,8 @@ class PlainTransport:
                     continue
                 sent += count
                 _drop(left, count)
+                if left:  # it accepted a part in SEND_SECONDS
+                    check(sent)
 
     def stop_reading(self) -> None:
         """Make a thread that waits for bytes see the end; what it sends still arrives."""
@@ -140,13 +146,16 @@ class TlsTransport:
         self.peer = peer_name(connection)
         self.identity = ""
 
-    def begin(self) -> None:
+    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
         """Do the handshake.
+
+        Args:
+            seconds: how long it may take.
 
         Raises:
             OSError: it failed, or took too long.
         """
-        self._socket.settimeout(_HANDSHAKE_SECONDS)
+        self._socket.settimeout(seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In two steps, so that `hang_up` can end a handshake that takes too long.
         tls = self._context.wrap_socket(
@@ -161,8 +170,14 @@ class TlsTransport:
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
         self._tls = TlsStream(tls, SEND_SECONDS)
 
-    def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
-        """Receive bytes; return 0 at the end. `whole` has no effect: a record is returned early."""
+    def recv_into(
+        self,
+        target: memoryview,
+        seconds: float | None,
+        *,
+        whole: bool = False,  # noqa: ARG002 - as for `PlainTransport`; a record is returned early
+    ) -> int:
+        """Receive bytes; return 0 at the end."""
         return self._encrypted.recv_into(target, seconds)
 
     def recv_now(self, target: memoryview) -> int | None:
@@ -178,16 +193,17 @@ class TlsTransport:
         if sum(map(len, parts)) == len(small):
             parts = [small]
         tls, sent = self._encrypted, 0
+        due = time.monotonic() + SEND_SECONDS
         for part in parts:
             left = memoryview(part)
             while left:
-                try:
+                with suppress(TimeoutError):
                     count = tls.send(left)
-                except TimeoutError:
+                    sent += count
+                    left = left[count:]
+                if left and time.monotonic() >= due:
                     check(sent)
-                    continue
-                sent += count
-                left = left[count:]
+                    due = time.monotonic() + SEND_SECONDS
 
     @property
     def _encrypted(self) -> TlsStream:

@@ -14,6 +14,7 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from rmqstore_spark.server.connections.receiver import EndedError, Receiver, Request, is_too_slow
+from rmqstore_spark.wire.failures import ILLEGAL
 from rmqstore_spark.wire.protocol import STATUS_FIELD
 from rmqstore_spark.wire.transport import Transport
 
@@ -98,6 +99,9 @@ class ClientConnection:
         except FrameError as error:
             level = logging.INFO if self.is_trusted else logging.DEBUG
             _log.log(level, "Closed the connection from %s: %s.", self.transport.peer, error)
+            if not self.is_trusted:  # a client that wants TLS learns from any answer that it is not
+                self.refuse(ILLEGAL, f"What came is not a request: {error}.", _REFUSED_SECONDS)
+                self.part(_REFUSED_SECONDS)
         except (EndedError, OSError) as error:
             _log.debug("the connection of %s broke: %s", self.transport.peer, error)
         finally:
