@@ -69,7 +69,7 @@ def _blocks(place: Path, body_size: int) -> Figure:
     gigabytes = _ROUNDS * count * len(block) / 1e9
     return Figure(
         _SECTION,
-        f"put through Flight, {body_size} B",
+        f"put through the store process, {body_size} B",
         f"{statistics.median(through) / 1e6:.2f} M msg/s",
         "in-process",
         f"{statistics.median(inside) / 1e6:.2f} M msg/s",

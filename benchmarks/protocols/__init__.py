@@ -1,6 +1,6 @@
-"""RocketMQ's protocol and Arrow Flight on one store process: what each costs the other's calls.
+"""Clients of RocketMQ and of Spark on one store process: what each cost the others' calls.
 
-figures   each kind of call, alone and beside what the other protocol does at full speed
+figures   each kind of call, alone and beside what the others do at full speed
 calls     calls that begin at fixed times, and how long each takes
 store     the store process
 loads     processes that keep a store process busy

@@ -1,4 +1,4 @@
-"""Sends and pulls over remoting beside Flight at full speed, and puts of Flight beside remoting."""
+"""Sends and pulls of RocketMQ beside puts and scans of Spark at full speed, and the other way."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _MOST: Final = 10.0
 _ALONE: Final = "alone"
 _COMMIT: Final = "a commit of 1 GB"
 _BESIDE: Final = {
-    SCANS: "a scan of the log through Flight",
-    PUTS: "puts of 4 MiB through Flight",
+    SCANS: "a scan of the log through the store process",
+    PUTS: "puts of 4 MiB through the store process",
     SENDS: f"{SENDERS} clients that send over remoting",
 }
 _REQUESTS: Final[dict[str, Callable[[int], Command]]] = {
     "a send over remoting": send_request,
     "a pull of 32 messages over remoting": pull_request,
 }
-_PUT: Final = "a put of one message through Flight"
+_PUT: Final = "a put of one message through the store process"
 
-_SECTION: Final = "Remoting beside Flight on one store process"
+_SECTION: Final = "Clients of RocketMQ beside those of Spark on one store process"
 
 
 class _Measured(NamedTuple):

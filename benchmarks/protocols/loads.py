@@ -42,8 +42,8 @@ class Load:
     """A process that keeps a store process busy in a `with` block.
 
     Args:
-        name: how: PUTS of blocks through Flight, SCANS of the whole log through Flight, one after
-            the other, or single SENDS over remoting.
+        name: how: PUTS of blocks; SCANS of the whole log, one after the other; or single SENDS of
+            clients of RocketMQ.
         address: the store process's endpoint, or its broker's address.
 
     Attributes:

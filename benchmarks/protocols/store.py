@@ -26,9 +26,9 @@ class Served(NamedTuple):
     """A store process.
 
     Attributes:
-        endpoint: of Flight.
+        endpoint: of Spark's clients.
         address: of its broker.
-        client: of Flight.
+        client: a client of the endpoint.
     """
 
     endpoint: str
