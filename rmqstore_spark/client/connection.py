@@ -310,9 +310,9 @@ class Connection:
             yield
         except FrameError as error:
             raise ServiceError(
-                f"{self.endpoint} is no store process of this version: {error}. "
+                f"{self.endpoint} is not a store process of this version: {error}. "
                 f"Check {_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
-                can_pass=True,  # whoever answers may be about to make room for it
+                can_pass=True,  # what answers may be about to make room for a store process
             ) from None
         except RefusedError as error:
             if error.status == UNAUTHENTICATED:

@@ -88,7 +88,7 @@ NO_FRAMES = {
 def test_what_is_no_answer_is_refused_before_more_is_read(data: bytes) -> None:
     with (
         calling(says(data), timeout_s=PATIENCE) as client,
-        pytest.raises(ServiceError, match="is no store process of this version"),
+        pytest.raises(ServiceError, match="is not a store process of this version"),
     ):
         client.topics()
 
@@ -120,6 +120,18 @@ def test_an_answer_to_nothing_is_not_taken_for_that_of_the_next_request() -> Non
         for number in range(1, 4):
             assert client.topics() == {}
             assert len(opened) == number
+
+
+def test_a_handshake_that_is_never_answered_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        endpoint = f"rmqs://127.0.0.1:{listening.getsockname()[1]}"
+        began = time.monotonic()
+        with (
+            StoreClient(endpoint, timeout_s=SHORT, retries=0, connect_s=None) as client,
+            pytest.raises(ServiceError, match=r"within 0\.5 s"),
+        ):
+            client.topics()
+        assert time.monotonic() - began < 8
 
 
 # ---- readings -----------------------------------------------------------------------------------
@@ -178,7 +190,7 @@ def reading(answering: Answering, **options: Any) -> Iterator[StoreFileSystem]:
 def test_pieces_that_are_not_what_was_asked_for(
     body: bytes, read: Callable[[StoreFileSystem], object]
 ) -> None:
-    words = "sent other ranges than requested|is no store process of this version"
+    words = "sent other ranges than requested|is not a store process of this version"
     with reading(serving(body)) as fs, pytest.raises(RmqStoreError, match=words):
         read(fs)
 
