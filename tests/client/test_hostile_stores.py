@@ -316,8 +316,24 @@ def refuses_and_stays(connection: socket.socket, asked: Command, ended: threadin
     ended.wait(PATIENCE)
 
 
-@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "TLS"])
-@pytest.mark.parametrize("answering", [refuses_and_goes, refuses_and_stays])
+def refuses_and_parts(connection: socket.socket, asked: Command, ended: threading.Event) -> None:
+    """Refuse, say no more, and drop what comes, as a store process does."""
+    refuse(connection, asked, ILLEGAL)
+    socket.socket.shutdown(connection, socket.SHUT_WR)
+    while not ended.is_set() and connection.recv(1 << 20):
+        continue
+
+
+@pytest.mark.parametrize(
+    ("answering", "encrypted"),
+    [
+        (refuses_and_goes, False),  # OpenSSL does not always give what came before the end
+        (refuses_and_stays, False),
+        (refuses_and_stays, True),
+        (refuses_and_parts, False),
+        (refuses_and_parts, True),
+    ],
+)
 def test_a_refusal_that_comes_while_a_block_is_sent_is_told(
     answering: Answering, encrypted: bool, tmp_path: Path
 ) -> None:
