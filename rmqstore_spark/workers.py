@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from typing import Final
 
@@ -56,10 +56,6 @@ def check_packages() -> None:
     """
     specs = {name: find_spec(name) for name in _PACKAGES}
     missing = [name for name, spec in specs.items() if spec is None]
-    pyarrow = specs["pyarrow"]
-    # Smaller builds, such as conda's pyarrow-core, leave it out.
-    if pyarrow and not PathFinder.find_spec("pyarrow._flight", pyarrow.submodule_search_locations):
-        missing.append("pyarrow.flight")
     faults = [f"no {', '.join(missing)}"] if missing else []
     for name, spec in specs.items():
         found = max(_installed_versions(name, spec), default=_PACKAGES[name]) if spec else None

@@ -16,6 +16,7 @@ from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.codec import MessageError, encode
 from rmqstore_spark.wire.failures import TRANSIENT
 from rmqstore_spark.wire.messages import StreamCommand
@@ -24,7 +25,6 @@ from rmqstore_spark.wire.protocol import Acknowledgement, Code
 __all__ = ["BlockStream"]
 
 _MAX_ACKNOWLEDGEMENT: Final = 64 << 20
-_SHORTEST: Final = 0.001
 
 
 class _Sent(NamedTuple):
@@ -41,7 +41,8 @@ class BlockStream:
         connection: calls the store process.
         command: the purpose of the stream.
         max_in_flight_bytes: maximum bytes of blocks in flight. A single block may be larger.
-        on_ack: called with each acknowledgement, in order.
+        on_ack: called with each acknowledgement, in order, while the stream is used; it must not
+            use the stream itself.
         begins_again: whether blocks are sent again after a transient refusal.
         resends: whether they are also sent again after the connection broke, although the store
             may have them.
@@ -74,7 +75,6 @@ class BlockStream:
         self._in_flight = 0
         self._count = 0
         self._since = time.monotonic()
-        self._taken = 0  # of what was sent last, when the store process was slow to take it
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
         self._is_finishing = self._is_finish_sent = self._is_closed = False
@@ -152,6 +152,9 @@ class BlockStream:
             except RmqStoreError as failure:
                 if not (self._may_pass(failure) and self._attempts_left > 0):
                     self._fail(failure)
+            except BaseException:
+                self.close()  # a part of a block may be sent: nothing can follow it
+                raise
             self._drop_link()
             if self._failure is None:
                 self._attempts_left -= 1
@@ -165,27 +168,30 @@ class BlockStream:
         while self._written < len(self._waiting):
             sent = self._waiting[self._written]
             self._written += 1
-            try:
-                link.send(Code.BLOCK, sent.data, self._check, sent.number)
-            except OSError:
-                self._take_ready(link)  # it may have said why it closed the connection
-                raise
+            self._send(link, Code.BLOCK, sent.data, sent.number)
             self._take_ready(link)
         if self._is_finishing and not self._waiting and not self._is_finish_sent:
             self._is_finish_sent = True
-            link.send(Code.FINISH, b"", self._check)
+            self._send(link, Code.FINISH, b"")
         while not is_done():
-            left = self._since + self._connection.timeout_s - time.monotonic()
-            try:
-                self._take(link, max(left, _SHORTEST))
-            except TimeoutError:
-                raise self._stalled() from None
+            self._take(link, self._awaited(link))
+
+    def _send(self, link: Link, code: Code, data: Any, number: int = 0) -> None:
+        try:
+            link.send(code, data, self._check, number)
+        except OSError:
+            self._take_ready(link)  # what came before the end, and why it came
+            raise
 
     def _open_link(self) -> Link:
-        """Begin a stream on a connection; what was sent on another one is sent again."""
+        """Begin a stream on a connection; what was sent on another one is sent again.
+
+        If that fails, after all tries, the stream has failed.
+        """
 
         def begin() -> Link:
-            link = self._connection.take(self._connection.timeout_s)
+            link = self._connection.take(time.monotonic() + self._connection.timeout_s)
+            self._since = time.monotonic()
             try:
                 link.send(Code.BLOCKS, self._command, self._check)
             except BaseException:
@@ -194,7 +200,11 @@ class BlockStream:
             return link
 
         self._written, self._is_finish_sent = 0, False
-        return self._connection.repeated(begin)
+        try:
+            return self._connection.repeated(begin)
+        except RmqStoreError as failure:
+            self._fail(failure)
+            raise
 
     def _drop_link(self) -> None:
         if self._link is not None:
@@ -214,14 +224,16 @@ class BlockStream:
             return failure.status in TRANSIENT and not failure.is_open
         return self._resends and isinstance(failure, ServiceError) and failure.can_pass
 
-    def _check(self, sent: int) -> None:
-        """Look what the store process says, while it has not taken all that is sent."""
+    def _check(self, _sent: int) -> None:
+        """Look what the store process says, while it does not take all."""
         if self._link is not None:
             self._take_ready(self._link)
-        if sent != self._taken:
-            self._taken, self._since = sent, time.monotonic()
-        if time.monotonic() - self._since > self._connection.timeout_s:
+        if self._is_late:
             raise self._stalled()
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._since > self._connection.timeout_s
 
     def _stalled(self) -> RmqStoreError:
         """Return the error of a store process that acknowledges nothing; it is not tried again."""
@@ -233,23 +245,33 @@ class BlockStream:
 
     def _take_ready(self, link: Link) -> None:
         """Take the acknowledgements that are here."""
-        while self._take(link, 0):
-            pass
+        while (found := link.ready_head()) is not None:
+            self._take(link, found)
 
-    def _take(self, link: Link, seconds: float) -> bool:
-        """Take an acknowledgement, or the final answer; return False if none is here."""
-        found = link.head(seconds)
-        if found is None:
-            return False
+    def _awaited(self, link: Link) -> tuple[Command, int]:
+        """Wait for an acknowledgement, or the final answer."""
+        try:
+            return link.head(self._since + self._connection.timeout_s)
+        except TimeoutError:
+            found = link.ready_head()  # it may have come long ago, while the caller was busy
+            if found is None:
+                raise self._stalled() from None
+            return found
+
+    def _take(self, link: Link, found: tuple[Command, int]) -> None:
+        """Take an acknowledgement, or the final answer."""
         _, size = found
         if size > _MAX_ACKNOWLEDGEMENT:
             raise MessageError(f"an acknowledgement has {size} bytes")
-        body = bytes(link.body(size, self._connection.timeout_s))
-        if self._is_finish_sent and not self._waiting:
+        try:
+            body = bytes(link.body(size, time.monotonic() + self._connection.timeout_s))
+        except TimeoutError:
+            raise self._stalled() from None
+        if self._is_finish_sent and not self._waiting and self._last_words is None:
             self._last_words = body
-            return True
+            return
         ack = Acknowledgement.from_bytes(body)
-        if not self._waiting or self._waiting[0].number != ack.number:
+        if not self._written or self._waiting[0].number != ack.number:
             raise MessageError(f"block {ack.number} is acknowledged out of order")
         if ack.status in TRANSIENT and not ack.is_open:
             raise RefusedError(ack.remark, ack.status)
@@ -261,7 +283,6 @@ class BlockStream:
         self._attempts_left = self._attempts
         self.rows += ack.rows
         self._acknowledged(ack)
-        return True
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
         """Handle an acknowledgement.

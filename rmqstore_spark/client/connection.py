@@ -7,7 +7,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -149,48 +149,51 @@ class Connection:
         return self.attempt(once)
 
     def _ask(self, code: Code, body: bytes, seconds: float) -> memoryview:
-        with self.asked(code, body, seconds) as link:
-            found = link.head(seconds)
-            assert found is not None  # noqa: S101 - it waits
-            _, size = found
+        with self.asked(code, body, seconds) as (link, until):
+            _, size = link.head(until)
             if size > MAX_ANSWER:
                 raise FrameError(f"an answer has {size} bytes")
-            return link.body(size, seconds)
+            return link.body(size, until)
 
     @contextmanager
-    def asked(self, code: Code, body: bytes, seconds: float | None = None) -> Iterator[Link]:
+    def asked(self, code: Code, body: bytes, seconds: float) -> Iterator[tuple[Link, float]]:
         """Send a request, and lend the connection on which its answers come.
 
-        The context reads all of them. A connection on which anything fails is closed.
+        The context reads all of them, until the time that it gets with the connection. A connection
+        on which anything fails is closed.
         """
-        limit = self.timeout_s if seconds is None else seconds
-        link = self.take(limit)
+        until = time.monotonic() + seconds
+        link = self.take(until)
         try:
-            began = time.monotonic()
 
             def check(_sent: int) -> None:
-                if time.monotonic() - began > limit:
+                if time.monotonic() > until:
                     raise TimeoutError
 
-            link.send(code, body, check)
-            yield link
+            try:
+                link.send(code, body, check)
+            except OSError:
+                link.ready_head()  # the refusal that came before the end
+                raise
+            yield link, until
         except BaseException:
             link.close()
             raise
         self.give_back(link)
 
-    def take(self, seconds: float) -> Link:
+    def take(self, until: float) -> Link:
         """Return a connection that nobody uses: a kept one, or a new one.
 
         Args:
-            seconds: how long it may take to connect.
+            until: when it must be open, as `time.monotonic()`.
 
         Raises:
             OSError, FrameError, RefusedError: it cannot be opened.
         """
         while True:
             with self._lock:
-                if self._pid != os.getpid():  # a fork shares the parent's sockets: leave them alone
+                if self._pid != os.getpid():
+                    self._leave(self._idle)
                     self._idle, self._pid = [], os.getpid()
                 if not self._idle:
                     break
@@ -198,11 +201,14 @@ class Connection:
             if link.is_quiet:
                 return link
             link.close()
-        link = connect(self.endpoint, self._tls, min(seconds, _CONNECT_SECONDS))
+        seconds = min(until - time.monotonic(), _CONNECT_SECONDS)
+        link = connect(self.endpoint, self._tls, seconds)
         if self._token is not None:
             try:
                 link.send(Code.LOGIN, self._token.header.encode(), lambda _: None)
-                link.head(seconds)
+                _, size = link.head(until)
+                if size:
+                    raise FrameError(f"the answer to a token has {size} bytes")
             except BaseException:
                 link.close()
                 raise
@@ -306,7 +312,7 @@ class Connection:
             raise ServiceError(
                 f"{self.endpoint} is not a store process of this version: {error}. "
                 f"Check {_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
-                can_pass=True,  # what answers may be about to make room for it
+                can_pass=True,  # what answers may be about to make room for a store process
             ) from None
         except RefusedError as error:
             if error.status == UNAUTHENTICATED:
@@ -368,9 +374,17 @@ class Connection:
         """Close the connection."""
         with self._lock:
             idle, self._idle = self._idle, []
-        if self._pid == os.getpid():
+        if self._pid != os.getpid():
+            self._leave(idle)
+        else:
             for link in idle:
                 link.close()
+
+    @staticmethod
+    def _leave(links: Sequence[Link]) -> None:
+        """Leave connections to the process of which this one is a fork."""
+        for link in links:
+            link.leave()
 
 
 class _TimedOutError(ServiceError):

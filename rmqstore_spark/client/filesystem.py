@@ -168,19 +168,23 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             tuple(lengths),
         )
         path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
-
-        body = encode(request)
+        body, connection = encode(request), self.client.connection
 
         def read() -> list[bytes]:
             ranges: list[bytes] = []
             parts: list[memoryview] = []
-            with self.client.connection.asked(Code.READ, body) as link:
+            room = sum(lengths)
+            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
                 while len(ranges) < len(offsets):
-                    sizes, last = link.pieces(self.client.connection.timeout_s)
-                    data = link.body(sum(sizes), self.client.connection.timeout_s)
+                    sizes, last = link.pieces(until)
+                    room -= sum(sizes)
+                    if room < 0:
+                        raise _other_ranges(path)
+                    data = link.body(sum(sizes), until)
                     for size, is_last in zip(sizes, last, strict=True):
-                        parts.append(data[:size])
-                        data = data[size:]
+                        if size:
+                            parts.append(data[:size])
+                            data = data[size:]
                         if is_last:
                             ranges.append(b"".join(parts))
                             parts = []
@@ -190,7 +194,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
                 raise _other_ranges(path)
             return ranges
 
-        return self._told(path, lambda: self.client.connection.repeated(read))
+        return self._told(path, lambda: connection.repeated(read))
 
     def read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         """Fill a buffer from a file; return the bytes read, fewer only at the file's end."""
@@ -205,22 +209,22 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     def _read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         request = RangesRequest((self._inner(path),), (1,), (offset,), (len(out),))
-
-        body, room = encode(request), memoryview(out)  # type: ignore[arg-type]
+        body, connection = encode(request), self.client.connection
+        room = memoryview(out)  # type: ignore[arg-type]
 
         def read() -> int:
             done, is_complete = 0, False
-            with self.client.connection.asked(Code.READ, body) as link:
+            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
                 while not is_complete:
-                    sizes, last = link.pieces(self.client.connection.timeout_s)
+                    sizes, last = link.pieces(until)
                     size, is_complete = sum(sizes), last[-1]
                     if size > len(out) - done or any(last[:-1]):
                         raise _other_ranges(path)
-                    link.body_into(room[done : done + size], self.client.connection.timeout_s)
+                    link.body_into(room[done : done + size], until)
                     done += size
             return done
 
-        return self._told(path, lambda: self.client.connection.repeated(read))
+        return self._told(path, lambda: connection.repeated(read))
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from rmqstore_spark.client.names import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, decode_header
@@ -24,7 +26,7 @@ _MOST_PIECES: Final = 1 << 18
 
 
 class Link:
-    """A connection that is open.
+    """A connection that is open. Times are `time.monotonic()`.
 
     Args:
         transport: its socket.
@@ -43,7 +45,7 @@ class Link:
         Args:
             code: its code.
             body: bytes-like.
-            check: called about every half second while the store process has not taken all, with
+            check: called about every half a second that the store process has not taken all, with
                 the number of bytes that it has taken; what it raises ends the sending.
             number: repeated in the answer.
 
@@ -56,11 +58,11 @@ class Link:
         )
         self._transport.send((head, view), check)
 
-    def head(self, seconds: float) -> tuple[Command, int] | None:
+    def head(self, until: float) -> tuple[Command, int]:
         """Return the next answer, without its body, and the bytes of that.
 
         Args:
-            seconds: how long to wait; 0 returns None if no answer is here.
+            until: when it must be here.
 
         Raises:
             RefusedError: the request was refused.
@@ -69,51 +71,51 @@ class Link:
             OSError: the connection broke.
         """
         while (found := self._staged_head()) is None:
-            if not self._fill(seconds):
-                return None
-        answer, size = found
-        if answer.code != ResponseCode.SUCCESS:
-            status = answer.ext.get(STATUS_FIELD)
-            if status is None:
-                raise FrameError(f"it refused the request: {answer.remark}")
-            raise RefusedError(answer.remark or "", status)
-        return answer, size
+            self._staged_more(self._transport.recv_into(self._free(), _left(until)))
+        return found
 
-    def body(self, size: int, seconds: float) -> memoryview:
+    def ready_head(self) -> tuple[Command, int] | None:
+        """Return the next answer, as `head` does, if it is here."""
+        while (found := self._staged_head()) is None:
+            count = self._transport.recv_now(self._free())
+            if count is None:
+                return None
+            self._staged_more(count)
+        return found
+
+    def body(self, size: int, until: float) -> memoryview:
         """Return the next bytes of a body.
 
         Raises:
-            TimeoutError: nothing came for `seconds`.
+            TimeoutError: they did not come in time.
             OSError: the connection broke.
         """
         found = memoryview(bytearray(size))
-        self.body_into(found, seconds)
+        self.body_into(found, until)
         return found
 
-    def body_into(self, out: memoryview, seconds: float) -> None:
+    def body_into(self, out: memoryview, until: float) -> None:
         """Fill a buffer with the next bytes of a body; see `body`."""
         done = min(self._end - self._begin, len(out))
         out[:done] = self._staged[self._begin : self._begin + done]
         self._begin += done
         while done < len(out):
-            count = self._transport.recv_into(out[done:], seconds, whole=True)
+            count = self._transport.recv_into(out[done:], _left(until), whole=True)
             if not count:
                 raise ConnectionResetError("the store process closed the connection")
             done += count
 
-    def pieces(self, seconds: float) -> tuple[Sequence[int], Sequence[bool]]:
+    def pieces(self, until: float) -> tuple[Sequence[int], Sequence[bool]]:
         """Read the next answer to READ up to its pieces; return their lengths, and which are last.
 
         Raises:
             RefusedError, FrameError, TimeoutError, OSError: as for `head`.
         """
-        found = self.head(seconds)
-        assert found is not None  # noqa: S101 - it waits
-        _, size = found
-        count = int.from_bytes(self.body(min(4, size), seconds), "little")
+        _, size = self.head(until)
+        count = int.from_bytes(self.body(min(4, size), until), "little")
         if not 0 < count <= _MOST_PIECES or size < 4 + 4 * count:
             raise FrameError(f"an answer of {size} bytes has {count} pieces")
-        lengths, last = piece_lengths(bytes(self.body(4 * count, seconds)))
+        lengths, last = piece_lengths(bytes(self.body(4 * count, until)))
         if 4 + 4 * count + int(lengths.sum()) != size:
             raise FrameError(f"the pieces of an answer do not fill its {size} bytes")
         return lengths.tolist(), last.tolist()
@@ -133,6 +135,10 @@ class Link:
         self._transport.hang_up()
         self._transport.close()
 
+    def leave(self) -> None:
+        """Close the socket in this process, a fork, and leave the connection to its parent."""
+        self._transport.close()
+
     def _staged_head(self) -> tuple[Command, int] | None:
         staged = self._end - self._begin
         if staged < HEAD_BYTES:
@@ -146,27 +152,28 @@ class Link:
         answer = decode_header(form, self._staged[at : at + header].tobytes())
         if not answer.is_response:
             raise FrameError("it sent a request")
+        if answer.code != ResponseCode.SUCCESS:
+            status = answer.ext.get(STATUS_FIELD)
+            if status is None:
+                raise FrameError(f"it refused the request: {answer.remark}")
+            raise RefusedError(answer.remark or "", status)
         self._begin = at + header
         return answer, size
 
-    def _fill(self, seconds: float) -> bool:
-        """Stage bytes; return False if there are none now, and `seconds` is 0."""
+    def _free(self) -> memoryview:
+        """Return the part of the stage that is free, which is never empty."""
         if self._begin == self._end:
             self._begin = self._end = 0
         elif len(self._staged) - self._end < _MOST_HEADER:
             rest = self._staged[self._begin : self._end].tobytes()
             self._staged[: len(rest)] = rest
             self._begin, self._end = 0, len(rest)
-        free = self._staged[self._end :]
-        count = (
-            self._transport.recv_into(free, seconds) if seconds else self._transport.recv_now(free)
-        )
-        if count is None:
-            return False
+        return self._staged[self._end :]
+
+    def _staged_more(self, count: int) -> None:
         if not count:
             raise ConnectionResetError("the store process closed the connection")
         self._end += count
-        return True
 
 
 def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) -> Link:
@@ -180,22 +187,57 @@ def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) 
     Raises:
         OSError: nothing answers there, or it has another certificate than it should.
     """
-    if endpoint.scheme == UNIX:
-        opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            opened.settimeout(seconds)
-            opened.connect(endpoint.path)
-        except OSError:
-            opened.close()
-            raise
-    else:
-        opened = socket.create_connection((endpoint.host, endpoint.port), seconds)
-    transport: Transport = (
-        PlainTransport(opened) if context is None else TlsTransport(opened, context, endpoint.host)
-    )
+    until = time.monotonic() + seconds
+    opened = _opened(endpoint, until)
     try:
-        transport.begin()
+        transport: Transport = (
+            PlainTransport(opened)
+            if context is None
+            else TlsTransport(opened, context, endpoint.host)
+        )
     except BaseException:
-        transport.close()
+        opened.close()
+        raise
+    try:
+        transport.begin(_left(until))
+    except BaseException:
+        transport.close()  # TLS has taken the socket over
         raise
     return Link(transport, endpoint.store)
+
+
+def _opened(endpoint: Endpoint, until: float) -> socket.socket:
+    """Open a socket: to the first address of a host that answers."""
+    if endpoint.scheme == UNIX:
+        return _opened_to(socket.AF_UNIX, endpoint.path, until)
+    places = looked_up(endpoint.host, endpoint.port, _left(until))
+    for number, (family, _, _, _, address) in enumerate(places, 1):
+        try:
+            return _opened_to(family, address, until)
+        except OSError:
+            if number == len(places):
+                raise
+    raise OSError(f"the name {endpoint.host} has no address")
+
+
+def _opened_to(family: int, address: Any, until: float) -> socket.socket:
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(_left(until))
+        opened.connect(address)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _left(until: float) -> float:
+    """Return the seconds until a time.
+
+    Raises:
+        TimeoutError: it is over.
+    """
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -145,7 +145,8 @@ class StoreClient:
             resends: if the connection breaks, send all blocks again that were not acknowledged.
                 Those that the store had appended by then are stored twice.
             max_in_flight_bytes: maximum bytes of blocks in flight.
-            on_ack: called with each acknowledgement, in order, from another thread.
+            on_ack: called with each acknowledgement, in order, while the stream is used; it
+                must not use the stream itself.
         """
         return PutStream(
             self.connection,

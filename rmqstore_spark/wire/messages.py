@@ -391,7 +391,7 @@ class FileEntry:
     """A file or folder: its path relative to the store, and its size (0 for a folder)."""
 
     path: str
-    size: int
+    size: Annotated[int, Between(0, 1 << 62)]
     is_dir: bool
     mtime_ms: int
 

@@ -18,10 +18,10 @@ __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "p
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
-_SHORTEST: Final = 1e-6
-"""Seconds: the system takes 0 for ever."""
 _MOST_PARTS: Final = 256
 _HANDSHAKE_SECONDS: Final = 10.0
+_SHORTEST: Final = 0.001
+"""Seconds: a time limit of 0 is none to a socket."""
 SEND_SECONDS: Final = 0.5
 """How often a peer that takes nothing is looked at."""
 _WATCH_SECONDS: Final = 0.9 * SEND_SECONDS  # less, as a timer of the system may end a little early
@@ -71,7 +71,7 @@ class PlainTransport:
         self.peer = peer_name(connection)
         self.identity = ""
 
-    def begin(self) -> None:
+    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
         """Do nothing: a plain connection has no handshake."""
 
     def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
@@ -88,8 +88,8 @@ class PlainTransport:
         """
         if seconds != self._patience:
             self._patience = seconds
-            left = 0.0 if seconds is None else max(seconds, _SHORTEST)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(left))
+            limit = 0.0 if seconds is None else max(seconds, _SHORTEST)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
         try:
             return self._socket.recv_into(target, 0, socket.MSG_WAITALL if whole else 0)
         except BlockingIOError:
@@ -194,13 +194,16 @@ class TlsTransport:
         self.peer = peer_name(connection)
         self.identity = ""
 
-    def begin(self) -> None:
+    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
         """Do the handshake.
+
+        Args:
+            seconds: how long it may take.
 
         Raises:
             OSError: it failed, or took too long.
         """
-        self._socket.settimeout(_HANDSHAKE_SECONDS)
+        self._socket.settimeout(seconds)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # In two steps, so that `hang_up` can end a handshake that takes too long.
         tls = self._context.wrap_socket(

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, contact
-from rmqstore_spark.client.brokers import names
+from rmqstore_spark.client import StoreClient, contact, names
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.client.brokers.server_group import Addresses

@@ -82,8 +82,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
 
             return call
 
-        for name in ("get", "call"):
-            monkeypatch.setattr(Connection, name, counted(getattr(Connection, name)))
+        monkeypatch.setattr(Connection, "asked", counted(Connection.asked))
         tables = {}
         for place in (here.store.path, here.endpoint):
             with Store.open(place) as store:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +19,7 @@ from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import Done
+from rmqstore_spark.wire.protocol import Code
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.serving import StoreProcess, block_of, eventually, served
 
@@ -183,8 +184,8 @@ def test_what_is_refused_for_good_fails_at_once(tmp_path: Path, attempts: Attemp
         assert_fails_at_once(attempts, lambda: client.delete_topic("none"), "none", RefusedError)
         assert_fails_at_once(
             attempts,
-            lambda: client.connection.call("no-such-action", Done(), Done),
-            "no-such-action",
+            lambda: client.connection.call(cast("Code", 970_999), Done(), Done),
+            "knows no request 970999",
             RefusedError,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -315,10 +316,11 @@ def answered(data: bytes) -> Any:
         process.shutdown(socket.SHUT_WR)
         link = Link(PlainTransport(ours), "")
         try:
-            head, size = link.head(5) or (None, 0)
-            body = bytes(link.body(min(size, MOST), 5))
-            lengths, last = link.pieces(5)
-            return repr(head), body, lengths, last, [bytes(link.body(n, 5)) for n in lengths]
+            until = time.monotonic() + 5
+            head, size = link.head(until)
+            body = bytes(link.body(min(size, MOST), until))
+            lengths, last = link.pieces(until)
+            return repr(head), body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
         except (RefusedError, ConnectionError) as error:
             return str(error)
 

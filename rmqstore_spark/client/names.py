@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 import threading
 from typing import Any, TypeAlias
@@ -23,6 +24,8 @@ def looked_up(host: str, port: int, seconds: float) -> list[Place]:
     Raises:
         OSError: nobody knows the name, or the name servers (DNS) do not answer in time.
     """
+    if _is_address(host):  # nobody is asked, so no thread is needed
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     found: list[list[Place]] = []
     failed: list[OSError] = []
 
@@ -42,3 +45,11 @@ def looked_up(host: str, port: int, seconds: float) -> list[Place]:
     if not found:
         raise TimeoutError(f"the name {host} could not be looked up in time")
     return found[0]
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
