@@ -5,7 +5,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
