@@ -137,6 +137,7 @@ class Receiver:
         self._pace = Pace(0)
         self._charge: Budget | None = None
         self._held = 0
+        self._has_filled = False  # room that it was given
 
     def read(self, seconds: float | None, room_seconds: float) -> Request | None:
         """Return the next request; None if the client has ended the connection before one.
@@ -156,7 +157,7 @@ class Receiver:
         deadline = math.inf if seconds is None else time.monotonic() + seconds
         while not self._is_complete():
             if (budget := self._wanted_budget()) is not None:
-                budget.take(self._size, room_seconds)
+                budget.take(self._size, room_seconds, is_known=self._has_filled)
                 self._install(budget)
                 deadline = math.inf if seconds is None else time.monotonic() + seconds
                 continue
@@ -256,6 +257,8 @@ class Receiver:
         assert head is not None  # noqa: S101 - the request is complete
         if charge is None:
             self._held += len(data)
+        else:
+            self._has_filled = True
         self._head, self._body, self._data, self._charge = None, None, _NOTHING, None
         self.moved = time.monotonic()
         return Request(head, data, charge, self._give_back)
