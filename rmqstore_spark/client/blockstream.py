@@ -25,10 +25,15 @@ from rmqstore_spark.wire.protocol import Acknowledgement, Code
 __all__ = ["BlockStream"]
 
 _MAX_ACKNOWLEDGEMENT: Final = 64 << 20
+_NUMBERS: Final = (1 << 31) - 1
 
 
 class _Sent(NamedTuple):
-    """A block in flight."""
+    """A block in flight.
+
+    Attributes:
+        number: the one by which it is acknowledged, of 31 bits.
+    """
 
     number: int
     data: memoryview
@@ -78,10 +83,14 @@ class BlockStream:
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
         self._is_finishing = self._is_finish_sent = self._is_closed = False
-        self._link: Link | None = self._open_link()
+        self._link: Link | None = None  # until it is open
+        self._link = self._open_link()
 
     def send(self, data: Any) -> int:
         """Send a block, waiting while the window is full.
+
+        Acknowledgements are taken by this method and `drain` alone. A stream that is left alone for
+        `streamIdleTimeout` of the store process is ended.
 
         Args:
             data: bytes-like, contiguous encoded records; must not change until it is acknowledged.
@@ -95,14 +104,15 @@ class BlockStream:
         """
         view = memoryview(data).cast("B")
         self._advance(lambda: not self._waiting or self._in_flight + len(view) <= self._window)
-        sent = _Sent(self._count, view)
+        number = self._count
+        sent = _Sent(number & _NUMBERS, view)
         self._count += 1
         if not self._waiting:
             self._since = time.monotonic()
         self._waiting.append(sent)
         self._in_flight += len(view)
         self._advance(lambda: True)
-        return sent.number
+        return number
 
     def drain(self) -> None:
         """Wait until all blocks are acknowledged.

@@ -7,7 +7,7 @@ import os
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _CONNECT_SECONDS: Final = 20.0
 _MOST_IDLE: Final = 8
+_MOST_IDLE_SECONDS: Final = 60.0
 _MOST_LATE: Final = 5
 _QUIET_TRIES: Final = 4
 _SHORTEST: Final = 0.1
@@ -192,13 +193,15 @@ class Connection:
         """
         while True:
             with self._lock:
-                if self._pid != os.getpid():
-                    self._leave(self._idle)
+                if self._pid != os.getpid():  # a fork
+                    for link in self._idle:
+                        link.close()
                     self._idle, self._pid = [], os.getpid()
                 if not self._idle:
                     break
                 link = self._idle.pop()
-            if link.is_quiet:
+            # Something between the two may forget a connection that is silent for long.
+            if link.is_quiet and time.monotonic() - link.used < _MOST_IDLE_SECONDS:
                 return link
             link.close()
         seconds = min(until - time.monotonic(), _CONNECT_SECONDS)
@@ -218,6 +221,7 @@ class Connection:
         """Keep a connection for later calls."""
         with self._lock:
             if len(self._idle) < _MOST_IDLE and self._pid == os.getpid():
+                link.used = time.monotonic()
                 self._idle.append(link)
                 return
         link.close()
@@ -374,17 +378,8 @@ class Connection:
         """Close the connection."""
         with self._lock:
             idle, self._idle = self._idle, []
-        if self._pid != os.getpid():
-            self._leave(idle)
-        else:
-            for link in idle:
-                link.close()
-
-    @staticmethod
-    def _leave(links: Sequence[Link]) -> None:
-        """Leave connections to the process of which this one is a fork."""
-        for link in links:
-            link.leave()
+        for link in idle:
+            link.close()
 
 
 class _TimedOutError(ServiceError):

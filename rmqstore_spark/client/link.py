@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import time
@@ -31,6 +32,9 @@ class Link:
     Args:
         transport: its socket.
         store: name of the store that requests are about; empty for the only one.
+
+    Attributes:
+        used: when it was last given back, in monotonic seconds.
     """
 
     def __init__(self, transport: Transport, store: str) -> None:
@@ -38,6 +42,8 @@ class Link:
         self._ext = {STORE_FIELD: store} if store else {}
         self._staged = memoryview(bytearray(_STAGED))
         self._begin = self._end = 0
+        self._pid = os.getpid()
+        self.used = time.monotonic()
 
     def send(self, code: Code, body: Any, check: Callable[[int], None], number: int = 0) -> None:
         """Send a request.
@@ -131,12 +137,9 @@ class Link:
             return False
 
     def close(self) -> None:
-        """End the connection."""
-        self._transport.hang_up()
-        self._transport.close()
-
-    def leave(self) -> None:
-        """Close the socket in this process, a fork, and leave the connection to its parent."""
+        """End the connection; a fork of the process that opened it leaves it open for that one."""
+        if self._pid == os.getpid():
+            self._transport.hang_up()
         self._transport.close()
 
     def _staged_head(self) -> tuple[Command, int] | None:
@@ -211,11 +214,14 @@ def _opened(endpoint: Endpoint, until: float) -> socket.socket:
     if endpoint.scheme == UNIX:
         return _opened_to(socket.AF_UNIX, endpoint.path, until)
     places = looked_up(endpoint.host, endpoint.port, _left(until))
-    for number, (family, _, _, _, address) in enumerate(places, 1):
+    for number, (family, _, _, _, address) in enumerate(places):
+        left = _left(until) / (
+            len(places) - number
+        )  # an address that is silent is not the only one
         try:
-            return _opened_to(family, address, until)
+            return _opened_to(family, address, time.monotonic() + left)
         except OSError:
-            if number == len(places):
+            if number == len(places) - 1:
                 raise
     raise OSError(f"the name {endpoint.host} has no address")
 

@@ -40,7 +40,6 @@ class BlockReader:
         self.is_finished = False
         self._begun = begun
         self._idle_seconds = config.stream_idle_timeout / 1000
-        self._expected = 0
 
     def command(self) -> StreamCommand:
         """Return the command of the stream: whether its blocks are put or staged.
@@ -68,7 +67,6 @@ class BlockReader:
             if request.head.code == Code.FINISH:
                 self.is_finished = True
                 break
-            self._expected = request.head.opaque + 1
             found.append(request)
             size += len(request.data)
             if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
@@ -90,5 +88,5 @@ class BlockReader:
         self.call.connection.answer(body, seconds=self._idle_seconds)
 
     def refuse_next(self, remark: str) -> None:
-        """Refuse the block that found no room."""
-        self.acknowledge(Acknowledgement(self._expected, BUSY, 0, remark))
+        """Refuse the block that found no room: the last whose header was read."""
+        self.acknowledge(Acknowledgement(self.call.connection.opaque, BUSY, 0, remark))

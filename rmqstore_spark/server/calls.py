@@ -106,7 +106,6 @@ class Calls:
         Raises:
             TooManyCallsError: there is no room, and no call is idle.
         """
-        evicted = None
         with self._changed:
             alike = [call for call in self._calls if call.lasts == lasts]
             if len(alike) >= self._most:
@@ -114,10 +113,9 @@ class Calls:
                 if evicted is None:
                     raise TooManyCallsError
                 self._calls.discard(evicted)
+                evicted.connection.fail(EvictedError())  # it can begin no other call meanwhile
             call = Call(connection, lasts)
             self._calls.add(call)
-        if evicted is not None:
-            evicted.connection.fail(EvictedError())
         return call
 
     def end(self, call: Call) -> None:

@@ -49,7 +49,7 @@ from rmqstore_spark.wire.failures import (
 )
 from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, STORE_FIELD, Code
-from rmqstore_spark.wire.transport import Part
+from rmqstore_spark.wire.transport import FileSpan, Part
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -373,7 +373,9 @@ class _Requests:
                 parts.clear()  # free it before the next answer waits for room
 
     def _answer(self, call: Call, *parts: Part) -> None:
-        call.connection.answer(*parts, seconds=self._idle_seconds, budget=self._sent)
+        # What is sent from a file takes no room.
+        budget = None if any(isinstance(part, FileSpan) for part in parts) else self._sent
+        call.connection.answer(*parts, seconds=self._idle_seconds, budget=budget)
 
 
 @contextmanager

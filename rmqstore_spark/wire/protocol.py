@@ -169,7 +169,7 @@ class Acknowledgement:
         if queue_offset is not None and physical_offset is not None:
             offsets = queue_offset.astype("<i8").tobytes() + physical_offset.astype("<i8").tobytes()
             flags |= _WITH_OFFSETS
-        status, remark = self.status.encode(), self.remark.encode()[:_MAX_REMARK]
+        status, remark = self.status.encode(), self.remark.encode("utf-8", "replace")[:_MAX_REMARK]
         head = _HEAD.pack(self.number, self.rows, flags, len(status), len(remark))
         return b"".join((head, status, remark, offsets))
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -65,7 +65,7 @@ class PlainTransport:
         connection.settimeout(None)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(SEND_SECONDS))
         if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep(connection)
         self._socket = connection
         self._patience: float | None = None
         self.peer = peer_name(connection)
@@ -204,7 +204,7 @@ class TlsTransport:
             OSError: it failed, or took too long.
         """
         self._socket.settimeout(seconds)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _keep(self._socket)
         # In two steps, so that `hang_up` can end a handshake that takes too long.
         tls = self._context.wrap_socket(
             self._socket,
@@ -237,13 +237,9 @@ class TlsTransport:
 
     def send(self, parts: Sequence[Part], check: Callable[[int], None]) -> None:
         """Send all bytes of some parts. Only one thread may call this at a time."""
-        buffers = [_read(part) if isinstance(part, FileSpan) else part for part in parts]
-        small = b"".join(part for part in buffers if len(part) < _TLS_PIECE)
-        if sum(map(len, buffers)) == len(small):
-            buffers = [small]
         tls, sent = self._encrypted, 0
         watch = _Watch(check)
-        for part in buffers:
+        for part in _buffers(parts):
             left = memoryview(part)
             while left:
                 try:
@@ -344,11 +340,33 @@ def _cut() -> OSError:
     return OSError("a file was cut while it was sent")
 
 
-def _read(span: FileSpan) -> bytes:
-    data = os.pread(span.descriptor, span.length, span.offset)
-    if len(data) < span.length:
-        raise _cut()
-    return data
+def _keep(connection: socket.socket) -> None:
+    """Send at once, and notice after a while that the other machine has gone."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _buffers(parts: Sequence[Part]) -> Iterator[bytes | memoryview]:
+    """Yield buffers to encrypt: small parts together, and a part of a file in pieces."""
+    small: list[bytes | memoryview] = []
+    for part in parts:
+        if not isinstance(part, FileSpan) and len(part) < _TLS_PIECE:
+            small.append(part)
+            continue
+        yield b"".join(small)
+        small.clear()
+        yield from _read(part) if isinstance(part, FileSpan) else (part,)
+    yield b"".join(small)
+
+
+def _read(span: FileSpan) -> Iterator[bytes]:
+    at, end = span.offset, span.offset + span.length
+    while at < end:
+        data = os.pread(span.descriptor, min(_TLS_PIECE, end - at), at)
+        if not data:
+            raise _cut()
+        at += len(data)
+        yield data
 
 
 def _drop(parts: list[memoryview], count: int) -> None:

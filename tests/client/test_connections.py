@@ -143,6 +143,17 @@ def test_an_encrypted_connection_is_kept_too(
         assert len(opened) == 1
 
 
+def test_a_connection_that_was_silent_for_long_is_not_used(
+    here: Served, opened: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_MOST_IDLE_SECONDS", 0.0)
+    with StoreClient(here.endpoint) as client:
+        client.topics()  # with the first contact
+        before = len(opened)
+        client.topics()
+    assert len(opened) == before + 1
+
+
 FORKED = """
 import os, sys
 from rmqstore_spark.client import StoreClient, connection
@@ -170,6 +181,12 @@ if not child:
 os.waitpid(child, 0)
 client.topics()
 assert len(opened) == 1, opened
+with client.put_stream() as stream:
+    child = os.fork()
+    if not child:
+        stream.close()
+        os._exit(0)
+    os.waitpid(child, 0)
 """
 
 

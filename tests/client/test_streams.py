@@ -122,6 +122,18 @@ def test_acknowledgements_come_in_order(here: Served) -> None:
     assert numbers == list(range(50))
 
 
+def test_numbers_of_blocks_begin_again(here: Served) -> None:
+    numbers: list[int] = []
+    with (
+        StoreClient(here.endpoint) as client,
+        client.put_stream(on_ack=lambda ack: numbers.append(ack.number)) as stream,
+    ):
+        stream._count = (1 << 31) - 1
+        assert [stream.send(block_of([b"a"])) for _ in range(2)] == [(1 << 31) - 1, 1 << 31]
+        assert stream.finish() == 2
+    assert numbers == [(1 << 31) - 1, 0]
+
+
 def test_a_callback_that_fails_ends_the_stream(here: Served) -> None:
     """It can be called while a block is sent in part: no other one may follow that."""
 

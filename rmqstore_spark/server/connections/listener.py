@@ -110,7 +110,11 @@ class Listener:
                 continue
             is_told = False
             self._end_idle(len(self._connections) + 1 - self._most)
-            self._start(accepted)
+            try:
+                self._start(accepted)
+            except Exception:  # noqa: BLE001 - nobody could connect any more
+                _log.exception("a connection could not be served")
+                accepted.close()
 
     def _start(self, accepted: socket.socket) -> None:
         try:

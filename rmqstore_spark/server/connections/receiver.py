@@ -247,9 +247,9 @@ class Receiver:
 
     def _install(self, charge: Budget | None) -> None:
         """Allocate the body."""
+        self._charge = charge  # first: there may be no memory
         self._data = np.empty(self._size, np.uint8)
         self._body = memoryview(self._data)  # type: ignore[arg-type]
-        self._charge = charge
         self._pace = Pace(self._size)
 
     def _take(self) -> Request:

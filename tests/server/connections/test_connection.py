@@ -308,6 +308,23 @@ def test_a_sender_that_others_wait_for_loses_its_room(
             assert stream.put(block).is_ok
 
 
+def test_a_block_without_room_is_refused_by_its_own_number(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that sends blocks again on a new connection continues to count."""
+    monkeypatch.setattr("rmqstore_spark.server.blocks._ROOM_SECONDS", 0.05)
+    budget = here.server.room.small
+    budget.take(1, 1)
+    with PlainClient(here.endpoint) as peer:
+        peer.begin(op="put")
+        monkeypatch.setattr(budget, "_most", 0)
+        peer.send(request(Code.BLOCK, bytes(100_000), 57))
+        found = peer.answer()
+        assert (found.number, found.acknowledged) == (57, "OS_PAGECACHE_BUSY")
+    monkeypatch.undo()
+    budget.give_back(1)
+
+
 @pytest.mark.threat("Resource limits")
 def test_requests_that_are_announced_hold_up_no_block(here: Served) -> None:
     with ExitStack() as opened:
