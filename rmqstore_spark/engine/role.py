@@ -2,7 +2,7 @@
 
 A role changes while the process runs (`role_changes`): a slave becomes the master, and back. It
 comes from the configuration (`brokerRole`), unless a command gave the store another one. That is in
-`role_file`, and counts until a start finds a configuration that says the same: a process
+`role_file`, and counts until the store is served with a configuration that says the same: a process
 that is started again with the configuration of before must not fall back. From then on, the
 configuration counts again.
 """
@@ -50,8 +50,10 @@ class Role:
     def __init__(self, store: str, config: StoreConfig) -> None:
         self._store = store
         self._config = config
-        self._kept = load_role(store)
-        self._name = self._kept.role if self._kept.decides else config.broker_role
+        kept = load_role(store)
+        self._is_settled = not (kept.decides and _agrees(kept, config))
+        self._kept = kept if self._is_settled else replace(kept, decides=False)
+        self._name = kept.role if self._kept.decides else config.broker_role
         self._watchers: tuple[RoleWatcher, ...] = ()
         self._lock = threading.Lock()
 
@@ -124,15 +126,16 @@ class Role:
         )
 
     def settle(self) -> None:
-        """Compare the role with the configuration at a start: warn, or let that count again."""
+        """Warn if the configuration does not count; if it says the same as the file, let it count.
+
+        For a process that serves the store: only its configuration is the store's. Others open the
+        store with any, such as the default one, and must not take a command back.
+        """
         kept, config = self._kept, self._config
-        if not kept.decides:
-            return
-        is_same = self.follows == (config.broker_role == SLAVE)
-        if is_same and (self.accepts or config.ha_master_address == kept.master):
-            self._name = config.broker_role
+        if not self._is_settled:
             with suppress(StoreWriteError):  # the next start does it
-                self._keep(replace(kept, decides=False))
+                self._keep(kept)
+        if not kept.decides:
             return
         what = f"{self}, following {kept.master}" if self.follows else str(self)
         follows = f" and haMasterAddress={config.ha_master_address}" * bool(
@@ -202,3 +205,11 @@ class Role:
     def _keep(self, kept: KeptRole) -> None:
         save_role(self._store, kept)
         self._kept = kept
+        self._is_settled = True
+
+
+def _agrees(kept: KeptRole, config: StoreConfig) -> bool:
+    """Return whether a configuration gives the role that a command gave, or a stricter one."""
+    if kept.role == SLAVE or config.broker_role == SLAVE:
+        return kept.role == config.broker_role and config.ha_master_address == kept.master
+    return kept.role == ASYNC_MASTER or config.broker_role == SYNC_MASTER

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -233,6 +235,14 @@ def test_a_store_time_is_not_before_those_of_the_former_master(tmp_path: Path) -
 # ---- where it comes from -------------------------------------------------------------------------
 
 
+@contextmanager
+def served(path: Path, given: StoreConfig) -> Iterator[StoreWriter]:
+    """Open a store as a process does that serves it."""
+    with StoreWriter.open(path, given) as store:
+        store.role.settle()
+        yield store
+
+
 def test_a_command_counts_until_the_configuration_says_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,15 +251,42 @@ def test_a_command_counts_until_the_configuration_says_the_same(
         store.promote()
     for _ in range(2):
         caplog.clear()
-        with StoreWriter.open(path, SLAVE) as store:
+        with served(path, SLAVE) as store:
             assert store.state == "RUNNING"
         assert "is ASYNC_MASTER, as `rmqstore promote` made it" in caplog.text
     caplog.clear()
-    with StoreWriter.open(path, config(**GIVEN, brokerRole="SYNC_MASTER")) as store:
+    with served(path, config(**GIVEN, brokerRole="SYNC_MASTER")) as store:
         assert str(store.role) == "SYNC_MASTER"
     assert "rmqstore promote" not in caplog.text
-    with StoreWriter.open(path, SLAVE) as store:  # it was changed since
+    with served(path, SLAVE) as store:  # it was changed since
         assert store.state == "SLAVE"
+
+
+def test_who_does_not_serve_a_store_takes_no_command_back(tmp_path: Path) -> None:
+    """`rmqstore recover` without the store's configuration has the default one."""
+    path = tmp_path / "s"
+    with StoreWriter.open(path, SLAVE) as store:
+        store.promote()
+    StoreWriter.open(path).close()
+    with served(path, SLAVE) as store:
+        assert store.state == "RUNNING"
+
+
+def test_a_master_that_waits_for_slaves_is_not_weakened_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    with StoreWriter.open(path, SLAVE) as store:
+        store.promote(waits_for_slaves=True)
+    for _ in range(2):
+        caplog.clear()
+        with served(path, MASTER) as store:
+            assert str(store.role) == "SYNC_MASTER"
+        assert "is SYNC_MASTER, as `rmqstore promote` made it" in caplog.text
+        assert "brokerRole=ASYNC_MASTER, which does not count" in caplog.text
+    for given in (config(**GIVEN, brokerRole="SYNC_MASTER"), MASTER):  # it was changed since
+        with served(path, given) as store:
+            assert store.role.waits_for_slaves == (given is not MASTER)
 
 
 def test_a_master_that_a_command_named_counts_as_well(
@@ -261,13 +298,13 @@ def test_a_master_that_a_command_named_counts_as_well(
         assert store.state == "SLAVE"
     for given in (MASTER, SLAVE):
         caplog.clear()
-        with StoreWriter.open(path, given) as store:
+        with served(path, given) as store:
             assert store.state == "SLAVE"
             assert store.config.ha_master_address == "new:2"
             assert store.config.ha_master_remoting_address == "new:3"
         assert "following new:2, as `rmqstore demote` made it" in caplog.text
     for given in (named, SLAVE):
-        with StoreWriter.open(path, given) as store:
+        with served(path, given) as store:
             assert store.config.ha_master_address == given.ha_master_address
 
 
@@ -357,5 +394,5 @@ def test_promotions_are_kept_and_one_without_a_message_is_forgotten(tmp_path: Pa
         assert kept() == [0]
         store.promote()
         assert kept() == [0, store.published_end]
-    with StoreWriter.open(path, MASTER) as store:  # the configuration counts again
+    with served(path, MASTER) as store:  # the configuration counts again
         assert [each.begin for each in store.role.promotions] == [0, store.published_end]
