@@ -219,6 +219,46 @@ def test_a_deletion_behind_the_end_deletes_nothing_of_the_new_master(tmp_path: P
     assert in_queues(tmp_path / "slave") == {("T", 0): [b"2"]}
 
 
+def test_progress_of_transactions_that_the_log_lacks_is_not_taken(tmp_path: Path) -> None:
+    """The former master had ended them all, and one that the slave gets later has their place."""
+    with StoreWriter.open(tmp_path / "master", MASTER) as master:
+        assert master.put_batch(messages([b"1"])).ok
+        data = log_of(master)
+        halves = put_halves(master, [b"lost"])
+        assert ends(master, halves, is_commit=True) == ["COMMITTED"]
+        whole = log_of(master)
+    told = {"offsetTable": {
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 1},
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 1},
+        "T@g": {"0": 2},
+    }}  # fmt: skip
+    with StoreWriter.open(tmp_path / "slave", SLAVE) as slave:
+        copied(slave, data)
+        slave.replica.tables.take_consumer_offsets(told, len(whole))
+        assert set(slave.consumer_offsets.table()) == {"T@g"}
+        slave.promote()
+        waiting = put_halves(slave, [b"kept"])
+        slave.demote("h:1")
+        slave.promote()  # what waits is found in the log
+        assert len(slave.transactions.waiting()) == 1
+        assert ends(slave, waiting, is_commit=True) == ["COMMITTED"]
+
+
+def test_progress_of_transactions_is_taken_when_the_log_has_them(tmp_path: Path) -> None:
+    name = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"
+    with StoreWriter.open(tmp_path / "master", MASTER) as master:
+        put_halves(master, [b"1", b"2"])
+        data = log_of(master)
+    with StoreWriter.open(tmp_path / "slave", SLAVE) as slave:
+        tables = slave.replica.tables
+        tables.take_consumer_offsets({"offsetTable": {name: {"0": 1}}}, len(data))
+        copied(slave, data)
+        assert slave.consumer_offsets.table() == {}
+        slave.flush()
+        tables.take_consumer_offsets({"offsetTable": {name: {"0": 2}}}, len(data) + 1)
+        assert slave.consumer_offsets.table() == {name: {0: 1}}
+
+
 def test_a_store_time_is_not_before_those_of_the_former_master(tmp_path: Path) -> None:
     ahead, behind = Clock(1_700_000_900_000), Clock(1_700_000_000_000)
     with StoreWriter.open(tmp_path / "master", MASTER, clock=ahead) as master:
