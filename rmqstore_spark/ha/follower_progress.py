@@ -109,6 +109,11 @@ class Progress:
             self._state, self._caught_up = "CONNECTING", False
             self._error = error
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._state in ("CHECKING", "FOLLOWING")
+
     def connected(self) -> None:
         """Note that there is a connection."""
         with self._lock:

@@ -1,6 +1,7 @@
 """Runs what the role of a store needs: a follower, a master, or nothing. Changes the role.
 
-    promote:  follow nobody any more -> listen for slaves -> `StoreWriter.promote`
+    promote:  follow nobody any more -> copy the tables of the former master, if it answers
+              -> listen for slaves -> `StoreWriter.promote`
     demote:   `StoreWriter.demote` -> wait until the slaves have all -> serve none any more
               -> follow the other master
 
@@ -99,8 +100,11 @@ class Replication:
                 raise RefusedError(f"The store is a master already ({self._store.role}).", _ILLEGAL)
             if not force:
                 self._require_alone()
+            follower, metadata = self.follower, self.metadata
             self._stop()
             try:
+                if metadata is not None and follower is not None and follower.failure is None:
+                    metadata.copy_last()
                 # Its port is taken before the role is: afterwards, nothing may fail.
                 listens = waits_for_slaves or self._store.config.ha_listen_port >= 0
                 self.master = Master(self._store) if listens else None
