@@ -16,6 +16,7 @@ import threading
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.engine.append.slaves import Handover
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
@@ -115,7 +116,7 @@ class Replication:
                     self._follow()
                 raise
 
-    def demote(self, master: str, master_broker: str) -> tuple[int, int]:
+    def demote(self, master: str, master_broker: str) -> tuple[int, Handover]:
         """Make a master a slave, which follows another one.
 
         Its own slaves get what they lack, within `slaveTimeout`: one of them may be the new master.
@@ -125,7 +126,7 @@ class Replication:
             master_broker: the same for `haMasterRemotingAddress`; "" for none.
 
         Returns:
-            Where the log ends then, and how many of the slaves that were connected lack some of it.
+            Where the log ends then, and who has it.
 
         Raises:
             RefusedError: the store is a slave, is closing, or has failed.
@@ -143,11 +144,12 @@ class Replication:
                 client_tls(config)  # what is wrong with these shows before the role is given up
             if master_broker:
                 MasterBroker(config)
+            slaves = self._store.slaves.connected()
             end = self._store.demote(master, master_broker)
-            lacking = self._store.slaves.await_all(end, config.slave_timeout / 1000)
+            handover = self._store.slaves.await_all(slaves, end, config.slave_timeout / 1000)
             self._stop()
             self._follow()
-            return end, lacking
+            return end, handover
 
     def close(self) -> None:
         """Stop following, or serving slaves."""

@@ -392,14 +392,26 @@ def test_a_demotion_waits_for_the_slaves_that_are_connected(tmp_path: Path) -> N
     with StoreWriter.open(tmp_path, MASTER) as store:
         assert store.put_batch(messages([b"1"])).ok
         end, slave = store.published_end, store.slaves.join()
-        assert store.slaves.await_all(end, 0.01) == 1
+        connected = store.slaves.connected()
+        assert store.slaves.await_all(connected, end, 0.01) == (1, 1, 0)
         slave.sent = end  # and may be lost
-        assert store.slaves.await_all(end, 0.01) == 1
+        assert store.slaves.await_all(connected, end, 0.01) == (1, 1, 0)
         slave.is_observer = True
-        assert store.slaves.await_all(end, 0.01) == 0
+        assert store.slaves.await_all(connected, end, 30) == (1, 0, 1)
         slave.is_observer = False
         threading.Timer(0.05, lambda: slave.report(end)).start()
-        assert store.slaves.await_all(end, 30) == 0
+        assert store.slaves.await_all(connected, end, 30) == (1, 0, 0)
+
+
+def test_a_demotion_counts_a_slave_that_leaves_too_early(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path, MASTER) as store:
+        assert store.put_batch(messages([b"1"])).ok
+        end, early, late = store.published_end, store.slaves.join(), store.slaves.join()
+        connected = store.slaves.connected()
+        late.report(end)
+        late.leave()
+        threading.Timer(0.05, early.leave).start()
+        assert store.slaves.await_all(connected, end, 30) == (2, 1, 0)
 
 
 def test_a_promotion_that_cannot_be_written_leaves_a_slave(tmp_path: Path) -> None:
