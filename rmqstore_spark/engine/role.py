@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role_file import KeptRole, Promotion, load_role, save_role
-from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.errors import CorruptStoreError, StoreWriteError
 
 __all__ = ["ASYNC_MASTER", "SLAVE", "SYNC_MASTER", "Role", "RoleWatcher"]
 
@@ -43,6 +43,9 @@ class Role:
         store: the store directory.
         config: the store's configuration.
 
+    Attributes:
+        is_certain: whether the next start finds the role of now: no change has failed half done.
+
     Raises:
         CorruptStoreError: the file with the role cannot be read.
     """
@@ -54,6 +57,7 @@ class Role:
         self._is_settled = not (kept.decides and _agrees(kept, config))
         self._kept = kept if self._is_settled else replace(kept, decides=False)
         self._name = kept.role if self._kept.decides else config.broker_role
+        self.is_certain = True
         self._watchers: tuple[RoleWatcher, ...] = ()
         self._lock = threading.Lock()
 
@@ -167,7 +171,7 @@ class Role:
             promotion: where the log of this master begins.
 
         Raises:
-            StoreWriteError: that could not be written. The role is as before.
+            CorruptStoreError, StoreWriteError: that could not be written. The role is as before.
         """
         self._keep(KeptRole(name, decides=True, promotions=(*self.promotions, promotion)))
         self._name = name
@@ -181,7 +185,7 @@ class Role:
                 the former master can be followed again.
 
         Raises:
-            StoreWriteError: that could not be written. The role is as before.
+            CorruptStoreError, StoreWriteError: that could not be written. The role is as before.
         """
         promotions = tuple(promotion for promotion in self.promotions if promotion.begin < log_end)
         self._keep(KeptRole(SLAVE, True, master, master_broker, promotions))
@@ -203,9 +207,22 @@ class Role:
             self._keep(replace(self._kept, promotions=promotions))
 
     def _keep(self, kept: KeptRole) -> None:
-        save_role(self._store, kept)
+        before = load_role(self._store)
+        try:
+            save_role(self._store, kept)
+        except StoreWriteError:
+            self._put_back(before)
+            raise
         self._kept = kept
         self._is_settled = True
+
+    def _put_back(self, before: KeptRole) -> None:
+        """Undo a change of the file that may be on disk or not, as its folder was not flushed."""
+        try:
+            if load_role(self._store) != before:
+                save_role(self._store, before)
+        except (CorruptStoreError, StoreWriteError):
+            self.is_certain = False
 
 
 def _agrees(kept: KeptRole, config: StoreConfig) -> bool:

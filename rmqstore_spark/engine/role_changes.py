@@ -14,6 +14,8 @@ when it starts again, the role of before or of after, and has accepted nothing i
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from uuid import uuid4
 
@@ -24,7 +26,7 @@ from rmqstore_spark.engine.recovery.progress_check import check_progress
 from rmqstore_spark.engine.role import ASYNC_MASTER, SYNC_MASTER
 from rmqstore_spark.engine.role_file import Promotion
 from rmqstore_spark.engine.workers import Workers
-from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 
 __all__ = ["RoleChanges"]
 
@@ -77,7 +79,8 @@ class RoleChanges:
             workers.appender.continue_from_log()
             reach("promote.before_mark")
             name = SYNC_MASTER if waits_for_slaves else ASYNC_MASTER
-            self._role.become_master(name, Promotion(end, uuid4().hex))
+            with self._certainly():
+                self._role.become_master(name, Promotion(end, uuid4().hex))
             reach("promote.after_mark")
         _log.warning(
             "%s is the master now (%s), from physical offset %d on.", store.path, name, end
@@ -112,7 +115,8 @@ class RoleChanges:
             workers.flusher.flush()
             reach("demote.before_mark")
             end = store.log.max_offset
-            self._role.become_slave(master, master_broker, end)
+            with self._certainly():
+                self._role.become_slave(master, master_broker, end)
             reach("demote.after_mark")
         _log.warning(
             "%s is a slave now, and follows %s. Its log ends at %d.", store.path, master, end
@@ -120,6 +124,16 @@ class RoleChanges:
         self._role.changed()
         workers.drain()
         return end
+
+    @contextmanager
+    def _certainly(self) -> Iterator[None]:
+        """Let the store fail if it is not known which role its next start will find."""
+        try:
+            yield
+        except RmqStoreError as error:
+            if not self._role.is_certain:
+                self._workers.admission.health.fail(error)
+            raise
 
     def _register(self) -> None:
         """Give the topics a new version: name servers take those of a master only with one."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +25,7 @@ from rmqstore_spark.engine.role_file import (
 )
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import CorruptStoreError, RefusedError
+from rmqstore_spark.errors import CorruptStoreError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 from tests.ha.peers import log_bytes
@@ -426,6 +428,46 @@ def test_a_promotion_that_cannot_be_written_leaves_a_slave(tmp_path: Path) -> No
         copied(slave, data)
         (tmp_path / "slave" / "rmqstore" / "role.json.tmp").rmdir()
         assert slave.promote() == len(data)
+
+
+@pytest.fixture
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How often from now on a flush of the folder with the role fails, after the file's rename."""
+    left, flush = [0], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if left[0] and os.readlink(f"/proc/self/fd/{descriptor}").endswith("/rmqstore"):
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    yield left
+    assert left == [0]
+
+
+@pytest.mark.parametrize("given", [MASTER, SLAVE])
+def test_a_change_that_may_not_be_on_disk_is_undone(
+    tmp_path: Path, unflushed: list[int], given: StoreConfig
+) -> None:
+    with StoreWriter.open(tmp_path, given) as store:
+        before, state = load_role(str(tmp_path)), store.state
+        unflushed[0] = 1
+        with pytest.raises(StoreWriteError, match="flushed"):
+            store.promote() if given is SLAVE else store.demote("h:1")
+        assert load_role(str(tmp_path)) == before
+        assert store.state == state
+
+
+@pytest.mark.parametrize("given", [MASTER, SLAVE])
+def test_a_store_fails_whose_next_start_may_find_another_role(
+    tmp_path: Path, unflushed: list[int], given: StoreConfig
+) -> None:
+    with StoreWriter.open(tmp_path, given) as store:
+        unflushed[0] = 2
+        with pytest.raises(StoreWriteError, match="flushed"):
+            store.promote() if given is SLAVE else store.demote("h:1")
+        assert store.state == "FAILED"
 
 
 def test_promotions_are_kept_and_one_without_a_message_is_forgotten(tmp_path: Path) -> None:
