@@ -32,7 +32,7 @@ class RoleWatcher(Protocol):
     """Is told when a store's role has changed."""
 
     def role_changed(self) -> None:
-        """Do what the new role asks for. Errors are the watcher's own."""
+        """Do what the new role asks for. An error is logged, and changes nothing for others."""
         ...
 
 
@@ -194,7 +194,10 @@ class Role:
     def changed(self) -> None:
         """Tell the watchers, in the order in which they came."""
         for watcher in self._watchers:
-            watcher.role_changed()
+            try:
+                watcher.role_changed()
+            except Exception:
+                _log.exception("%s is %s now, but not all of it:", self._store, self)
 
     def learn(self, promotions: tuple[Promotion, ...]) -> None:
         """Take over promotions that a slave's master knows, if they continue those known here.

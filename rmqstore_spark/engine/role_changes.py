@@ -2,8 +2,8 @@
 
     promote:  all of the log in the queues, all commits in the ledger, the log on disk
               -> the role on disk, with the promotion -> messages are accepted
-    demote:   no more messages are accepted -> the role on disk -> nothing of this store's own is
-              appended any more
+    demote:   no more messages are accepted -> all of the log on disk and in the queues -> the role
+              on disk -> nothing of this store's own is appended any more
 
 The role on disk and the one in memory change together, under the append lock. So no record of this
 store's own gets into the log before the role on disk is a master's, or after it is a slave's, and
@@ -113,6 +113,7 @@ class RoleChanges:
         workers.admission.require_alive()
         with workers.appender.appending(patient=True):
             workers.flusher.flush()
+            workers.drain()  # what is appended to a slave's log has to continue the queues
             reach("demote.before_mark")
             end = store.log.max_offset
             with self._certainly():
@@ -122,7 +123,6 @@ class RoleChanges:
             "%s is a slave now, and follows %s. Its log ends at %d.", store.path, master, end
         )
         self._role.changed()
-        workers.drain()
         return end
 
     @contextmanager

@@ -25,7 +25,7 @@ from rmqstore_spark.engine.role_file import (
 )
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import CorruptStoreError, RefusedError, StoreWriteError
+from rmqstore_spark.errors import CorruptStoreError, RefusedError, RmqStoreError, StoreWriteError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 from tests.ha.peers import log_bytes
@@ -428,6 +428,71 @@ def test_a_promotion_that_cannot_be_written_leaves_a_slave(tmp_path: Path) -> No
         copied(slave, data)
         (tmp_path / "slave" / "rmqstore" / "role.json.tmp").rmdir()
         assert slave.promote() == len(data)
+
+
+def test_a_demotion_without_room_for_the_queues_leaves_a_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full, truncate = [True], os.ftruncate
+
+    def ftruncate(descriptor: int, size: int) -> None:
+        if is_full[0] and "/consumequeue/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+    with StoreWriter.open(tmp_path, MASTER) as store:
+        assert store.put_batch(messages([b"1"])).ok
+        with pytest.raises(RmqStoreError, match="No space left"):
+            store.demote("h:1")
+        assert not store.role.follows
+        assert not (tmp_path / "rmqstore" / "role.json").exists()
+        is_full[0] = False
+        until(lambda: store.state == "RUNNING")
+        assert store.demote("h:1") == store.published_end
+    assert in_queues(tmp_path) == {("T", 0): [b"1"]}
+
+
+class Watcher:
+    """Notes that it was told, and has an error."""
+
+    told = 0
+
+    def role_changed(self) -> None:
+        self.told += 1
+        raise RuntimeError("not ready")
+
+
+def test_a_change_is_whole_if_a_watcher_has_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with StoreWriter.open(tmp_path, SLAVE) as store:
+        watchers = [Watcher(), Watcher()]
+        for watcher in watchers:
+            store.role.watch(watcher)
+        assert store.promote() == 0
+        assert store.put_batch(messages([b"1"])).ok
+        assert store.demote("h:2") == store.published_end
+        assert store.config.ha_master_address == "h:2"
+        assert [watcher.told for watcher in watchers] == [2, 2]
+    assert caplog.text.count("RuntimeError: not ready") == 4
+
+
+@pytest.mark.parametrize("name", ["rmqstore-delay", "rmqstore-transactions"])
+def test_a_new_master_without_its_threads_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    start = threading.Thread.start
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with StoreWriter.open(tmp_path, SLAVE) as store:
+        monkeypatch.setattr(threading.Thread, "start", starts)
+        store.promote()
+        assert store.state == "FAILED"
 
 
 @pytest.fixture
