@@ -178,6 +178,13 @@ class Replication:
                 "with --force.",
                 _ILLEGAL,
             )
+        if standing.state == "CONNECTING" and standing.answers:
+            raise RefusedError(
+                f"The master {follower.master} answers, but cannot be followed for now: "
+                f"{standing.error.rstrip('.')}. With two masters, each would get messages that the "
+                "other one lacks. Stop that one first, or promote this store with --force.",
+                _ILLEGAL,
+            )
         if standing.state != "CONNECTING" or not standing.error:
             raise RefusedError(
                 f"The master {follower.master} is connected, or it is not known yet that it is not "
