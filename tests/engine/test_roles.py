@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,46 @@ def test_a_put_that_was_accepted_before_is_not_in_the_log_of_a_slave(tmp_path: P
         assert results[0].status == PutStatus.SERVICE_NOT_AVAILABLE
         assert "has just become a slave" in results[0].remark
         assert store.published_end == end
+
+
+def test_a_deletion_that_was_accepted_before_deletes_nothing_of_a_slave(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", MASTER) as store:
+        assert store.put_batch(messages([b"1"])).ok
+        errors: list[RefusedError] = []
+
+        def delete() -> None:
+            try:
+                store.delete_topic("T")
+            except RefusedError as error:
+                errors.append(error)
+
+        appender = store._appender
+        thread = threading.Thread(target=delete)
+        with appender.appending():
+            thread.start()
+            eventually(appender._turnstile.locked)
+            store.role.become_slave("h:1", "", store.published_end)
+        thread.join()
+        assert "is a slave" in str(errors)
+        assert "T" in {topic.name for topic in store.topics}
+
+
+def test_a_slave_remembers_nothing_of_what_waits(tmp_path: Path) -> None:
+    """Who asked when it was a master may come later than its demotion."""
+    with StoreWriter.open(tmp_path / "s", SLAVE) as store:
+        with pytest.raises(RefusedError, match="is a slave"):
+            store.transactions.oldest()
+
+
+def test_a_change_of_the_configuration_keeps_the_role(tmp_path: Path) -> None:
+    """It was begun before the role changed."""
+    with StoreWriter.open(tmp_path, MASTER) as store:
+        before = store.config
+        store.demote("h:9", "h:8")
+        store.reconfigure(replace(before, broker_permission=4))
+        now = store.config
+        assert (now.broker_role, now.ha_master_address) == ("SLAVE", "h:9")
+        assert (now.broker_id, now.broker_permission) == (1, 4)
 
 
 def test_a_put_that_no_slave_has_is_not_acknowledged_because_of_a_demotion(tmp_path: Path) -> None:
