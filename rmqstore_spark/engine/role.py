@@ -196,7 +196,7 @@ class Role:
         for watcher in self._watchers:
             try:
                 watcher.role_changed()
-            except Exception:
+            except Exception:  # noqa: BLE001 - the others must know, and the role has changed
                 _log.exception("%s is %s now, but not all of it:", self._store, self)
 
     def learn(self, promotions: tuple[Promotion, ...]) -> None:

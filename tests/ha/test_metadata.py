@@ -37,9 +37,7 @@ TABLES = (
 
 
 @contextmanager
-def replicating(
-    path: Path, master: str, broker: str
-) -> Iterator[tuple[StoreWriter, Replication]]:
+def replicating(path: Path, master: str, broker: str) -> Iterator[tuple[StoreWriter, Replication]]:
     """A store that follows a master, and the tables of its broker."""
     settings: dict[str, Any] = {**SMALL, "ha_master_remoting_address": broker}
     config = StoreConfig(**settings, broker_role="SLAVE", ha_master_address=master)

@@ -131,9 +131,10 @@ class Slaves:
         with self._changed:
             self._waiting += 1
             try:
-                while any(
-                    slave in self._all for slave in _lacking(slaves, end)
-                ) and time.monotonic() < deadline:
+                while (
+                    any(slave in self._all for slave in _lacking(slaves, end))
+                    and time.monotonic() < deadline
+                ):
                     self._changed.wait(_LOOK_S)
                 behind = sum(slave.held < end for slave in slaves)
                 lacking = len(_lacking(slaves, end))

@@ -183,7 +183,8 @@ class FollowedTables:
             return
         own = {n: of for n, of in table.items() if n.rpartition("@")[2] == TRANS_GROUP}
         due = self._transactions.due(_Progress(own, log_end), self._log_end())
-        self._offsets.follow({n: of for n, of in table.items() if n not in own} | (due or {}))
+        others = {n: of for n, of in table.items() if n not in own}
+        self._offsets.follow({**others, **(due or {})})
 
     def take_delay_offsets(self, value: Any, log_end: int) -> None:
         """Take the content of a master's `delayOffset.json`, now or, if the log is behind, later.
