@@ -128,9 +128,11 @@ class BrokerRunner:
             self._store.role.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()
-            await ended.wait()
-            self._store.topics.unwatch(registering)
-            self._store.role.unwatch(registering)
+            try:
+                await ended.wait()
+            finally:
+                self._store.topics.unwatch(registering)
+                self._store.role.unwatch(registering)
             await registering.close()
             if reloading is not None:
                 reloading.cancel()

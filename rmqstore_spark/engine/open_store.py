@@ -214,7 +214,6 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         reserve.fill()
         topics = TopicTable(path, clock, config.max_topics)
         consumer_offsets = ConsumerOffsets(path, found.queues.ranges)
-        role.settle()
         if role.accepts:  # a slave's offsets are its master's, and may be ahead
             names = {topic.name for topic in topics}
             check_progress(path, consumer_offsets.table(), found.queues.ranges(), names)

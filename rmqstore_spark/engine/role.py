@@ -2,7 +2,7 @@
 
 A role changes while the process runs (`role_changes`): a slave becomes the master, and back. It
 comes from the configuration (`brokerRole`), unless a command gave the store another one. That is in
-`role_file`, and counts until a start finds a configuration that says the same: a process
+`role_file`, and counts until the store is served with a configuration that says the same: a process
 that is started again with the configuration of before must not fall back. From then on, the
 configuration counts again.
 """
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role_file import KeptRole, Promotion, load_role, save_role
-from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.errors import CorruptStoreError, StoreWriteError
 
 __all__ = ["ASYNC_MASTER", "SLAVE", "SYNC_MASTER", "Role", "RoleWatcher"]
 
@@ -32,7 +32,7 @@ class RoleWatcher(Protocol):
     """Is told when a store's role has changed."""
 
     def role_changed(self) -> None:
-        """Do what the new role asks for. Errors are the watcher's own."""
+        """Do what the new role asks for. An error is logged, and changes nothing for others."""
         ...
 
 
@@ -43,6 +43,9 @@ class Role:
         store: the store directory.
         config: the store's configuration.
 
+    Attributes:
+        is_certain: whether the next start finds the role of now: no change has failed half done.
+
     Raises:
         CorruptStoreError: the file with the role cannot be read.
     """
@@ -50,8 +53,11 @@ class Role:
     def __init__(self, store: str, config: StoreConfig) -> None:
         self._store = store
         self._config = config
-        self._kept = load_role(store)
-        self._name = self._kept.role if self._kept.decides else config.broker_role
+        kept = load_role(store)
+        self._is_settled = not (kept.decides and _agrees(kept, config))
+        self._kept = kept if self._is_settled else replace(kept, decides=False)
+        self._name = kept.role if self._kept.decides else config.broker_role
+        self.is_certain = True
         self._watchers: tuple[RoleWatcher, ...] = ()
         self._lock = threading.Lock()
 
@@ -124,15 +130,16 @@ class Role:
         )
 
     def settle(self) -> None:
-        """Compare the role with the configuration at a start: warn, or let that count again."""
+        """Warn if the configuration does not count; if it says the same as the file, let it count.
+
+        For a process that serves the store: only its configuration is the store's. Others open the
+        store with any, such as the default one, and must not take a command back.
+        """
         kept, config = self._kept, self._config
-        if not kept.decides:
-            return
-        is_same = self.follows == (config.broker_role == SLAVE)
-        if is_same and (self.accepts or config.ha_master_address == kept.master):
-            self._name = config.broker_role
+        if not self._is_settled:
             with suppress(StoreWriteError):  # the next start does it
-                self._keep(replace(kept, decides=False))
+                self._keep(kept)
+        if not kept.decides:
             return
         what = f"{self}, following {kept.master}" if self.follows else str(self)
         follows = f" and haMasterAddress={config.ha_master_address}" * bool(
@@ -164,7 +171,7 @@ class Role:
             promotion: where the log of this master begins.
 
         Raises:
-            StoreWriteError: that could not be written. The role is as before.
+            CorruptStoreError, StoreWriteError: that could not be written. The role is as before.
         """
         self._keep(KeptRole(name, decides=True, promotions=(*self.promotions, promotion)))
         self._name = name
@@ -178,7 +185,7 @@ class Role:
                 the former master can be followed again.
 
         Raises:
-            StoreWriteError: that could not be written. The role is as before.
+            CorruptStoreError, StoreWriteError: that could not be written. The role is as before.
         """
         promotions = tuple(promotion for promotion in self.promotions if promotion.begin < log_end)
         self._keep(KeptRole(SLAVE, True, master, master_broker, promotions))
@@ -187,7 +194,10 @@ class Role:
     def changed(self) -> None:
         """Tell the watchers, in the order in which they came."""
         for watcher in self._watchers:
-            watcher.role_changed()
+            try:
+                watcher.role_changed()
+            except Exception:  # noqa: BLE001 - the others must know, and the role has changed
+                _log.exception("%s is %s now, but not all of it:", self._store, self)
 
     def learn(self, promotions: tuple[Promotion, ...]) -> None:
         """Take over promotions that a slave's master knows, if they continue those known here.
@@ -200,5 +210,26 @@ class Role:
             self._keep(replace(self._kept, promotions=promotions))
 
     def _keep(self, kept: KeptRole) -> None:
-        save_role(self._store, kept)
+        before = load_role(self._store)
+        try:
+            save_role(self._store, kept)
+        except StoreWriteError:
+            self._put_back(before)
+            raise
         self._kept = kept
+        self._is_settled = True
+
+    def _put_back(self, before: KeptRole) -> None:
+        """Undo a change of the file that may be on disk or not, as its folder was not flushed."""
+        try:
+            if load_role(self._store) != before:
+                save_role(self._store, before)
+        except (CorruptStoreError, StoreWriteError):
+            self.is_certain = False
+
+
+def _agrees(kept: KeptRole, config: StoreConfig) -> bool:
+    """Return whether a configuration gives the role that a command gave, or a stricter one."""
+    if kept.role == SLAVE or config.broker_role == SLAVE:
+        return kept.role == config.broker_role and config.ha_master_address == kept.master
+    return kept.role == ASYNC_MASTER or config.broker_role == SYNC_MASTER

@@ -2,8 +2,8 @@
 
     promote:  all of the log in the queues, all commits in the ledger, the log on disk
               -> the role on disk, with the promotion -> messages are accepted
-    demote:   no more messages are accepted -> the role on disk -> nothing of this store's own is
-              appended any more
+    demote:   no more messages are accepted -> all of the log on disk and in the queues -> the role
+              on disk -> nothing of this store's own is appended any more
 
 The role on disk and the one in memory change together, under the append lock. So no record of this
 store's own gets into the log before the role on disk is a master's, or after it is a slave's, and
@@ -14,6 +14,8 @@ when it starts again, the role of before or of after, and has accepted nothing i
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 from uuid import uuid4
 
@@ -24,7 +26,7 @@ from rmqstore_spark.engine.recovery.progress_check import check_progress
 from rmqstore_spark.engine.role import ASYNC_MASTER, SYNC_MASTER
 from rmqstore_spark.engine.role_file import Promotion
 from rmqstore_spark.engine.workers import Workers
-from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 
 __all__ = ["RoleChanges"]
 
@@ -77,7 +79,8 @@ class RoleChanges:
             workers.appender.continue_from_log()
             reach("promote.before_mark")
             name = SYNC_MASTER if waits_for_slaves else ASYNC_MASTER
-            self._role.become_master(name, Promotion(end, uuid4().hex))
+            with self._certainly():
+                self._role.become_master(name, Promotion(end, uuid4().hex))
             reach("promote.after_mark")
         _log.warning(
             "%s is the master now (%s), from physical offset %d on.", store.path, name, end
@@ -110,16 +113,27 @@ class RoleChanges:
         workers.admission.require_alive()
         with workers.appender.appending(patient=True):
             workers.flusher.flush()
+            workers.drain()  # what is appended to a slave's log has to continue the queues
             reach("demote.before_mark")
             end = store.log.max_offset
-            self._role.become_slave(master, master_broker, end)
+            with self._certainly():
+                self._role.become_slave(master, master_broker, end)
             reach("demote.after_mark")
         _log.warning(
             "%s is a slave now, and follows %s. Its log ends at %d.", store.path, master, end
         )
         self._role.changed()
-        workers.drain()
         return end
+
+    @contextmanager
+    def _certainly(self) -> Iterator[None]:
+        """Let the store fail if it is not known which role its next start will find."""
+        try:
+            yield
+        except RmqStoreError as error:
+            if not self._role.is_certain:
+                self._workers.admission.health.fail(error)
+            raise
 
     def _register(self) -> None:
         """Give the topics a new version: name servers take those of a master only with one."""

@@ -68,6 +68,7 @@ class StoreWriter:
         self.groups = store.groups
         self._store = store
         self._closing = threading.Lock()
+        self._configuring = threading.Lock()
         self.role = store.role
         self._workers = workers = Workers(store)
         self._admission = workers.admission
@@ -184,14 +185,22 @@ class StoreWriter:
         return self._puts.messages
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Follow another configuration until the store is closed.
+        """Follow another configuration until the store is closed. The role stays.
 
         Args:
             config: differs in keys that say what clients may do: whether they may create topics
                 and groups, and `brokerPermission`.
         """
-        self.config = config
-        self._admission.reconfigure(config)
+        with self._configuring:
+            self._apply(config)
+
+    def _follow_role(self) -> None:
+        with self._configuring:
+            self._apply(self.config)
+
+    def _apply(self, config: StoreConfig) -> None:
+        self.config = self.role.applied(config)
+        self._admission.reconfigure(self.config)
 
     # ---- topics --------------------------------------------------------------------------------
 
@@ -403,7 +412,7 @@ class StoreWriter:
         """Make a slave the master; see `RoleChanges.promote`. Nobody follows with it any more."""
         with self._closing:
             end = self._role_changes.promote(self.replica, waits_for_slaves=waits_for_slaves)
-            self.reconfigure(self.role.applied(self.config))
+            self._follow_role()
         return end
 
     def demote(self, master: str, master_broker: str = "") -> int:
@@ -411,7 +420,7 @@ class StoreWriter:
         with self._closing:
             end = self._role_changes.demote(master, master_broker)
             self.replica = self._workers.replica()
-            self.reconfigure(self.role.applied(self.config))
+            self._follow_role()
         return end
 
     # ---- the rest ------------------------------------------------------------------------------

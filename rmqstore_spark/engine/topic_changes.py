@@ -101,6 +101,7 @@ class TopicChanges:
         for name in names:
             require_clients_topic(name)
         with self._appender.appending():
+            self._admission.require_master()  # the role can have changed since
             self._workers.drain()
             # Flushed: no later record gets a place before that, not even after a crash.
             with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):

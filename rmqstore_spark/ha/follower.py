@@ -61,6 +61,7 @@ class LogFollower:
         self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
         self._connection: HaConnection | None = None
+        self._is_answered = False
         self.failure: RmqStoreError | None = None
         replica = store.replica
         self.progress = Progress(store.clock, lambda: replica.held, lambda: replica.newest)
@@ -90,6 +91,7 @@ class LogFollower:
         told = ""
         while not self._closing.is_set():
             held = self._store.replica.end
+            self._is_answered = has_ended = False
             try:
                 self._follow()
                 return
@@ -104,6 +106,7 @@ class LogFollower:
                 text = str(error)
             except (BrokenStreamError, OSError) as error:
                 text = f"{self.master}: {error}"
+                has_ended = self.progress.is_following
             except Exception as error:
                 self._stop(ReplicationError(f"The follower failed: {error!r}. Report this."))
                 raise
@@ -117,7 +120,7 @@ class LogFollower:
                     self.master, text.rstrip("."),
                 )  # fmt: skip
                 told = text
-            self.progress.connecting(text)
+            self.progress.connecting(text, answers=self._is_answered and not has_ended)
             self._closing.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -125,6 +128,7 @@ class LogFollower:
         host, _, port = self.master.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         connected = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
+        self._is_answered = True
         with closing(HaConnection(connected, self._patience)) as connection:
             with suppress(OSError):
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)

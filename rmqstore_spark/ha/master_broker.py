@@ -23,7 +23,7 @@ _TABLES: Final = (
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is behind what the delays count
+    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is behind what the offsets count
 )
 
 
@@ -86,8 +86,8 @@ class MasterBroker:
         before, topics, offsets, delays, groups, after = self._ask(*_TABLES)
         tables.take_promotions(_promotions(topics))
         tables.take_topics(topics, self._log_end(before))
-        tables.take_consumer_offsets(offsets)
         end = self._log_end(after)
+        tables.take_consumer_offsets(offsets, end)
         tables.take_delay_offsets(delays, end)
         tables.take_groups(groups)
         return end

@@ -1,6 +1,7 @@
 """Runs what the role of a store needs: a follower, a master, or nothing. Changes the role.
 
-    promote:  follow nobody any more -> listen for slaves -> `StoreWriter.promote`
+    promote:  follow nobody any more -> copy the tables of the former master, if it answers
+              -> listen for slaves -> `StoreWriter.promote`
     demote:   `StoreWriter.demote` -> wait until the slaves have all -> serve none any more
               -> follow the other master
 
@@ -15,6 +16,7 @@ import threading
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.engine.append.slaves import Handover
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
@@ -99,8 +101,11 @@ class Replication:
                 raise RefusedError(f"The store is a master already ({self._store.role}).", _ILLEGAL)
             if not force:
                 self._require_alone()
+            follower, metadata = self.follower, self.metadata
             self._stop()
             try:
+                if metadata is not None and follower is not None and follower.failure is None:
+                    metadata.copy_last()
                 # Its port is taken before the role is: afterwards, nothing may fail.
                 listens = waits_for_slaves or self._store.config.ha_listen_port >= 0
                 self.master = Master(self._store) if listens else None
@@ -111,7 +116,7 @@ class Replication:
                     self._follow()
                 raise
 
-    def demote(self, master: str, master_broker: str) -> tuple[int, int]:
+    def demote(self, master: str, master_broker: str) -> tuple[int, Handover]:
         """Make a master a slave, which follows another one.
 
         Its own slaves get what they lack, within `slaveTimeout`: one of them may be the new master.
@@ -121,7 +126,7 @@ class Replication:
             master_broker: the same for `haMasterRemotingAddress`; "" for none.
 
         Returns:
-            Where the log ends then, and how many of the slaves that were connected lack some of it.
+            Where the log ends then, and who has it.
 
         Raises:
             RefusedError: the store is a slave, is closing, or has failed.
@@ -139,11 +144,12 @@ class Replication:
                 client_tls(config)  # what is wrong with these shows before the role is given up
             if master_broker:
                 MasterBroker(config)
+            slaves = self._store.slaves.connected()
             end = self._store.demote(master, master_broker)
-            lacking = self._store.slaves.await_all(end, config.slave_timeout / 1000)
+            handover = self._store.slaves.await_all(slaves, end, config.slave_timeout / 1000)
             self._stop()
             self._follow()
-            return end, lacking
+            return end, handover
 
     def close(self) -> None:
         """Stop following, or serving slaves."""
@@ -170,6 +176,13 @@ class Replication:
                 f"The store no longer follows {follower.master}, and may lack what that one has: "
                 f"{standing.error} If this log is to continue, from {standing.end} on, promote it "
                 "with --force.",
+                _ILLEGAL,
+            )
+        if standing.state == "CONNECTING" and standing.answers:
+            raise RefusedError(
+                f"The master {follower.master} answers, but cannot be followed for now: "
+                f"{standing.error.rstrip('.')}. With two masters, each would get messages that the "
+                "other one lacks. Stop that one first, or promote this store with --force.",
                 _ILLEGAL,
             )
         if standing.state != "CONNECTING" or not standing.error:

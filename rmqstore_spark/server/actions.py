@@ -265,7 +265,8 @@ class StoreActions:
                 raise ValueError("must be host:port")
         except ValueError as error:
             raise RefusedError(f"The address of a master {error}.", ILLEGAL) from None
-        return DemoteReply(*self._store.replication.demote(master, broker))
+        end, handover = self._store.replication.demote(master, broker)
+        return DemoteReply(end, *handover)
 
     def _stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()

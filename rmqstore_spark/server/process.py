@@ -96,6 +96,7 @@ def serve(
         store = opened.enter_context(
             StoreWriter.open(config.store_path_root_dir, config, progress=run.end.telling(progress))
         )
+        store.role.settle()
         if not store.recovery.clean:
             for line in store.recovery.lines():
                 _log.info("%s", line)

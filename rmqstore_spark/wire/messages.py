@@ -279,11 +279,15 @@ class DemoteReply:
 
     Attributes:
         end: the physical offset at which its log ends.
-        lacking: how many of the slaves that were connected lack some of its log.
+        slaves: how many slaves of its own were connected.
+        lacking: how many of them lack some of its log.
+        unknown: how many of them were sent all of it, and do not say what they have.
     """
 
     end: int
+    slaves: int
     lacking: int
+    unknown: int
 
 
 # ---- transactions -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -100,3 +101,32 @@ def test_all_that_put_at_that_time_get_an_answer(tmp_path: Path) -> None:
     store.close()
     StoreWriter.open(tmp_path / "s", config()).close()
     assert in_queues(tmp_path / "s") == {("T", 0): [b"good"]}
+
+
+class RemovingClock(Clock):
+    """A clock that removes the first segment while expiry, which has chosen it, asks for it."""
+
+    store: StoreWriter | None = None
+
+    def __call__(self) -> int:
+        store = self.store
+        if store is not None and threading.current_thread().name == "rmqstore-expiry":
+            self.store = None
+            store._store.log.expire(0)
+        return self.now
+
+
+@pytest.mark.fault
+def test_a_wrong_state_in_expiry_fails_the_store(tmp_path: Path) -> None:
+    clock = RemovingClock()
+    given = config(mappedFileSizeCommitLog=4096)
+    with StoreWriter.open(tmp_path / "s", given, clock=clock) as store:
+        for _ in range(10):
+            assert store.put_batch(messages([bytes(1000)])).ok
+        clock.now += 3_600_000
+        store.flush()
+        clock.store = store
+        store.expire(clock.now)
+        until(lambda: store.state == "FAILED")
+        until(lambda: not store.expirable(clock.now).is_working)
+        assert store.stats()["expiredSegments"] == 0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,48 @@ def test_a_put_that_was_accepted_before_is_not_in_the_log_of_a_slave(tmp_path: P
         assert store.published_end == end
 
 
+def test_a_deletion_that_was_accepted_before_deletes_nothing_of_a_slave(tmp_path: Path) -> None:
+    with StoreWriter.open(tmp_path / "s", MASTER) as store:
+        assert store.put_batch(messages([b"1"])).ok
+        errors: list[RefusedError] = []
+
+        def delete() -> None:
+            try:
+                store.delete_topic("T")
+            except RefusedError as error:
+                errors.append(error)
+
+        appender = store._appender
+        thread = threading.Thread(target=delete)
+        with appender.appending():
+            thread.start()
+            eventually(appender._turnstile.locked)
+            store.role.become_slave("h:1", "", store.published_end)
+        thread.join()
+        assert "is a slave" in str(errors)
+        assert "T" in {topic.name for topic in store.topics}
+
+
+def test_a_slave_remembers_nothing_of_what_waits(tmp_path: Path) -> None:
+    """Who asked when it was a master may come later than its demotion."""
+    with (
+        StoreWriter.open(tmp_path / "s", SLAVE) as store,
+        pytest.raises(RefusedError, match="is a slave"),
+    ):
+        store.transactions.oldest()
+
+
+def test_a_change_of_the_configuration_keeps_the_role(tmp_path: Path) -> None:
+    """It was begun before the role changed."""
+    with StoreWriter.open(tmp_path, MASTER) as store:
+        before = store.config
+        store.demote("h:9", "h:8")
+        store.reconfigure(replace(before, broker_permission=4))
+        now = store.config
+        assert (now.broker_role, now.ha_master_address) == ("SLAVE", "h:9")
+        assert (now.broker_id, now.broker_permission) == (1, 4)
+
+
 def test_a_put_that_no_slave_has_is_not_acknowledged_because_of_a_demotion(tmp_path: Path) -> None:
     given = {"brokerRole": "SYNC_MASTER", "slaveTimeout": 60_000}
     with StoreWriter.open(tmp_path / "s", config(**GIVEN, **given)) as store:
@@ -217,6 +262,46 @@ def test_a_deletion_behind_the_end_deletes_nothing_of_the_new_master(tmp_path: P
     assert in_queues(tmp_path / "slave") == {("T", 0): [b"2"]}
 
 
+def test_progress_of_transactions_that_the_log_lacks_is_not_taken(tmp_path: Path) -> None:
+    """The former master had ended them all, and one that the slave gets later has their place."""
+    with StoreWriter.open(tmp_path / "master", MASTER) as master:
+        assert master.put_batch(messages([b"1"])).ok
+        data = log_of(master)
+        halves = put_halves(master, [b"lost"])
+        assert ends(master, halves, is_commit=True) == ["COMMITTED"]
+        whole = log_of(master)
+    told = {"offsetTable": {
+        "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 1},
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC@CID_RMQ_SYS_TRANS": {"0": 1},
+        "T@g": {"0": 2},
+    }}  # fmt: skip
+    with StoreWriter.open(tmp_path / "slave", SLAVE) as slave:
+        copied(slave, data)
+        slave.replica.tables.take_consumer_offsets(told, len(whole))
+        assert set(slave.consumer_offsets.table()) == {"T@g"}
+        slave.promote()
+        waiting = put_halves(slave, [b"kept"])
+        slave.demote("h:1")
+        slave.promote()  # what waits is found in the log
+        assert len(slave.transactions.waiting()) == 1
+        assert ends(slave, waiting, is_commit=True) == ["COMMITTED"]
+
+
+def test_progress_of_transactions_is_taken_when_the_log_has_them(tmp_path: Path) -> None:
+    name = "RMQ_SYS_TRANS_HALF_TOPIC@CID_RMQ_SYS_TRANS"
+    with StoreWriter.open(tmp_path / "master", MASTER) as master:
+        put_halves(master, [b"1", b"2"])
+        data = log_of(master)
+    with StoreWriter.open(tmp_path / "slave", SLAVE) as slave:
+        tables = slave.replica.tables
+        tables.take_consumer_offsets({"offsetTable": {name: {"0": 1}}}, len(data))
+        copied(slave, data)
+        assert slave.consumer_offsets.table() == {}
+        slave.flush()
+        tables.take_consumer_offsets({"offsetTable": {name: {"0": 2}}}, len(data) + 1)
+        assert slave.consumer_offsets.table() == {name: {0: 1}}
+
+
 def test_a_store_time_is_not_before_those_of_the_former_master(tmp_path: Path) -> None:
     ahead, behind = Clock(1_700_000_900_000), Clock(1_700_000_000_000)
     with StoreWriter.open(tmp_path / "master", MASTER, clock=ahead) as master:
@@ -233,6 +318,14 @@ def test_a_store_time_is_not_before_those_of_the_former_master(tmp_path: Path) -
 # ---- where it comes from -------------------------------------------------------------------------
 
 
+@contextmanager
+def served(path: Path, given: StoreConfig) -> Iterator[StoreWriter]:
+    """Open a store as a process does that serves it."""
+    with StoreWriter.open(path, given) as store:
+        store.role.settle()
+        yield store
+
+
 def test_a_command_counts_until_the_configuration_says_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -241,15 +334,42 @@ def test_a_command_counts_until_the_configuration_says_the_same(
         store.promote()
     for _ in range(2):
         caplog.clear()
-        with StoreWriter.open(path, SLAVE) as store:
+        with served(path, SLAVE) as store:
             assert store.state == "RUNNING"
         assert "is ASYNC_MASTER, as `rmqstore promote` made it" in caplog.text
     caplog.clear()
-    with StoreWriter.open(path, config(**GIVEN, brokerRole="SYNC_MASTER")) as store:
+    with served(path, config(**GIVEN, brokerRole="SYNC_MASTER")) as store:
         assert str(store.role) == "SYNC_MASTER"
     assert "rmqstore promote" not in caplog.text
-    with StoreWriter.open(path, SLAVE) as store:  # it was changed since
+    with served(path, SLAVE) as store:  # it was changed since
         assert store.state == "SLAVE"
+
+
+def test_who_does_not_serve_a_store_takes_no_command_back(tmp_path: Path) -> None:
+    """`rmqstore recover` without the store's configuration has the default one."""
+    path = tmp_path / "s"
+    with StoreWriter.open(path, SLAVE) as store:
+        store.promote()
+    StoreWriter.open(path).close()
+    with served(path, SLAVE) as store:
+        assert store.state == "RUNNING"
+
+
+def test_a_master_that_waits_for_slaves_is_not_weakened_silently(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s"
+    with StoreWriter.open(path, SLAVE) as store:
+        store.promote(waits_for_slaves=True)
+    for _ in range(2):
+        caplog.clear()
+        with served(path, MASTER) as store:
+            assert str(store.role) == "SYNC_MASTER"
+        assert "is SYNC_MASTER, as `rmqstore promote` made it" in caplog.text
+        assert "brokerRole=ASYNC_MASTER, which does not count" in caplog.text
+    for given in (config(**GIVEN, brokerRole="SYNC_MASTER"), MASTER):  # it was changed since
+        with served(path, given) as store:
+            assert store.role.waits_for_slaves == (given is not MASTER)
 
 
 def test_a_master_that_a_command_named_counts_as_well(
@@ -261,13 +381,13 @@ def test_a_master_that_a_command_named_counts_as_well(
         assert store.state == "SLAVE"
     for given in (MASTER, SLAVE):
         caplog.clear()
-        with StoreWriter.open(path, given) as store:
+        with served(path, given) as store:
             assert store.state == "SLAVE"
             assert store.config.ha_master_address == "new:2"
             assert store.config.ha_master_remoting_address == "new:3"
         assert "following new:2, as `rmqstore demote` made it" in caplog.text
     for given in (named, SLAVE):
-        with StoreWriter.open(path, given) as store:
+        with served(path, given) as store:
             assert store.config.ha_master_address == given.ha_master_address
 
 
@@ -311,34 +431,6 @@ def test_a_master_cannot_fill_the_file_of_its_slave(tmp_path: Path) -> None:
         assert len(store.role.promotions) == 1001
 
 
-def test_a_demotion_waits_for_the_slaves_that_are_connected(tmp_path: Path) -> None:
-    with StoreWriter.open(tmp_path, MASTER) as store:
-        assert store.put_batch(messages([b"1"])).ok
-        end, slave = store.published_end, store.slaves.join()
-        assert store.slaves.await_all(end, 0.01) == 1
-        slave.sent = end  # and may be lost
-        assert store.slaves.await_all(end, 0.01) == 1
-        slave.is_observer = True
-        assert store.slaves.await_all(end, 0.01) == 0
-        slave.is_observer = False
-        threading.Timer(0.05, lambda: slave.report(end)).start()
-        assert store.slaves.await_all(end, 30) == 0
-
-
-def test_a_promotion_that_cannot_be_written_leaves_a_slave(tmp_path: Path) -> None:
-    with StoreWriter.open(tmp_path / "master", MASTER) as master:
-        assert master.put_batch(messages([b"1"])).ok
-        data = log_of(master)
-    with StoreWriter.open(tmp_path / "slave", SLAVE) as slave:
-        (tmp_path / "slave" / "rmqstore" / "role.json.tmp").mkdir()
-        with pytest.raises(Exception, match=r"role\.json"):
-            slave.promote()
-        assert slave.state == "SLAVE"
-        copied(slave, data)
-        (tmp_path / "slave" / "rmqstore" / "role.json.tmp").rmdir()
-        assert slave.promote() == len(data)
-
-
 def test_promotions_are_kept_and_one_without_a_message_is_forgotten(tmp_path: Path) -> None:
     path = tmp_path / "s"
 
@@ -357,5 +449,5 @@ def test_promotions_are_kept_and_one_without_a_message_is_forgotten(tmp_path: Pa
         assert kept() == [0]
         store.promote()
         assert kept() == [0, store.published_end]
-    with StoreWriter.open(path, MASTER) as store:  # the configuration counts again
+    with served(path, MASTER) as store:  # the configuration counts again
         assert [each.begin for each in store.role.promotions] == [0, store.published_end]

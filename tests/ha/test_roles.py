@@ -312,7 +312,17 @@ def test_what_cannot_be_promoted_or_demoted_is_told(tmp_path: Path) -> None:
         done = run("demote", master.endpoint, "127.0.0.1:1", "--broker", "127.0.0.1:2")
         assert done.returncode == 0, done.stderr
         assert f"follows 127.0.0.1:1; its log ends at {master.end}\n" in done.stdout
+        assert done.stderr == "No slave was connected, which would have got what it lacks.\n"
         assert "is a slave already" in refused("demote", master.endpoint, "127.0.0.1:1")
+
+
+def test_a_demotion_tells_that_a_slave_does_not_say_what_it_has(tmp_path: Path) -> None:
+    with members(tmp_path) as (master, slave):
+        assert master.put(b"1") == "PUT_OK"
+        end = slave.has_caught_up(master)
+        done = run("demote", master.endpoint, slave.address)
+        assert "1 of the slaves that were connected were sent all of it" in done.stderr
+        assert f"if its log ends at {end}." in done.stderr
 
 
 def test_a_promotion_that_finds_no_port_for_slaves_leaves_a_slave(tmp_path: Path) -> None:

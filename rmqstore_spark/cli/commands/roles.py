@@ -63,9 +63,17 @@ def demote(
     with connect(endpoint) as client:
         done = client.demote(master, broker)
     typer.echo(f"{endpoint} is a slave now, and follows {master}; its log ends at {done.end}")
+    if not done.slaves:
+        typer.echo("No slave was connected, which would have got what it lacks.", err=True)
     if done.lacking:
         typer.echo(
             f"{done.lacking} of the slaves that were connected did not get all of it within "
-            "slaveTimeout. If one of them becomes the master, messages are lost.",
+            "slaveTimeout, or left before. If one of them becomes the master, messages are lost.",
+            err=True,
+        )
+    if done.unknown:
+        typer.echo(
+            f"{done.unknown} of the slaves that were connected were sent all of it, and do not say "
+            f"what they have (haAcknowledge). A new master has it if its log ends at {done.end}.",
             err=True,
         )

@@ -9,13 +9,28 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 
-__all__ = ["Slave", "Slaves"]
+__all__ = ["Handover", "Slave", "Slaves"]
 
 _LOOK_S: Final = 0.02
+
+
+class Handover(NamedTuple):
+    """How many slaves a master had, and got all of its log to.
+
+    Attributes:
+        slaves: those that were connected when it began.
+        lacking: those of them that lack some of its log; one that has left may have come again.
+        unknown: those of them that were sent all, and do not say what they have.
+    """
+
+    slaves: int
+    lacking: int
+    unknown: int
 
 
 class Slave:
@@ -105,21 +120,25 @@ class Slaves:
             finally:
                 self._waiting -= 1
 
-    def await_all(self, end: int, timeout: float) -> int:
-        """Wait until all slaves have the log up to an offset, for some seconds.
+    def connected(self) -> list[Slave]:
+        """Return those that are connected."""
+        with self._changed:
+            return list(self._all)
 
-        An observer does not say what it has: it counts once it was sent that.
-
-        Returns:
-            How many lack something of it.
-        """
+    def await_all(self, slaves: Sequence[Slave], end: int, timeout: float) -> Handover:
+        """Wait until slaves have the log up to an offset, or have left, for some seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             self._waiting += 1
             try:
-                while (lacking := self._lacking(end)) and time.monotonic() < deadline:
+                while (
+                    any(slave in self._all for slave in _lacking(slaves, end))
+                    and time.monotonic() < deadline
+                ):
                     self._changed.wait(_LOOK_S)
-                return lacking
+                behind = sum(slave.held < end for slave in slaves)
+                lacking = len(_lacking(slaves, end))
+                return Handover(len(slaves), lacking, behind - lacking)
             finally:
                 self._waiting -= 1
 
@@ -132,13 +151,17 @@ class Slaves:
         end = self._published.offset
         return [max(0, end - slave.sent) for slave in list(self._all)]
 
-    def _lacking(self, end: int) -> int:
-        return sum(
-            (slave.sent if slave.is_observer else slave.held) < end for slave in list(self._all)
-        )
-
     def _has(self, end: int) -> bool:
         return self.held() >= end
 
     def _acknowledging(self) -> list[Slave]:
         return [slave for slave in list(self._all) if not slave.is_observer]
+
+
+def _lacking(slaves: Sequence[Slave], end: int) -> list[Slave]:
+    """Return those that lack some of the log; an observer does not say it, but what it was sent."""
+    return [
+        slave
+        for slave in slaves
+        if slave.held < end and not (slave.is_observer and slave.sent >= end)
+    ]

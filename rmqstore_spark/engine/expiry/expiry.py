@@ -177,6 +177,11 @@ class Expiry:
             wait = self._config.clean_resource_interval
             try:
                 is_done = self._round(before)
+            except AssertionError as error:
+                self._fail(self._admission.health.fail_wrong_state(error))
+                with self._changed:
+                    self._before = 0
+                return
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 self._fail(error)
                 is_done = True

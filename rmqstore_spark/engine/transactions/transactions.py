@@ -343,6 +343,7 @@ class Transactions:
         return self._known
 
     def _begin(self) -> WaitingTransactions:
+        self._admission.require_master()  # a slave would remember it when it becomes the master
         if not self.has_halves:
             return WaitingTransactions(())
         while not self._dispatcher.drain(_DRAIN_S):
