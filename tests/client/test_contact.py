@@ -193,7 +193,7 @@ def test_encryption_that_one_side_lacks_ends_it(tmp_path: Path) -> None:
 
 
 def test_one_that_was_reached_is_waited_for_longer(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "store")
+    store = EmbeddedStore(tmp_path / "store", port=free_port())
     store.start()
     with StoreClient(store.endpoint, retries=30) as client:
         client.topics()

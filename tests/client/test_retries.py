@@ -21,6 +21,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import Done
 from rmqstore_spark.wire.protocol import Code
 from tests.support.certificates import Certificates, make_certificates
+from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually, served
 
 OUTAGE = 6.0
@@ -32,7 +33,7 @@ RETRIES = ConnectionOptions().retries
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
-    store = EmbeddedStore(tmp_path / "store")
+    store = EmbeddedStore(tmp_path / "store", port=free_port())
     store.start()
     yield store
     store.stop()

@@ -14,6 +14,7 @@ from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
+from tests.support.processes.ports import free_port
 from tests.support.stores.storing import until
 
 __all__ = ["Served"]
@@ -24,6 +25,8 @@ _MARKERS = "rmq_sys_RMQSTORE_COMMIT"
 
 class Served:
     """A store with a process that writes it; small files, so that they roll.
+
+    Its port is one that no other test's process takes while this one is gone.
 
     Args:
         path: of the store.
@@ -38,7 +41,7 @@ class Served:
             "maxHashSlotNum": 10_000,
             "maxIndexNum": 40_000,
         }
-        self.process = EmbeddedStore(path, settings=defaults | settings)
+        self.process = EmbeddedStore(path, port=free_port(), settings=defaults | settings)
         self.endpoint = self.process.start()
 
     def client(self) -> StoreClient:
