@@ -7,6 +7,7 @@ import os
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -81,15 +82,13 @@ class Connection:
         self._tls = _tls_context(tls_ca, tls_cert, tls_key) if self.endpoint.scheme == TLS else None
         self._lock = threading.Lock()
         self._idle: list[Link] = []
+        # A file system of fsspec, and who reads through it, has nobody that closes it. Not by
+        # `__del__`: the sockets of the same garbage could go first.
+        weakref.finalize(self, _close_all, self._idle)
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.endpoint)!r})"
-
-    def __del__(self) -> None:
-        # A file system of fsspec, and who reads through it, has nobody that closes it.
-        if hasattr(self, "_idle"):
-            self.close()
 
     def _check(self, *tls: str | os.PathLike[str] | None) -> None:
         """Refuse settings that would send a secret unencrypted, or have no effect."""
@@ -194,9 +193,8 @@ class Connection:
         while True:
             with self._lock:
                 if self._pid != os.getpid():  # a fork
-                    for link in self._idle:
-                        link.close()
-                    self._idle, self._pid = [], os.getpid()
+                    _close_all(self._idle)
+                    self._pid = os.getpid()
                 if not self._idle:
                     break
                 link = self._idle.pop()
@@ -377,9 +375,13 @@ class Connection:
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
-            idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
+            _close_all(self._idle)
+
+
+def _close_all(links: list[Link]) -> None:
+    for link in links:
+        link.close()
+    links.clear()
 
 
 class _TimedOutError(ServiceError):
