@@ -13,7 +13,7 @@ _MOST: Final = 1000
 class Told:
     """What this process last said of each file. Threads may share it.
 
-    It remembers 1,000 files, and is silent about others.
+    It remembers 1,000 files. One that was forgotten for others is told of again, not passed over.
     """
 
     def __init__(self) -> None:
@@ -24,10 +24,11 @@ class Told:
         """Return whether something else, or nothing, was said of a file before; note the text."""
         key = files.place, path
         with self._lock:
-            if self._texts.get(key) == text or len(self._texts) >= _MOST:
-                return False
+            is_new = self._texts.pop(key, None) != text
+            if len(self._texts) >= _MOST:
+                del self._texts[next(iter(self._texts))]
             self._texts[key] = text
-            return True
+            return is_new
 
     def forget(self, files: Files, path: str) -> None:
         """Note that a file is sound."""
