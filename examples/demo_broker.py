@@ -47,7 +47,7 @@ def show_clients(spark: SparkSession) -> bool:
         with console.status("Starting a name server, a broker and a consumer ..."):
             names = running.enter_context(name_server())
             port = free_port()
-            broker = rmqstore_spark.embedded("broker", listenPort=port, namesrvAddr=names)
+            broker = rmqstore_spark.embedded("broker", port=port, clients="all", namesrvAddr=names)
             endpoint = running.enter_context(broker)
             with StoreClient(endpoint) as client:
                 client.create_topic("greetings")

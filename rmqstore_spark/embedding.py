@@ -53,7 +53,7 @@ class EmbeddedStore:
         settings: keys of the store's configuration (docs/configuration.md).
 
     Raises:
-        OptionError: the port is negative.
+        OptionError: the port is negative, or given twice.
     """
 
     def __init__(
@@ -69,6 +69,8 @@ class EmbeddedStore:
                 f"EmbeddedStore cannot have port {port}: this program reaches its store over a "
                 "port. Give 0 for any free one."
             )
+        if "listenPort" in (settings or {}):
+            raise OptionError("Give the port of an embedded store as port=, not as listenPort.")
         self.path = os.path.abspath(os.fspath(path))
         self._port = port
         self._ready_seconds = ready_seconds

@@ -32,11 +32,11 @@ from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
 from rmqstore_spark.cli.commands.verify import verify
 from rmqstore_spark.cli.shared.connection import (
+    AclFile,
     Credentials,
     TlsCa,
     TlsCert,
     TlsKey,
-    TokenFile,
     takes_credentials,
     use_credentials,
 )
@@ -100,7 +100,7 @@ def _start(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
-    token_file: TokenFile = None,
+    acl_file: AclFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -113,7 +113,7 @@ def _start(
     options for tokens and TLS are for store
     processes that require them.
     """
-    use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
+    use_credentials(Credentials(acl_file, tls_ca, tls_cert, tls_key))
 
 
 def main() -> None:

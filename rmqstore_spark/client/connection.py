@@ -25,12 +25,14 @@ from rmqstore_spark.errors import (
     RmqStoreError,
     ServiceError,
 )
+from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
+from rmqstore_spark.remoting.tls import client_context
+from rmqstore_spark.secretfiles import read_file
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import REPEATABLE, UNAUTHENTICATED
 from rmqstore_spark.wire.messages import OpenRequest
-from rmqstore_spark.wire.protocol import MAX_ANSWER, Code
-from rmqstore_spark.wire.secrets import read_certificate, read_key, read_token
+from rmqstore_spark.wire.protocol import ALPN, MAX_ANSWER, MAX_REQUEST, Code
 
 __all__ = ["Connection"]
 
@@ -53,7 +55,7 @@ class Connection:
 
     Args:
         endpoint: an endpoint, or a text for `parse_endpoint`.
-        token_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
+        acl_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
         timeout_s: seconds that an answer may take.
         retries: how often a repeatable call is tried again; at most five times after attempts
             that took all of `timeout_s`.
@@ -65,7 +67,7 @@ class Connection:
         self,
         endpoint: str | Endpoint,
         *,
-        token_file: str | os.PathLike[str] | None,
+        acl_file: str | os.PathLike[str] | None,
         tls_ca: str | os.PathLike[str] | None,
         tls_cert: str | os.PathLike[str] | None,
         tls_key: str | os.PathLike[str] | None,
@@ -77,7 +79,7 @@ class Connection:
         self.timeout_s = timeout_s
         self.retries = retries
         self._connect_s = connect_s
-        self._token = read_token(token_file) if token_file else None
+        self._account = _credentials(acl_file) if acl_file else None
         self._check(tls_ca, tls_cert, tls_key)
         self._tls = _tls_context(tls_ca, tls_cert, tls_key) if self.endpoint.scheme == TLS else None
         self._lock = threading.Lock()
@@ -91,7 +93,7 @@ class Connection:
         return f"{type(self).__name__}({str(self.endpoint)!r})"
 
     def _check(self, *tls: str | os.PathLike[str] | None) -> None:
-        """Refuse settings that would send a secret unencrypted, or have no effect."""
+        """Refuse settings that have no effect."""
         _, cert, key = tls
         if self.endpoint.scheme != TLS and any(tls):
             raise OptionError(
@@ -99,8 +101,6 @@ class Connection:
             )
         if bool(cert) != bool(key):
             raise OptionError("Give a client's certificate together with its key, or neither.")
-        if self._token is not None and self.endpoint.can_be_overheard:
-            raise OptionError(f"The token would go to {self.endpoint} unencrypted. Use {TLS}://.")
 
     def call(self, code: Code, request: object, answer: type[T], *, repeat: bool = True) -> T:
         """Call an action.
@@ -204,12 +204,9 @@ class Connection:
             link.close()
         seconds = min(until - time.monotonic(), _CONNECT_SECONDS)
         link = connect(self.endpoint, self._tls, seconds)
-        if self._token is not None:
+        if self._account is not None:
             try:
-                link.send(Code.LOGIN, self._token.header.encode(), lambda _: None)
-                _, size = link.head(until)
-                if size:
-                    raise FrameError(f"the answer to a token has {size} bytes")
+                _log_in(link, self._account, until)
             except BaseException:
                 link.close()
                 raise
@@ -228,7 +225,7 @@ class Connection:
         """Find out whether a store process answers at all, if it never has.
 
         Raises:
-            ServiceError: it does not, or rejects the token.
+            ServiceError: it does not, or rejects the account.
         """
         place = self.endpoint.address
         if self._connect_s is None or was_reached(place):
@@ -319,8 +316,9 @@ class Connection:
         except RefusedError as error:
             if error.status == UNAUTHENTICATED:
                 raise ServiceError(
-                    f"The store process at {self.endpoint} requires a token, or rejected this "
-                    "one. Set tokenFile to the file that holds it."
+                    f"The store process at {self.endpoint} requires an account, or rejected "
+                    f"yours: {error.args[0]} Set aclFile to the file with its accessKey and "
+                    "secretKey."
                 ) from None
             raise
         except RmqStoreError:
@@ -342,8 +340,8 @@ class Connection:
             )
         if isinstance(error, ssl.SSLError) and "wrong version number" in _plain(error):
             return ServiceError(
-                f"{self.endpoint} answers without encryption. Use {TCP}:// if you send no "
-                "token, or start the store process with a certificate (tlsCertPath).",
+                f"{self.endpoint} answers without encryption. Use {TCP}://, or start the store "
+                "process with a certificate (tlsServerCertPath).",
             )
         if isinstance(error, ssl.SSLError | ssl.CertificateError):
             return ServiceError(
@@ -403,6 +401,27 @@ def _plain(error: OSError) -> str:
     return (error.strerror or str(error)).lower().replace("_", " ")
 
 
+def _credentials(path: str | os.PathLike[str]) -> SessionCredentials:
+    from rmqstore_spark.remoting.access.credentials import read_credentials  # imports yaml
+
+    return read_credentials(path)
+
+
+def _log_in(link: Link, account: SessionCredentials, until: float) -> None:
+    """Log in, if the store process asks for that; see `wire.protocol`."""
+
+    def ask(proof: bytes) -> bytes:
+        link.send(Code.LOGIN, proof, lambda _: None, ext={ACCESS_KEY: account.access_key})
+        _, size = link.head(until)
+        if size > MAX_REQUEST[Code.LOGIN]:
+            raise FrameError(f"the answer to a login has {size} bytes")
+        return bytes(link.body(size, until))
+
+    challenge = ask(b"")
+    if challenge:
+        ask(account.proof(challenge))
+
+
 def _tls_context(
     ca: str | os.PathLike[str] | None,
     cert: str | os.PathLike[str] | None,
@@ -413,22 +432,8 @@ def _tls_context(
     Raises:
         OptionError: a file cannot be used.
     """
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        if ca:
-            context = ssl.create_default_context(cadata=read_certificate(ca).decode("ascii"))
-        if cert and key:
-            read_certificate(cert)
-            read_key(key)
-            context.load_cert_chain(cert, key, _no_passphrase)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise OptionError(
-            f"TLS cannot be set up: {error}. Check tlsCaFile, tlsCertFile and tlsKeyFile: they "
-            "must be PEM files, and the key must belong to the certificate and have no passphrase."
-        ) from None
+    if key:
+        read_file(key, "private key", secret=True)  # others must not be able to read it
+    context = client_context(*(os.fspath(path) if path else "" for path in (ca, cert, key)))
+    context.set_alpn_protocols([ALPN])
     return context
-
-
-def _no_passphrase() -> str:
-    raise ValueError("the private key has a passphrase")

@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rmqstore_spark.client.names import looked_up
@@ -45,7 +45,14 @@ class Link:
         self._pid = os.getpid()
         self.used = time.monotonic()
 
-    def send(self, code: Code, body: Any, check: Callable[[int], None], number: int = 0) -> None:
+    def send(
+        self,
+        code: Code,
+        body: Any,
+        check: Callable[[int], None],
+        number: int = 0,
+        ext: Mapping[str, str] | None = None,
+    ) -> None:
         """Send a request.
 
         Args:
@@ -54,13 +61,15 @@ class Link:
             check: called about every half a second that the store process has not taken all, with
                 the number of bytes that it has taken; what it raises ends the sending.
             number: repeated in the answer.
+            ext: further fields of the header.
 
         Raises:
             OSError: the connection broke.
         """
         view = memoryview(body).cast("B")
+        fields = {**self._ext, **ext} if ext else self._ext
         head = frame_head(
-            Command(code, self._ext, opaque=number, language="PYTHON"), len(view), _MOST_FRAME
+            Command(code, fields, opaque=number, language="PYTHON"), len(view), _MOST_FRAME
         )
         self._transport.send((head, view), check)
 
@@ -193,11 +202,9 @@ def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) 
     until = time.monotonic() + seconds
     opened = _opened(endpoint, until)
     try:
-        transport: Transport = (
-            PlainTransport(opened)
-            if context is None
-            else TlsTransport(opened, context, endpoint.host)
-        )
+        if context is None:
+            return Link(PlainTransport(opened), endpoint.store)
+        transport = TlsTransport(opened, context, endpoint.host)
     except BaseException:
         opened.close()
         raise

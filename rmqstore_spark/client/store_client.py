@@ -53,7 +53,8 @@ class StoreClient:
     Args:
         endpoint: `rmq://host:port`, `rmqs://host:port` or `unix:/path`, with `#name`
             for one of several stores.
-        token_file: file with the token, which others must not be able to read.
+        acl_file: file with `accessKey` and `secretKey` of an account, as RocketMQ's `tools.yml`,
+            which others must not be able to read.
         tls_ca: file with the CA certificates for the server's; the system's by default.
         tls_cert, tls_key: files with the client's certificate and key, for mTLS.
         timeout_s: seconds that an answer, or an acknowledgement, may take.
@@ -70,7 +71,7 @@ class StoreClient:
         self,
         endpoint: str | Endpoint,
         *,
-        token_file: str | os.PathLike[str] | None = None,
+        acl_file: str | os.PathLike[str] | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
@@ -80,7 +81,7 @@ class StoreClient:
     ) -> None:
         self.connection = Connection(
             endpoint,
-            token_file=token_file,
+            acl_file=acl_file,
             tls_ca=tls_ca,
             tls_cert=tls_cert,
             tls_key=tls_key,

@@ -130,11 +130,13 @@ class Master:
 
 
 def _tls(config: StoreConfig) -> ssl.SSLContext:
-    cert, key = config.tls_cert_path, config.tls_key_path
+    cert, key = config.tls_server_cert_path, config.tls_server_key_path
     if not (cert and key):
-        raise OptionError("haTlsEnable=true at a master needs tlsCertPath and tlsKeyPath.")
+        raise OptionError(
+            "haTlsEnable=true at a master needs tlsServerCertPath and tlsServerKeyPath."
+        )
     read_file(key, "private key", secret=True)  # others must not be able to read it
-    return server_context(cert, key, config.tls_trust_cert_path)
+    return server_context(cert, key, config.tls_server_trust_cert_path)
 
 
 def _port(store: StoreWriter) -> int:

@@ -58,17 +58,18 @@ class NamesrvConfig:
         "`--config`, or `~/namesrv/namesrv.properties`.", group=_PLACE, kind="path",
     )  # fmt: skip
 
-    tls_mode: str = choice(
+    tls_server_mode: str = choice(
         "permissive", ("permissive", "enforcing", "disabled"), "Which connections are accepted if "
-        "`tlsCertPath` is given: plain and TLS, TLS only, or plain only.", group=_PLACE, own=True,
+        "`tlsServerCertPath` is given: plain and TLS, TLS only, or plain only.",
+        group=_PLACE, own=True,
     )  # fmt: skip
-    tls_cert_path: str = text(
+    tls_server_cert_path: str = text(
         "", "Certificate for TLS (PEM).", group=_PLACE, kind="path", own=True,
     )  # fmt: skip
-    tls_key_path: str = text(
+    tls_server_key_path: str = text(
         "", "Its private key (PEM), without a password.", group=_PLACE, kind="path", own=True,
     )  # fmt: skip
-    tls_trust_cert_path: str = text(
+    tls_server_trust_cert_path: str = text(
         "", "CA certificates (PEM); TLS clients must then have a certificate signed by one.",
         group=_PLACE, kind="path", own=True,
     )  # fmt: skip

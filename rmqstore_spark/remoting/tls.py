@@ -9,9 +9,10 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.secretfiles import read_file
 
 __all__ = [
     "HANDSHAKE",
@@ -35,6 +36,26 @@ class TlsMode(Enum):
     ENFORCING = "enforcing"
 
 
+class ServerTlsKeys(Protocol):
+    """The keys of a configuration about it."""
+
+    @property
+    def tls_server_mode(self) -> str:
+        """Which connections are accepted."""
+
+    @property
+    def tls_server_cert_path(self) -> str:
+        """File of the certificate; empty: none."""
+
+    @property
+    def tls_server_key_path(self) -> str:
+        """File of the private key of that."""
+
+    @property
+    def tls_server_trust_cert_path(self) -> str:
+        """File of CA certificates for those of clients; empty: they need none."""
+
+
 @dataclass(frozen=True)
 class ServerTls:
     """TLS of a server.
@@ -46,6 +67,33 @@ class ServerTls:
 
     mode: TlsMode
     context: ssl.SSLContext | None = None
+
+    @classmethod
+    def of(cls, keys: ServerTlsKeys) -> ServerTls:
+        """Read the files that a configuration names.
+
+        Raises:
+            OptionError: one is missing, wrong, accessible to others, or has no use.
+        """
+        mode = TlsMode(keys.tls_server_mode)
+        cert, key = keys.tls_server_cert_path, keys.tls_server_key_path
+        trust = keys.tls_server_trust_cert_path
+        if bool(cert) != bool(key):
+            raise OptionError("tlsServerCertPath and tlsServerKeyPath need each other.")
+        if not cert and (trust or mode is TlsMode.ENFORCING):
+            raise OptionError(
+                "tlsServerTrustCertPath and tlsServerMode=enforcing need tlsServerCertPath and "
+                "tlsServerKeyPath."
+            )
+        if trust and mode is not TlsMode.ENFORCING:
+            raise OptionError(
+                "tlsServerTrustCertPath needs tlsServerMode=enforcing: in permissive mode, plain "
+                "connections need no certificate."
+            )
+        if not cert or mode is TlsMode.DISABLED:
+            return PLAIN
+        read_file(key, "private key", secret=True)  # others must not be able to read it
+        return cls(mode, server_context(cert, key, trust))
 
 
 PLAIN: Final = ServerTls(TlsMode.DISABLED)

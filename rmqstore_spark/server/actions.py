@@ -6,11 +6,12 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.broker.acl.rights import Right, need_of_group
 from rmqstore_spark.broker.catalog import Catalog
 from rmqstore_spark.engine.config.checks import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
@@ -20,6 +21,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
+from rmqstore_spark.server.callers import ADMIN, ANYONE, READS_ALL, WRITES, Caller, Needs, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.codec import MessageError, decode, encode
@@ -60,12 +62,26 @@ __all__ = ["StoreActions"]
 
 _log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
 _MAX_RESULT: Final = 32 << 20
 _QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
 _MAX_DIGITS: Final = 10
+_TRANSACTIONS: Final = Needs(everywhere=Right.PUB, uses=Right.PUB)
+"""They are shown whole to their producer, and half messages of a group can have any topics."""
+
+
+class _Action(NamedTuple):
+    """One action.
+
+    Attributes:
+        kind: the class of its request.
+        needs: what it needs, or what says so for a request.
+        work: executes it; gets the request, and the identity of the client.
+    """
+
+    kind: type[Any]
+    needs: Needs | Callable[[Any], Needs]
+    work: Callable[[Any, str], object]
 
 
 class StoreActions:
@@ -87,84 +103,61 @@ class StoreActions:
         self._stop = stop
         self._is_stopping = is_stopping
         self._hidden: set[str] = set()
-        self._known: dict[int, Callable[[bytes, str], bytes | pa.Buffer]] = {
-            Code.OPEN: self._action(Code.OPEN, OpenRequest, self._open),
-            Code.CREATE_TOPIC: self._action(Code.CREATE_TOPIC, TopicRequest, self._create),
-            Code.DELETE_TOPIC: self._action(Code.DELETE_TOPIC, TopicRequest, self._delete),
-            Code.TOPICS: self._action(Code.TOPICS, Done, self._topics),
-            Code.OFFSETS: self._action(Code.OFFSETS, OffsetsRequest, self._offsets),
-            Code.COMMIT_OFFSETS: self._action(
-                Code.COMMIT_OFFSETS, CommitOffsetsRequest, self._commit_offsets
-            ),
-            Code.COMMIT: self._owned(Code.COMMIT, CommitRequest, self._commit),
-            Code.ABORT: self._owned(Code.ABORT, AbortRequest, self._abort),
-            Code.FLUSH: self._action(Code.FLUSH, Done, self._flush),
-            Code.EXPIRE: self._action(Code.EXPIRE, ExpireRequest, self._expire),
-            Code.END_TRANSACTIONS: self._action(
-                Code.END_TRANSACTIONS, EndRequest, self._end_transactions
-            ),
-            Code.TRANSACTION_CHECKS: self._action(
-                Code.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
-            ),
-            Code.PROMOTE: self._action(Code.PROMOTE, PromoteRequest, self._promote),
-            Code.DEMOTE: self._action(Code.DEMOTE, DemoteRequest, self._demote),
-            Code.STATS: self._action(Code.STATS, Done, self._stats),
-            Code.STOP: self._action(Code.STOP, Done, self._stop_process),
-            Code.QUERY: self._action(Code.QUERY, QueryRequest, self._query),
-            Code.LIST: self._action(Code.LIST, PathRequest, self._list),
-            Code.WALK: self._action(Code.WALK, WalkRequest, self._walk),
-            Code.INFO: self._action(Code.INFO, PathRequest, self._info),
-        }
+        self._known: dict[int, _Action] = {}
+        for code, kind, needs, work in (
+            (Code.OPEN, OpenRequest, _topics_to_write, self._open),
+            (Code.CREATE_TOPIC, TopicRequest, ADMIN, self._create),
+            (Code.DELETE_TOPIC, TopicRequest, ADMIN, self._delete),
+            (Code.TOPICS, Done, ANYONE, self._topics),
+            (Code.OFFSETS, OffsetsRequest, _topics_to_see, self._offsets),
+            (Code.COMMIT_OFFSETS, CommitOffsetsRequest, _group, self._commit_offsets),
+            (Code.COMMIT, CommitRequest, WRITES, self._commit),
+            (Code.ABORT, AbortRequest, ANYONE, self._abort),
+            (Code.FLUSH, Done, ANYONE, self._flush),
+            (Code.EXPIRE, ExpireRequest, ADMIN, self._expire),
+            (Code.END_TRANSACTIONS, EndRequest, _TRANSACTIONS, self._end_transactions),
+            (Code.TRANSACTION_CHECKS, ChecksRequest, _TRANSACTIONS, self._transaction_checks),
+            (Code.PROMOTE, PromoteRequest, ADMIN, self._promote),
+            (Code.DEMOTE, DemoteRequest, ADMIN, self._demote),
+            (Code.STATS, Done, ANYONE, self._stats),
+            (Code.STOP, Done, ADMIN, self._stop_process),
+            (Code.QUERY, QueryRequest, _topic_to_read, self._query),
+            (Code.LIST, PathRequest, READS_ALL, self._list),
+            (Code.WALK, WalkRequest, READS_ALL, self._walk),
+            (Code.INFO, PathRequest, READS_ALL, self._info),
+        ):
+            self._known[code] = _Action(kind, needs, work)
 
-    def do(self, code: int, body: bytes, identity: str = "") -> bytes | pa.Buffer:
+    def do(self, code: Code, body: bytes, caller: Caller) -> bytes | pa.Buffer:
         """Execute an action, and return its encoded answer.
 
         Args:
             code: the code of the action.
             body: the request.
-            identity: the identity in the client's certificate; empty without one.
+            caller: the client.
 
         Raises:
             RefusedError: the action does not exist, or the request is malformed or refused.
             RmqStoreError, ViewError: the action failed.
         """
-        known = self._known.get(code)
-        if known is None:
+        action = self._known.get(code)
+        if action is None:
             raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
-        return known(body, identity)
-
-    @classmethod
-    def _action(
-        cls, code: Code, kind: type[R], work: Callable[[R], object]
-    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
-        """Wrap an action that is the same for every client."""
-        return cls._owned(code, kind, lambda request, _identity: work(request))
-
-    @staticmethod
-    def _owned(
-        code: Code, kind: type[R], work: Callable[[R, str], object]
-    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
-        """Wrap an action on stages, which may belong to another client."""
-        most = MAX_REQUEST.get(code, SMALL_REQUEST)
-
-        def do(body: bytes, identity: str) -> bytes | pa.Buffer:
-            try:
-                request = decode(kind, body, most=most)
-            except MessageError as error:
-                raise RefusedError(
-                    f"The request {code.text} is invalid: {error}.", ILLEGAL
-                ) from None
-            answer = work(request, identity)
-            return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
-
-        return do
+        try:
+            request = decode(action.kind, body, most=MAX_REQUEST.get(code, SMALL_REQUEST))
+        except MessageError as error:
+            raise RefusedError(f"The request {code.text} is invalid: {error}.", ILLEGAL) from None
+        needs = action.needs
+        self._store.require(caller, needs if isinstance(needs, Needs) else needs(request))
+        answer = action.work(request, caller.identity)
+        return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 
     # ---- topics, offsets -----------------------------------------------------------------------
 
-    def _open(self, request: OpenRequest) -> OpenReply:
+    def _open(self, request: OpenRequest, _identity: str) -> OpenReply:
         return self._store.open(request.topics)
 
-    def _create(self, request: TopicRequest) -> Done:
+    def _create(self, request: TopicRequest, _identity: str) -> Done:
         numbers: dict[str, Any] = {
             "read_queue_nums": request.read_queue_nums,
             "write_queue_nums": request.write_queue_nums,
@@ -177,21 +170,21 @@ class StoreActions:
             writer.create_topic(request.name, **numbers)
         return Done()
 
-    def _delete(self, request: TopicRequest) -> Done:
+    def _delete(self, request: TopicRequest, _identity: str) -> Done:
         self._store.writer.delete_topic(request.name)
         return Done()
 
-    def _topics(self, _request: Done) -> TopicsReply:
+    def _topics(self, _request: Done, _identity: str) -> TopicsReply:
         return TopicsReply(self._store.topics())
 
-    def _offsets(self, request: OffsetsRequest) -> OffsetsReply:
+    def _offsets(self, request: OffsetsRequest, _identity: str) -> OffsetsReply:
         return self._store.offsets(request.topics)
 
-    def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
+    def _commit_offsets(self, request: CommitOffsetsRequest, _identity: str) -> CommitOffsetsReply:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
         writer = self._store.writer
         changed = writer.commit_offsets(request.group, offsets, reset=request.reset)
-        if writer.config.listen_port and not request.reset:
+        if writer.config.is_broker and not request.reset:
             self._introduce(writer, request.group)
         return CommitOffsetsReply(changed)
 
@@ -218,7 +211,7 @@ class StoreActions:
 
     # ---- transactions --------------------------------------------------------------------------
 
-    def _end_transactions(self, request: EndRequest) -> EndReply:
+    def _end_transactions(self, request: EndRequest, _identity: str) -> EndReply:
         named = zip(request.queue_offsets, request.physical_offsets, strict=True)
         answers = self._store.writer.transactions.end(
             request.group, [HalfId(*pair) for pair in named], is_commit=request.is_commit
@@ -227,7 +220,7 @@ class StoreActions:
             tuple(answer.status for answer in answers), tuple(answer.remark for answer in answers)
         )
 
-    def _transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
+    def _transaction_checks(self, request: ChecksRequest, _identity: str) -> pa.Buffer:
         """Answer with an Arrow IPC stream of half messages."""
         asked = self._store.writer.transactions.take_asked(request.group, request.most)
         with self._store.reader() as store:
@@ -235,12 +228,12 @@ class StoreActions:
 
     # ---- the process ---------------------------------------------------------------------------
 
-    def _flush(self, _request: Done) -> FlushReply:
+    def _flush(self, _request: Done, _identity: str) -> FlushReply:
         writer = self._store.writer
         writer.flush()
         return FlushReply(writer.stats()["commitLogFlushedOffset"])
 
-    def _expire(self, request: ExpireRequest) -> ExpireReply:
+    def _expire(self, request: ExpireRequest, _identity: str) -> ExpireReply:
         if request.remove:
             self._store.writer.expire(request.before_ms)
         found = self._store.writer.expirable(request.before_ms)
@@ -253,12 +246,12 @@ class StoreActions:
             found.remark,
         )
 
-    def _promote(self, request: PromoteRequest) -> PromoteReply:
+    def _promote(self, request: PromoteRequest, _identity: str) -> PromoteReply:
         replication = self._store.replication
         begin = replication.promote(waits_for_slaves=request.waits_for_slaves, force=request.force)
         return PromoteReply(begin, replication.address)
 
-    def _demote(self, request: DemoteRequest) -> DemoteReply:
+    def _demote(self, request: DemoteRequest, _identity: str) -> DemoteReply:
         try:
             master, broker = map(host_and_port, (request.master, request.master_broker))
             if not master:
@@ -268,24 +261,24 @@ class StoreActions:
         end, handover = self._store.replication.demote(master, broker)
         return DemoteReply(end, *handover)
 
-    def _stats(self, _request: Done) -> bytes:
+    def _stats(self, _request: Done, _identity: str) -> bytes:
         return json.dumps(self._store.stats()).encode()
 
-    def _stop_process(self, _request: Done) -> Done:
+    def _stop_process(self, _request: Done, _identity: str) -> Done:
         self._stop()
         return Done()
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def _list(self, request: PathRequest) -> ListReply:
+    def _list(self, request: PathRequest, _identity: str) -> ListReply:
         return ListReply(tuple(self._store.view.listing(request.path, self._breaking_off())))
 
-    def _walk(self, request: WalkRequest) -> ListReply:
+    def _walk(self, request: WalkRequest, _identity: str) -> ListReply:
         return ListReply(
             tuple(self._store.view.walk(request.path, request.depth, self._breaking_off()))
         )
 
-    def _info(self, request: PathRequest) -> object:
+    def _info(self, request: PathRequest, _identity: str) -> object:
         return self._store.view.entry(request.path)
 
     def _breaking_off(self) -> Callable[[], None]:
@@ -307,7 +300,7 @@ class StoreActions:
 
         return look
 
-    def _query(self, request: QueryRequest) -> pa.Buffer:
+    def _query(self, request: QueryRequest, _identity: str) -> pa.Buffer:
         """Answer with an Arrow IPC stream instead of JSON."""
         with self._store.reader() as store:
             found = query_by_key(
@@ -322,6 +315,25 @@ class StoreActions:
                 between=self._breaking_off(),
             )
         return pa.py_buffer(_ipc_stream(found))
+
+
+def _topics_to_write(request: OpenRequest) -> Needs:
+    return of_topics(request.topics or (), Right.PUB)
+
+
+def _topics_to_see(request: OffsetsRequest) -> Needs:
+    if request.topics is None:
+        return Needs(everywhere=Right.ANY)
+    return of_topics(request.topics, Right.ANY)
+
+
+def _topic_to_read(request: QueryRequest) -> Needs:
+    return of_topics((request.topic,), Right.SUB)
+
+
+def _group(request: CommitOffsetsRequest) -> Needs:
+    topics = of_topics(request.offsets, Right.SUB).rights
+    return Needs(rights=(need_of_group(request.group), *topics))
 
 
 def _ipc_stream(table: pa.Table) -> U1:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.server.calls import Call
-from rmqstore_spark.server.connections.receiver import Request
+from rmqstore_spark.server.connections.receiver import ReceivedRequest
 from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.failures import BUSY, ILLEGAL
 from rmqstore_spark.wire.messages import StreamCommand
@@ -35,7 +35,7 @@ class BlockReader:
         is_finished: whether the client announced that no more blocks follow.
     """
 
-    def __init__(self, call: Call, begun: Request, config: StoreConfig) -> None:
+    def __init__(self, call: Call, begun: ReceivedRequest, config: StoreConfig) -> None:
         self.call = call
         self.is_finished = False
         self._begun = begun
@@ -52,14 +52,14 @@ class BlockReader:
         except MessageError as error:
             raise RefusedError(f"The stream's command is invalid: {error}.", ILLEGAL) from None
 
-    def group(self) -> list[Request]:
+    def group(self) -> list[ReceivedRequest]:
         """Return all blocks that have arrived, at least one; an empty list after the last.
 
         Raises:
             RefusedError: a request does not belong to a stream of blocks.
             OverBudgetError: there is no room for the next block.
         """
-        found: list[Request] = []
+        found: list[ReceivedRequest] = []
         size = 0
         with self.call.reading():
             request = self.call.connection.read(self._idle_seconds, _ROOM_SECONDS)

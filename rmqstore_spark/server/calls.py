@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.connections.connection import ClientConnection
 
 __all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
@@ -53,9 +54,9 @@ class Call:
         return self.connection.transport.peer
 
     @property
-    def identity(self) -> str:
-        """The identity in the client's certificate; empty without one."""
-        return self.connection.transport.identity
+    def caller(self) -> Caller:
+        """The client."""
+        return self.connection.caller
 
     @property
     def waiting_since(self) -> float | None:

@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
+from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
-from rmqstore_spark.server.connections.receiver import Request
+from rmqstore_spark.server.callers import Caller, of_topics
+from rmqstore_spark.server.connections.receiver import ReceivedRequest
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
@@ -85,7 +88,7 @@ class BlockStreams:
         self,
         store: StoreWriter | Puts,
         blocks: BlockReader,
-        group: Sequence[Request],
+        group: Sequence[ReceivedRequest],
         results: bool,
     ) -> bool:
         """Store and answer blocks; return whether more may follow."""
@@ -94,21 +97,26 @@ class BlockStreams:
             self._failures.count(UNAVAILABLE)
             blocks.acknowledge(Acknowledgement(group[0].head.opaque, UNAVAILABLE, 0, text))
             return False
-        if len(group) == 1:
-            done = [store.put(group[0].data)]  # together with blocks of other streams
+        allowed, refused = _allowed(blocks.call.caller, group)
+        if len(allowed) == 1:
+            done = [store.put(allowed[0].data)]  # together with blocks of other streams
         else:
-            done = store.put_all([block.data for block in group])
-        for block, result in zip(group, done, strict=False):
+            done = store.put_all([block.data for block in allowed])
+        for block, result in zip(allowed, done, strict=False):
             answer = _answer(block.head.opaque, result, results)
             blocks.acknowledge(answer)
             if answer.status in TRANSIENT:
                 return False
-        return True
+        if refused is None:
+            return True
+        blocks.acknowledge(refused)
+        rest = group[len(allowed) + 1 :]
+        return not rest or self._put_group(store, blocks, rest, results)
 
     # ---- stages --------------------------------------------------------------------------------
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
-        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.identity)
+        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.caller.identity)
         blocks.call.is_precious = True
         is_kept = False
         try:
@@ -130,9 +138,10 @@ class BlockStreams:
                 stage.discard()
 
 
-def _append(stage: Stage, blocks: BlockReader, group: Sequence[Request]) -> bool:
+def _append(stage: Stage, blocks: BlockReader, group: Sequence[ReceivedRequest]) -> bool:
     """Stage and answer blocks; return whether more may follow."""
-    for block in group:
+    allowed, refused = _allowed(blocks.call.caller, group)
+    for block in allowed:
         rows = stage.info.rows
         try:
             total = stage.append(block.data)
@@ -144,7 +153,25 @@ def _append(stage: Stage, blocks: BlockReader, group: Sequence[Request]) -> bool
             blocks.acknowledge(Acknowledgement(block.head.opaque, error.status, 0, str(error)))
             return False
         blocks.acknowledge(Acknowledgement(block.head.opaque, PutStatus.PUT_OK, total - rows))
-    return True
+    if refused is not None:
+        blocks.acknowledge(refused)
+    return refused is None
+
+
+def _allowed(
+    caller: Caller, group: Sequence[ReceivedRequest]
+) -> tuple[Sequence[ReceivedRequest], Acknowledgement | None]:
+    """Return the blocks before the first that the client may not put, and the answer to that."""
+    if caller.limited() is None:
+        return group, None
+    for number, block in enumerate(group):
+        try:
+            routes = read_block(block.data).routes
+            caller.require(of_topics({route.topic for route in routes}, Right.PUB))
+        except (RefusedError, BlockError) as error:
+            text = str(error.args[0])
+            return group[:number], Acknowledgement(block.head.opaque, error.status, 0, text)
+    return group, None
 
 
 def _answer(number: int, done: PutResult, results: bool) -> Acknowledgement:

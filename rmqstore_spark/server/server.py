@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import (
     FrameError,
@@ -23,15 +25,20 @@ from rmqstore_spark.errors import (
     StoreWriteError,
     TopicNotFoundError,
 )
+from rmqstore_spark.remoting.access.signing import ACCESS_KEY
+from rmqstore_spark.remoting.addresses import listen
 from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.listener import OtherProtocol
+from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.server.actions import StoreActions
-from rmqstore_spark.server.auth import Security
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
+from rmqstore_spark.server.callers import READS_ALL, WRITES, Caller
 from rmqstore_spark.server.calls import Call, Calls, EvictedError, TooManyCallsError
 from rmqstore_spark.server.connections.connection import ClientConnection
-from rmqstore_spark.server.connections.listener import Listener, listen_on_path, listen_on_port
-from rmqstore_spark.server.connections.receiver import EndedError, Request
+from rmqstore_spark.server.connections.listener import Connections, Listener
+from rmqstore_spark.server.connections.receiver import EndedError, ReceivedRequest
+from rmqstore_spark.server.connections.unix_socket import listen_on_path
 from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import check_request, range_answers
 from rmqstore_spark.server.stores.by_name import StoresByName
@@ -48,7 +55,14 @@ from rmqstore_spark.wire.failures import (
     UNAVAILABLE,
 )
 from rmqstore_spark.wire.messages import RangesRequest
-from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, STORE_FIELD, Code
+from rmqstore_spark.wire.protocol import (
+    ALPN,
+    CODES,
+    MAX_REQUEST,
+    SMALL_REQUEST,
+    STORE_FIELD,
+    Code,
+)
 from rmqstore_spark.wire.transport import FileSpan, Part
 
 if TYPE_CHECKING:
@@ -106,7 +120,9 @@ class StoreServer:
 
     Args:
         stores: the stores, with different names; the server does not close them.
-        config: where to listen, credentials and limits.
+        config: where to listen, and limits.
+        protection: accounts and TLS.
+        bound: the socket of its port, which does not listen yet; None without one.
         stop: called, from another thread, when a client asks the process to stop.
 
     Attributes:
@@ -115,47 +131,65 @@ class StoreServer:
         room: the room for blocks that are received but not handled.
 
     Raises:
-        OptionError: the configuration would let strangers in, or names a file that cannot be used.
+        OptionError: the socket's folder is open to others.
         ServiceError: an address is in use, or cannot be bound.
     """
 
     def __init__(
-        self, stores: Sequence[ServedStore], config: StoreConfig, stop: Callable[[], None]
+        self,
+        stores: Sequence[ServedStore],
+        config: StoreConfig,
+        protection: Protection,
+        bound: socket.socket | None,
+        stop: Callable[[], None],
     ) -> None:
-        security = Security.of(config)
         self._calls = Calls(config.max_streams)
-        path = os.path.abspath(config.flight_socket) if config.flight_socket else None
-        self._socket: str | None = None  # set once this process has bound it
+        self._path: str | None = None  # set once this process has bound it
         self._listeners: list[Listener] = []
-        self.endpoints: list[Endpoint] = []
-        self._service = service = _Requests(
-            StoresByName(stores), config, security, self._calls, stop
-        )
+        self._protection = protection
+        self._service = service = _Requests(StoresByName(stores), config, self._calls, stop)
         self.room = service.room
         self._failures = service.failures
-        ways = (config.flight_port >= 0) + (path is not None)
-        most = _most_connections(config.max_streams) // max(1, ways)
+        self._connections = Connections(self._remote, _most_connections(config.max_streams))
+        self._local_ones = Connections(self._local, _most_connections(config.max_streams))
+        self.endpoints: list[Endpoint] = []
         try:
-            if config.flight_port >= 0:
-                listening = listen_on_port(config.bind_address, config.flight_port)
-                self._listeners.append(Listener(listening, service, security.tls, most))
-                scheme: Any = TCP if security.tls is None else TLS
-                port = listening.getsockname()[1]
-                self.endpoints.append(Endpoint(scheme, config.bind_address, port))
-            if path is not None:
-                if "#" in path:
-                    raise OptionError(
-                        f"flightSocket {path} has a #, which begins the name of a store in an "
-                        "endpoint. Choose another name for the socket."
-                    )
-                endpoint = parse_endpoint(f"{UNIX}://{path}")
-                listening = listen_on_path(path)
-                self._socket = path
-                self._listeners.append(Listener(listening, service, None, most))
-                self.endpoints.append(endpoint)
+            if bound is not None and config.serves_spark:
+                self.endpoints.append(_endpoint(bound, protection.tls))
+                # A broker listens itself, and hands over who talks this protocol.
+                if not config.is_broker:
+                    listen(bound)
+                    self._listeners.append(Listener(bound, self._connections))
+            if config.listen_socket:
+                self._listen_on(os.path.abspath(config.listen_socket))
         except BaseException:
             self.close()
             raise
+
+    @property
+    def protocol(self) -> OtherProtocol:
+        """What shows the listener of a broker which connections are for this server."""
+        return OtherProtocol(CODES, ALPN, self._connections.take)
+
+    def _listen_on(self, path: str) -> None:
+        if "#" in path:
+            raise OptionError(
+                f"listenSocket {path} has a #, which begins the name of a store in an "
+                "endpoint. Choose another name for the socket."
+            )
+        endpoint = parse_endpoint(f"{UNIX}://{path}")
+        listening = listen_on_path(path)
+        self._path = path
+        self._listeners.append(Listener(listening, self._local_ones))
+        self.endpoints.append(endpoint)
+
+    def _remote(self, accepted: socket.socket) -> ClientConnection:
+        host = str(accepted.getpeername()[0])
+        caller = Caller(self._protection.accounts, host)
+        return ClientConnection(accepted, self._protection.tls, caller, self._service)
+
+    def _local(self, accepted: socket.socket) -> ClientConnection:
+        return ClientConnection(accepted, PLAIN, Caller(None, ""), self._service)
 
     @property
     def calls_under_way(self) -> int:
@@ -175,7 +209,7 @@ class StoreServer:
     @property
     def connections(self) -> int:
         """Number of connections."""
-        return sum(len(listener) for listener in self._listeners)
+        return len(self._connections) + len(self._local_ones)
 
     def stats(self) -> dict[str, Any]:
         """Return figures of the clients' calls, ready for JSON."""
@@ -199,8 +233,8 @@ class StoreServer:
     def end_calls(self) -> None:
         """Refuse new calls, and end those in progress."""
         self._calls.is_stopping = True
-        for listener in self._listeners:
-            listener.end_connections(_CUT_SECONDS)
+        for connections in (self._connections, self._local_ones):
+            connections.end(_CUT_SECONDS)
         self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
 
     def close(self) -> None:
@@ -208,9 +242,11 @@ class StoreServer:
         self.end_calls()
         for listener in self._listeners:
             listener.close(_CUT_SECONDS)
-        if self._socket is not None:
+        for connections in (self._connections, self._local_ones):
+            connections.close(_CUT_SECONDS)
+        if self._path is not None:
             with suppress(OSError):
-                os.unlink(self._socket)
+                os.unlink(self._path)
 
 
 class _Requests:
@@ -225,12 +261,10 @@ class _Requests:
         self,
         stores: StoresByName,
         config: StoreConfig,
-        security: Security,
         calls: Calls,
         stop: Callable[[], None],
     ) -> None:
         self._config = config
-        self._token = security.token
         self._calls = calls
         self._stores = stores
         self._actions = {
@@ -260,8 +294,8 @@ class _Requests:
     def admit(self, connection: ClientConnection, head: Command, size: int) -> None:
         """Admit a request by its header, or raise a RefusedError."""
         code = head.code
-        if self._token is not None and not connection.is_trusted and code != Code.LOGIN:
-            raise RefusedError("The token is missing.", UNAUTHENTICATED)
+        if code != Code.LOGIN and not connection.caller.is_known:
+            raise RefusedError("A login with an account is needed.", UNAUTHENTICATED)
         if code not in _CODES:
             raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
         if (code in _IN_STREAM) != connection.has_stream:
@@ -278,7 +312,7 @@ class _Requests:
                 f"{most}{name}.",
                 ILLEGAL,
             )
-        connection.is_trusted = self._token is None or connection.is_trusted
+        connection.is_trusted = connection.caller.is_known
 
     def refuse(self, connection: ClientConnection, error: Exception) -> None:
         """Answer a request that was not admitted."""
@@ -286,7 +320,7 @@ class _Requests:
         self.failures.count(status)
         connection.refuse(status, text[:_MOST_REFUSAL], self._idle_seconds)
 
-    def handle(self, connection: ClientConnection, request: Request) -> bool:
+    def handle(self, connection: ClientConnection, request: ReceivedRequest) -> bool:
         """Handle a request; return whether more may follow."""
         code = Code(request.head.code)
         if code == Code.LOGIN:
@@ -321,44 +355,52 @@ class _Requests:
             self._calls.end(call)
         return True
 
-    def _login(self, connection: ClientConnection, request: Request) -> bool:
-        given = request.data.tobytes().decode("utf-8", "surrogateescape")
-        if self._token is not None and not self._token.matches(given):
-            error = RefusedError("The token is wrong.", UNAUTHENTICATED)
+    def _login(self, connection: ClientConnection, request: ReceivedRequest) -> bool:
+        """Answer a login: without a body with a challenge, and with one, the answer to that."""
+        caller, proof = connection.caller, request.data.tobytes()
+        challenge = b""
+        try:
+            if proof:
+                caller.log_in(request.head.ext.get(ACCESS_KEY, ""), proof)
+            else:
+                challenge = caller.challenge()
+        except RefusedError as error:
             self.refuse(connection, error)
             return False
-        connection.is_trusted = True
-        connection.answer(seconds=self._idle_seconds)
+        connection.is_trusted = caller.is_known
+        connection.answer(challenge, seconds=self._idle_seconds)
         return True
 
-    def _store_of(self, request: Request) -> ServedStore:
+    def _store_of(self, request: ReceivedRequest) -> ServedStore:
         """Return the store that a request is about."""
         return self._stores.find(request.head.ext.get(STORE_FIELD))
 
-    def _action(self, call: Call, code: Code, request: Request) -> None:
+    def _action(self, call: Call, code: Code, request: ReceivedRequest) -> None:
         actions = self._actions[self._store_of(request).name]
         with ExitStack() as held:
             if len(request.data) > _LARGE_REQUEST:
                 held.enter_context(_place(self._large))
             places = self._places.get(code)
             with nullcontext() if places is None else _place(places):
-                answer = memoryview(actions.do(code, request.data.tobytes(), call.identity))
+                answer = memoryview(actions.do(code, request.data.tobytes(), call.caller))
                 if len(answer) > _SMALL_ANSWER:
                     held.enter_context(self._sent.use(len(answer), _ROOM_SECONDS))
             request.release()
             self._answer(call, answer)
 
-    def _blocks(self, call: Call, request: Request) -> bool:
-        writer = self._store_of(request).writer
+    def _blocks(self, call: Call, request: ReceivedRequest) -> bool:
+        store = self._store_of(request)
+        store.require(call.caller, WRITES)
         blocks = BlockReader(call, request, self._config)
-        streams = BlockStreams(writer, self._is_stopping, self.failures)
+        streams = BlockStreams(store.writer, self._is_stopping, self.failures)
         call.connection.has_stream = True
         streams.handle(blocks)
         call.connection.has_stream = False
         return blocks.is_finished
 
-    def _read(self, call: Call, request: Request) -> None:
+    def _read(self, call: Call, request: ReceivedRequest) -> None:
         store = self._store_of(request)
+        store.require(call.caller, READS_ALL)
         try:
             asked = decode(RangesRequest, request.data.tobytes(), most=MAX_REQUEST[Code.READ])
         except MessageError as error:
@@ -403,6 +445,11 @@ def _told(error: Exception, method: str) -> tuple[str, str]:
         return UNAVAILABLE, str(error)
     _log.error("%s failed", method, exc_info=error)
     return FAILED, f"The store process failed ({type(error).__name__}). See its log."
+
+
+def _endpoint(bound: socket.socket, tls: ServerTls) -> Endpoint:
+    host, port = bound.getsockname()[:2]
+    return Endpoint(TCP if tls.context is None else TLS, host, port)
 
 
 def _most_connections(streams: int) -> int:

@@ -34,10 +34,10 @@ NOT_FOUND: Final = "NOT_FOUND"
 """The store has no such file, topic or stage."""
 
 DENIED: Final = PutStatus.NO_PERMISSION
-"""The store does not serve what was requested."""
+"""The store does not serve what was requested, or not to this account."""
 
 UNAUTHENTICATED: Final = "UNAUTHENTICATED"
-"""The token is missing or wrong."""
+"""No account is logged in, or the login failed."""
 
 TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, PutStatus.CREATE_MAPEDFILE_FAILED})
 """Nothing was stored, and the same request can succeed a little later."""

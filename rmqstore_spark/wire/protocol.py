@@ -16,7 +16,9 @@ one after the other. A request is one of:
 - *A reading*: READ, whose body is a `RangesRequest`. Its answers hold pieces of the ranges, in
   order; each range has one or more, of which the last is marked (`pieces_head`).
 
-With a token, the first request of a connection is LOGIN, whose body is the token.
+A client with an account first sends LOGIN, without a body. The answer is a challenge, or empty if
+nobody needs to log in. A second LOGIN answers a challenge: it has the field `AccessKey`, and as its
+body the HMAC-SHA256 of the challenge with the secret as its key. It holds for the connection.
 
 A refusal is an answer whose field `status` is one of `failures`; its remark says what to do. It is
 the last of a stream.
@@ -36,6 +38,8 @@ from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
 __all__ = [
+    "ALPN",
+    "CODES",
     "MAX_ANSWER",
     "MAX_REQUEST",
     "PROTOCOL",
@@ -49,6 +53,10 @@ __all__ = [
 ]
 
 PROTOCOL: Final = 5
+ALPN: Final = "rmqstore"
+"""The protocol's name in TLS handshakes, by which a port that RocketMQ's clients share knows it."""
+CODES: Final = range(970_000, 971_000)
+"""The codes of all its requests."""
 STORE_FIELD: Final = "store"
 STATUS_FIELD: Final = "status"
 
@@ -96,7 +104,7 @@ class Code(IntEnum):
 
 SMALL_REQUEST: Final = 64 << 10
 MAX_REQUEST: Final = {
-    Code.LOGIN: 4 << 10,
+    Code.LOGIN: 256,
     Code.BLOCKS: 4 << 10,
     Code.FINISH: 0,
     Code.COMMIT: 4 << 20,

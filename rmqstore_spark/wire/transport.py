@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.tlsstream import TlsStream
 
 __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "part_size"]
@@ -19,7 +20,6 @@ __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "p
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
-_HANDSHAKE_SECONDS: Final = 10.0
 _SHORTEST: Final = 0.001
 """Seconds: a time limit of 0 is none to a socket."""
 SEND_SECONDS: Final = 0.5
@@ -58,7 +58,6 @@ class PlainTransport:
 
     Attributes:
         peer: the peer's address or process, for messages to people.
-        identity: the identity in the peer's certificate; empty without one.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -69,10 +68,19 @@ class PlainTransport:
         self._socket = connection
         self._patience: float | None = None
         self.peer = peer_name(connection)
-        self.identity = ""
 
-    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
-        """Do nothing: a plain connection has no handshake."""
+    def peek(self, seconds: float) -> bytes:
+        """Wait for the first byte, and leave it there; return nothing at the end.
+
+        Raises:
+            TimeoutError: none came in time.
+            OSError: the connection broke.
+        """
+        self._limit(seconds)
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            raise TimeoutError("the peer sent nothing for too long") from None
 
     def recv_into(self, target: memoryview, seconds: float | None, *, whole: bool = False) -> int:
         """Receive bytes; return 0 at the end.
@@ -86,14 +94,17 @@ class PlainTransport:
             TimeoutError: none came in time.
             OSError: the connection broke.
         """
-        if seconds != self._patience:
-            self._patience = seconds
-            limit = 0.0 if seconds is None else max(seconds, _SHORTEST)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
+        self._limit(seconds)
         try:
             return self._socket.recv_into(target, 0, socket.MSG_WAITALL if whole else 0)
         except BlockingIOError:
             raise TimeoutError("the peer sent nothing for too long") from None
+
+    def _limit(self, seconds: float | None) -> None:
+        if seconds != self._patience:
+            self._patience = seconds
+            limit = 0.0 if seconds is None else max(seconds, _SHORTEST)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))
 
     def recv_now(self, target: memoryview) -> int | None:
         """Receive bytes that have arrived; return None if there are none, and 0 at the end.
@@ -182,6 +193,10 @@ class TlsTransport:
         connection: the socket.
         context: of the server, or of a client.
         host: the name or address in the server's certificate; None in the server itself.
+
+    Attributes:
+        peer: the peer's address, for messages to people.
+        identity: the identity in the peer's certificate; empty without one.
     """
 
     def __init__(
@@ -194,7 +209,7 @@ class TlsTransport:
         self.peer = peer_name(connection)
         self.identity = ""
 
-    def begin(self, seconds: float = _HANDSHAKE_SECONDS) -> None:
+    def begin(self, seconds: float) -> None:
         """Do the handshake.
 
         Args:
@@ -309,10 +324,9 @@ def peer_name(connection: socket.socket) -> str:
                 return "a local process"
             raw = connection.getsockopt(socket.SOL_SOCKET, option, _CREDENTIALS.size)
             return f"process {_CREDENTIALS.unpack(raw)[0]}"
-        host, port = connection.getpeername()[:2]
+        return address_text(connection.getpeername())
     except OSError:
         return "a client that has gone"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _timeval(seconds: float) -> bytes:

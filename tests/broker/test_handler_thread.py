@@ -9,6 +9,7 @@ import pytest
 
 from rmqstore_spark.broker.handler_thread import HandlerThread
 from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -114,7 +115,7 @@ def test_requests_that_wait_are_not_handled_for_those_who_have_gone() -> None:
                 assert isinstance(answer, asyncio.Future)
                 await answer
 
-        async with await RemotingClient.connect(await server.start("127.0.0.1", 0)):
+        async with await RemotingClient.connect(await server.start(bound_port("127.0.0.1", 0))):
             await service.has_more.wait()
             await ask(query, report, one_way)
             assert handled == [query, report, one_way]

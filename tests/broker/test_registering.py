@@ -17,6 +17,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -126,7 +127,7 @@ def test_it_registers_from_time_to_time(
 
     async def work() -> None:
         server = RemotingServer(book, Limits())
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start(bound_port("127.0.0.1", 0))
         config = StoreConfig(namesrv_addr=address, **settings)
         identity = Protection.of(config).identity
         async with await RemotingClient.connect(address, seconds=30) as other:
@@ -233,7 +234,9 @@ def test_it_ends_whatever_happens_at_that_moment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Topics that change end the same wait; Python 3.11 can lose a cancellation then."""
-    config = StoreConfig(listen_port=free_port(), namesrv_addr=f"127.0.0.1:{free_port()}")
+    config = StoreConfig(
+        clients="rocketmq", listen_port=free_port(), namesrv_addr=f"127.0.0.1:{free_port()}"
+    )
 
     async def logged() -> None:
         while not caplog.messages:

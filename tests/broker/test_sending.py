@@ -110,7 +110,7 @@ def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_a_producer_comes_over_ipv6(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with broker(path, broker_ip1="::1", remoting_bind_address="::1") as served:
+    with broker(path, broker_ip1="::1", bind_address="::1") as served:
         (answer,) = ask(served, message(b"six"))
         assert answer.code == ResponseCode.SUCCESS
     (row,) = rows(path)

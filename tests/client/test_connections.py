@@ -112,7 +112,10 @@ def test_a_connection_of_a_process_that_was_restarted_is_noticed(
     tmp_path: Path, certificates: Certificates, opened: list[object], encrypted: bool
 ) -> None:
     """Before it is used: no retry is needed."""
-    keys = {"tlsCertPath": certificates.server_cert, "tlsKeyPath": certificates.server_key}
+    keys = {
+        "tlsServerCertPath": certificates.server_cert,
+        "tlsServerKeyPath": certificates.server_key,
+    }
     store = EmbeddedStore(tmp_path / "store", settings=keys if encrypted else None)
     store.start()
     options: dict[str, Any] = {"tls_ca": certificates.ca} if encrypted else {}
@@ -132,8 +135,9 @@ def test_an_encrypted_connection_is_kept_too(
     tmp_path: Path, certificates: Certificates, opened: list[object]
 ) -> None:
     settings: dict[str, Any] = {
-        "tls_cert_path": certificates.server_cert, "tls_key_path": certificates.server_key,
-    }  # fmt: skip
+        "tls_server_cert_path": certificates.server_cert,
+        "tls_server_key_path": certificates.server_key,
+    }
     with (
         served(tmp_path / "store", **settings) as here,
         StoreClient(here.endpoint, tls_ca=certificates.ca) as client,

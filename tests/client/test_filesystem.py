@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest) -> str:
 def here(tmp_path: Path) -> Iterator[Served]:
     with served(
         tmp_path / "store",
-        flight_socket=str(tmp_path / "run" / "store.sock"),
+        listen_socket=str(tmp_path / "run" / "store.sock"),
         broker_name="broker-of-ours",
     ) as found:
         found.store.create_topic("orders", write_queue_nums=3)
@@ -181,8 +181,8 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
 
 
 def test_an_unknown_option_is_told() -> None:
-    with pytest.raises(OptionError, match="tokenFile"):
-        open_files("rmq://127.0.0.1:1", {"tokenFile": "/secret"})
+    with pytest.raises(OptionError, match="aclFile"):
+        open_files("rmq://127.0.0.1:1", {"aclFile": "/secret"})
 
 
 def test_nothing_listens_there() -> None:

@@ -58,7 +58,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     accounts = f"accounts:\n  - accessKey: spark-reader\n    secretKey: {SECRET}\n    admin: true\n"
     with (
         name_server(
-            folder, tls_cert_path=given.server_cert, tls_key_path=given.server_key
+            folder, tls_server_cert_path=given.server_cert, tls_server_key_path=given.server_key
         ) as servers,
         broker(
             folder / "store",
@@ -133,7 +133,6 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
         ({"tlsCertFile": None, "tlsKeyFile": None}, "does not answer"),
         ({"tlsEnable": None}, "are not encrypted. Set tlsEnable=true"),
         ({"tlsEnable": False}, "tlsCaFile and tlsEnable=false contradict each other"),
-        ({"tokenFile": "/t"}, "tokenFile is for store processes.*aclFile"),
     ],
 )
 def test_what_the_cluster_asks_for_and_what_protects_nothing_is_told(
@@ -154,8 +153,6 @@ def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
     guarded.served.store.flush()
     found = batch_rows("", **{**guarded.options, "subscribe": "written"})
     assert {bytes(row["body"]) for row in found} == {b"one", b"two"}
-    with pytest.raises(RmqStoreError, match="tokenFile is for store processes"):
-        planned_write(guarded, tokenFile="/t")
 
 
 @pytest.mark.threat("What a broker sends")

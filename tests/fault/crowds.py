@@ -204,7 +204,7 @@ CROWDS: Final[Sequence[Callable[[str, float], Awaitable[list[str]]]]] = (
 def crowded(folder: Path) -> Iterator[tuple[str, int]]:
     """A broker for a crowd: its address, and the id of its process."""
     port = free_port()
-    settings = [f"--set=listenPort={port}", "--set=vipListenPort=0"]
+    settings = ["--set=clients=all", f"--set=listenPort={port}", "--set=vipListenPort=0"]
     with StoreProcess(folder / "store", folder, *settings) as process:
         pid = process.ready()["pid"]
         yield f"127.0.0.1:{port}", pid

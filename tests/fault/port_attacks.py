@@ -463,6 +463,7 @@ def serving(folder: Path, scale: float = 1.0, tls: bool = False) -> Iterator[Por
     """
     port = free_port()
     settings = [
+        "--set=clients=all",
         f"--set=listenPort={port}",
         "--set=vipListenPort=0",
         "--set=mappedFileSizeCommitLog=1073741824",
@@ -472,7 +473,7 @@ def serving(folder: Path, scale: float = 1.0, tls: bool = False) -> Iterator[Por
         made = make_certificates(folder / "certificates")
         cert, key = made.server_cert, made.server_key
         settings += [f"--set=tlsServerCertPath={cert}", f"--set=tlsServerKeyPath={key}"]
-        of_names += [f"--set=tlsCertPath={cert}", f"--set=tlsKeyPath={key}"]
+        of_names += [f"--set=tlsServerCertPath={cert}", f"--set=tlsServerKeyPath={key}"]
         context = ssl.create_default_context(cafile=made.ca)
     with (
         StoreProcess(folder / "store", folder, *settings) as process,

@@ -166,7 +166,7 @@ def test_the_process_serves_it_to_all_its_clients(disk: Path, tmp_path: Path) ->
     ballast = use_up(disk, "bytes")
     (tmp_path / "run").mkdir()
     settings = [f"--set={pair}" for pair in SMALL]
-    broker = ("--set=listenPort=0", "--set=vipListenPort=0")
+    broker = ("--set=clients=all", "--set=vipListenPort=0")
     with StoreProcess(disk / "store", tmp_path / "run", *settings, *broker) as process:
         with Store.open(process.endpoint) as reader:
             assert verify(reader).ok

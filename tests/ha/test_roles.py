@@ -224,7 +224,7 @@ def test_killed_while_it_accepts_as_a_new_master_it_keeps_what_it_acknowledged(
 def test_a_slave_of_the_new_master_does_not_follow_the_former_one(tmp_path: Path) -> None:
     """It has nothing that the former master lacks: only the promotion tells."""
     ports = [free_port() for _ in range(2)]
-    given = [(f"listenPort={port}", "vipListenPort=0") for port in ports]
+    given = [("clients=all", f"listenPort={port}", "vipListenPort=0") for port in ports]
     with members(tmp_path, 1, masters=given[0], slaves_of=(*given[1], "brokerId=1")) as pair:
         master, slave = pair
         assert master.put(b"1") == "PUT_OK"
@@ -262,7 +262,9 @@ def test_name_servers_name_the_new_master(tmp_path: Path) -> None:
     ports = [free_port() for _ in range(2)]
     more = ("vipListenPort=0", "registerNameServerPeriod=10000")
     with name_server(tmp_path) as address:
-        given = [(f"listenPort={port}", f"namesrvAddr={address}", *more) for port in ports]
+        given = [
+            ("clients=all", f"listenPort={port}", f"namesrvAddr={address}", *more) for port in ports
+        ]
         with members(tmp_path, 1, masters=given[0], slaves_of=(*given[1], "brokerId=1")) as pair:
             master, slave = pair
 

@@ -101,11 +101,11 @@ def options_of(*texts: str) -> dict[str, str]:
 
 
 def test_options_of_the_sink_are_checked() -> None:
-    given = options_of("tokenFile=/a=b", "preserve=true")
+    given = options_of("aclFile=/a=b", "preserve=true")
     assert given == {
         "endpoint": "rmq://127.0.0.1:1",
         "queueSelector": "column",
-        "tokenFile": "/a=b",
+        "aclFile": "/a=b",
         "preserve": "true",
     }
     assert options_of("queueSelector=hash")["queueSelector"] == "hash"

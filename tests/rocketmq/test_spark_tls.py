@@ -36,9 +36,12 @@ def test_rows_go_there_and_back_over_tls(rocketmq: RocketMq, port: int, tmp_path
         "-Dtls.server.authClient=true",
         f"-Dtls.server.trustCertPath={given.ca}",
     )
-    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    both: dict[str, Any] = {
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+    }
     with (
-        name_server(tmp_path, tls_mode="permissive", **both) as servers,
+        name_server(tmp_path, tls_server_mode="permissive", **both) as servers,
         Broker(rocketmq, servers, port, tmp_path / "store", java_options),
     ):
         eventually(lambda: route(servers, "TBW102"), _PATIENCE)

@@ -10,6 +10,7 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
@@ -37,9 +38,9 @@ def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
 
 @pytest.mark.parametrize(("code", "body"), READS)
 def test_a_read_ends_when_the_process_does(store: StoreWriter, code: Code, body: bytes) -> None:
-    assert actions(store, is_stopping=False).do(code, body)
+    assert actions(store, is_stopping=False).do(code, body, Caller(None, ""))
     with pytest.raises(RefusedError, match=r"is stopping.*SERVICE_NOT_AVAILABLE"):
-        actions(store, is_stopping=True).do(code, body)
+        actions(store, is_stopping=True).do(code, body, Caller(None, ""))
 
 
 @pytest.mark.parametrize(("code", "body"), READS)
@@ -48,4 +49,4 @@ def test_a_read_may_not_last_for_ever(
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.actions._LONGEST_READ_SECONDS", 0.0)
     with pytest.raises(RefusedError, match="took more than 0 s"):
-        actions(store, is_stopping=False).do(code, body)
+        actions(store, is_stopping=False).do(code, body, Caller(None, ""))

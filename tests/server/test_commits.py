@@ -13,6 +13,7 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.codec import decode, encode
@@ -109,6 +110,12 @@ def test_a_number_that_somebody_else_has_used_is_an_error(here: Served) -> None:
         assert client.commit(CommitRequest(WriterId("stream", "own", 0), (info,))).rows == 2
 
 
+def client_of(certificate: str) -> Caller:
+    caller = Caller(None, "127.0.0.1")
+    caller.certificate = certificate
+    return caller
+
+
 def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "store", config()) as store:
         actions = StoreActions(WrittenStore(store), lambda: None, lambda: False)
@@ -121,10 +128,12 @@ def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
             (Code.ABORT, encode(AbortRequest((info.stage_id,)))),
         ):
             with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
-                actions.do(name, body, "spark-b")
+                actions.do(name, body, client_of("spark-b"))
             assert seen.value.status == "NO_PERMISSION"
-        done = decode(CommitResult, actions.do(Code.COMMIT, commit, "spark-a"), most=1000)
+        done = decode(
+            CommitResult, actions.do(Code.COMMIT, commit, client_of("spark-a")), most=1000
+        )
         assert done.status == "COMMITTED"
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
-            actions.do(Code.COMMIT, commit, "spark-b")
-        assert actions.do(Code.TOPICS, b"", "spark-b")  # what is everybody's
+            actions.do(Code.COMMIT, commit, client_of("spark-b"))
+        assert actions.do(Code.TOPICS, b"", client_of("spark-b"))  # what is everybody's

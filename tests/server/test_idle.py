@@ -34,7 +34,7 @@ BLOCK = block_of([b"a"])
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Served]:
     with served(
-        tmp_path / "store", flight_socket=str(tmp_path / "run" / "store.sock"), **IDLE
+        tmp_path / "store", listen_socket=str(tmp_path / "run" / "store.sock"), **IDLE
     ) as found:
         yield found
 
@@ -109,7 +109,7 @@ def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place
     settings = {**IDLE, "stream_idle_timeout": 60_000}
     socket_path = str(tmp_path / "run" / "store.sock")
     with (
-        served(tmp_path / "store", flight_socket=socket_path, **settings) as here,
+        served(tmp_path / "store", listen_socket=socket_path, **settings) as here,
         ExitStack() as opened,
     ):
         clients = [
@@ -201,7 +201,7 @@ time.sleep(600)
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) -> None:
     socket_path, threads = str(tmp_path / "run" / "store.sock"), NewThreads()
-    with served(tmp_path / "store", flight_socket=socket_path) as here:
+    with served(tmp_path / "store", listen_socket=socket_path) as here:
         command = [sys.executable, "-c", textwrap.dedent(CLIENT), getattr(here, place)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None

@@ -37,11 +37,12 @@ def ends(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator
             theirs = socket.create_connection(listening.getsockname())
             ours.close()
             ours, _ = listening.accept()
-        found = [TlsTransport(ours, server), TlsTransport(theirs, client, "localhost")]
-        beginning = threading.Thread(target=found[0].begin)
+        ends = TlsTransport(ours, server), TlsTransport(theirs, client, "localhost")
+        beginning = threading.Thread(target=ends[0].begin, args=(20,))
         beginning.start()
-        found[1].begin()
+        ends[1].begin(20)
         beginning.join()
+        found = [*ends]
     with closing(found[0]), closing(found[1]):
         yield found
 

@@ -42,6 +42,12 @@ class Account:
         """Whether it is an administrator without rights of its own."""
         return self.is_admin and not self.topics and not self.groups
 
+    def may_everywhere(self, right: Right) -> bool:
+        """Return whether it has one of some rights for all topics, the broker's own included."""
+        if self.may_do_anything:
+            return True
+        return all(owned & right for owned in (self.default_topic, *self.topics.values()))
+
     def may(self, need: Need) -> bool:
         """Return whether it has a right that is needed."""
         if self.may_do_anything:

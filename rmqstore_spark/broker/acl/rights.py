@@ -12,7 +12,7 @@ __all__ = ["RIGHTS", "Need", "Right", "need_of_group", "need_of_topic"]
 
 
 class Right(Flag):
-    """What an account may do. Nothing at all is DENY."""
+    """What an account may do with a topic or a group. Nothing at all is DENY."""
 
     DENY = 0
     PUB = 4

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -52,7 +52,12 @@ _TlsCert = typer.Option(
 _TlsKey = typer.Option(
     "--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.", show_default=False
 )
-_Port = typer.Option("--port", metavar="N", help="Port to serve the store on; 0 for any free port.")
+_Port = typer.Option(
+    "--port",
+    metavar="N",
+    help="Port to serve the store on; 0 for any free port.  [default: 0; for a broker listenPort]",
+    show_default=False,
+)
 _ReadyFile = typer.Option(
     "--ready-file",
     metavar="FILE",
@@ -70,7 +75,7 @@ def follow(
     tls_ca: Annotated[str | None, _TlsCa] = None,
     tls_cert: Annotated[str | None, _TlsCert] = None,
     tls_key: Annotated[str | None, _TlsKey] = None,
-    port: Annotated[int, _Port] = 0,
+    port: Annotated[int | None, _Port] = None,
     config_file: ConfigFile = None,
     settings: Settings = None,
     ready_file: Annotated[str | None, _ReadyFile] = None,
@@ -103,9 +108,7 @@ def follow(
     config = read_config(config_file, settings, flags)
     if not config.ha_master_address:
         raise OptionError("MASTER must be host:port, such as broker-1:10912.")
-    # A master's configuration names its port for clients; a slave with brokerId can be a broker.
-    clients_port = config.listen_port if config.broker_id else 0
-    config = replace(config, broker_role="SLAVE", flight_port=port, listen_port=clients_port)
+    config = replace(config, broker_role="SLAVE", **_served(config, port))
     segment = config.mapped_file_size_commit_log
     if restart_from is not None and restart_from.isdecimal() and int(restart_from) % segment:
         raise OptionError(
@@ -125,6 +128,19 @@ def follow(
         raise typer.Exit(PROBLEMS)
     if watch.failure is not None:
         raise watch.failure
+
+
+def _served(config: StoreConfig, port: int | None) -> dict[str, Any]:
+    """Return where and to whom the store is served.
+
+    The configuration can be that of the master, with its port: only a number of its own
+    (`brokerId`) makes a slave a broker.
+    """
+    if config.broker_id and port is None:
+        return {}
+    if config.broker_id:
+        return {"listen_port": port}
+    return {"listen_port": port or 0, "clients": "spark"}
 
 
 def _require_follower(path: str, config: StoreConfig) -> None:

@@ -59,13 +59,20 @@ _Host = typer.Option(
 _Port = typer.Option(
     "--port",
     metavar="N",
-    help="Port to listen on (key flightPort); 0 for any free port, -1 for none.",
+    help="Port to listen on (key listenPort); 0 for any free port, -1 for none.",
     show_default=False,
 )
 _Socket = typer.Option(
     "--socket",
     metavar="PATH",
-    help="Unix socket to also listen on (key flightSocket).",
+    help="Unix socket to also listen on (key listenSocket).",
+    show_default=False,
+)
+_Clients = typer.Option(
+    "--clients",
+    metavar="spark|rocketmq|all",
+    help="Who is served on the port: Spark and the command, RocketMQ's clients, or all of them "
+    "(key clients).",
     show_default=False,
 )
 _ReadyFile = typer.Option(
@@ -87,6 +94,7 @@ def serve(
     host: Annotated[str | None, _Host] = None,
     port: Annotated[int | None, _Port] = None,
     socket: Annotated[str | None, _Socket] = None,
+    clients: Annotated[str | None, _Clients] = None,
     settings: Settings = None,
     ready_file: Annotated[str | None, _ReadyFile] = None,
     until_stdin_ends: Annotated[bool, _UntilStdinEnds] = False,
@@ -114,8 +122,9 @@ def serve(
     sidecar = {"--page-cache": page_cache, "--max-read-rate": max_read_rate, "--idle-io": idle_io}
     flags: dict[str, tuple[str, object]] = {
         "--host": ("bindAddress", host),
-        "--port": ("flightPort", port),
-        "--socket": ("flightSocket", socket),
+        "--port": ("listenPort", port),
+        "--socket": ("listenSocket", socket),
+        "--clients": ("clients", clients),
     }
     if read_only:
         _serve_read_only(

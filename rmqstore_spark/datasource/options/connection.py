@@ -71,16 +71,11 @@ class ConnectionOptions:
         "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
         unset=(),
     )  # fmt: skip
-    token_file: str | None = option(
-        "tokenFile", "path", _text,
-        "File with the token that the store process requires. It must exist on the driver and on "
-        "every executor. Plans and logs show only its name.",
-    )  # fmt: skip
     acl_file: str | None = option(
         "aclFile", "path", _text,
-        "With `namesrvAddr`: file with `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`, "
-        "for brokers with `aclEnable`. It must exist on the driver and on every executor, and be "
-        "closed to others (`chmod 600`). Plans and logs show only its name.",
+        "File with `accessKey` and `secretKey` of an account, as in RocketMQ's `tools.yml`, for "
+        "store processes and brokers with `aclEnable`. It must exist on the driver and on every "
+        "executor, and be closed to others (`chmod 600`). Plans and logs show only its name.",
     )  # fmt: skip
     uses_tls: bool | None = option(
         "tlsEnable", "boolean", parse_boolean,
@@ -140,7 +135,7 @@ class ConnectionOptions:
     def storage_options(self) -> tuple[tuple[str, Any], ...]:
         """The same as arguments for a client, or for the file system of a store process."""
         return (
-            ("token_file", self.token_file),
+            ("acl_file", self.acl_file),
             ("tls_ca", self.tls_ca),
             ("tls_cert", self.tls_cert),
             ("tls_key", self.tls_key),
@@ -201,15 +196,9 @@ class ConnectionOptions:
         if self.uses_tls and open_ones:  # anyone who can register could get all rows
             raise OptionError(
                 f"Option tlsEnable=true, but name servers tell the endpoint {some(open_ones)}, "
-                "which is not encrypted. Give the store process a certificate (tlsCertPath), so "
-                "that it announces rmqs; or, if you trust the network, name it with option "
+                "which is not encrypted. Give the store process a certificate (tlsServerCertPath), "
+                "so that it announces rmqs; or, if you trust the network, name it with option "
                 "endpoint in place of namesrvAddr."
-            )
-        if self.token_file is not None and not announced:
-            raise OptionError(
-                "Option tokenFile is for store processes only: RocketMQ's protocol, which is used "
-                f"for {some(brokers)}, has no tokens. Remove it, or use aclFile for brokers with "
-                "accounts."
             )
         files = self.tls_options
         if not files or not brokers or self.uses_tls:
@@ -236,9 +225,8 @@ def check_remoting(given: Given) -> None:
     Raises:
         OptionError: one is given without name servers.
     """
-    for name in ("aclFile", "tlsEnable"):
-        if name in given and "namesrvAddr" not in given:
-            raise OptionError(
-                f"Option {name} is for name servers and RocketMQ's brokers, and needs option "
-                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of rmqs."
-            )
+    if "tlsEnable" in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option tlsEnable is for name servers and RocketMQ's brokers, and needs option "
+            "namesrvAddr. A store process has TLS by an endpoint of rmqs."
+        )

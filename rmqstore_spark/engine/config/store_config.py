@@ -31,7 +31,7 @@ ENVIRONMENT_PREFIX: Final = "RMQSTORE_"
 _OTHER_VARIABLES: Final = frozenset({"RMQSTORE_KERNEL", "RMQSTORE_FAILPOINT"})
 
 _USUAL_PORT: Final = 10911
-"""The port of a broker, unless it is configured."""
+"""The port of a broker, in the records of a store that is not served on a port."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,17 @@ class StoreConfig(StoreKeys):
     @property
     def store_port(self) -> int:
         """The port in storeHost and msgId of new records."""
-        return self.listen_port or _USUAL_PORT
+        return self.listen_port if self.listen_port > 0 else _USUAL_PORT
+
+    @property
+    def serves_spark(self) -> bool:
+        """Whether a store process serves Spark and the command."""
+        return self.clients != "rocketmq"
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether a store process serves RocketMQ's clients."""
+        return self.clients != "spark" and self.listen_port >= 0
 
     @property
     def store_host_v6(self) -> bool:

@@ -56,11 +56,6 @@ class _LocalKeys:
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
         group=_PLACE, kind="IP address", check=address, name="brokerIP1",
     )  # fmt: skip
-    listen_port: int = number(
-        0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
-        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is not one, and the "
-        "records have 10911.", group=_PLACE,
-    )  # fmt: skip
 
     mapped_file_size_commit_log: int = number(
         1 << 30, 4096, 1 << 40, "Size of a CommitLog segment. A store with segments keeps "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,16 +13,24 @@ from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import frame_head
+from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.server.budget import Budget, OverBudgetError
-from rmqstore_spark.server.connections.receiver import EndedError, Pace, Receiver, Request
-from rmqstore_spark.wire.failures import ILLEGAL
+from rmqstore_spark.server.callers import Caller
+from rmqstore_spark.server.connections.receiver import (
+    ClientPace,
+    EndedError,
+    ReceivedRequest,
+    Receiver,
+)
+from rmqstore_spark.wire.failures import DENIED, ILLEGAL
 from rmqstore_spark.wire.protocol import STATUS_FIELD
-from rmqstore_spark.wire.transport import Part, Transport, part_size
+from rmqstore_spark.wire.transport import Part, PlainTransport, TlsTransport, Transport, part_size
 
 __all__ = ["ClientConnection", "Requests"]
 
 _log = logging.getLogger(__name__)
 
+_BEGIN_SECONDS: Final = 10.0
 _ROOM_SECONDS: Final = 10.0
 _END_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 0.5
@@ -37,7 +46,7 @@ class Requests(Protocol):
     def admit(self, connection: ClientConnection, head: Command, size: int) -> None:
         """Admit a request whose body, of `size` bytes, has not been received, or raise an error."""
 
-    def handle(self, connection: ClientConnection, request: Request) -> bool:
+    def handle(self, connection: ClientConnection, request: ReceivedRequest) -> bool:
         """Handle a request, and send its answers; return whether more requests may follow."""
 
     def refuse(self, connection: ClientConnection, error: Exception) -> None:
@@ -48,10 +57,14 @@ class ClientConnection:
     """One connection. All but `fail` and `hang_up` are for its own thread.
 
     Args:
-        transport: its socket.
+        accepted: its socket.
+        tls: whether it may, or must, be encrypted.
+        caller: its client.
         requests: handles its requests.
 
     Attributes:
+        transport: its socket.
+        caller: its client.
         is_trusted: whether one of its requests was admitted.
         since: monotonic seconds when it was accepted.
         has_call: whether a request is being handled.
@@ -61,8 +74,12 @@ class ClientConnection:
         opaque: number of the request that is answered.
     """
 
-    def __init__(self, transport: Transport, requests: Requests) -> None:
-        self.transport = transport
+    def __init__(
+        self, accepted: socket.socket, tls: ServerTls, caller: Caller, requests: Requests
+    ) -> None:
+        plain = PlainTransport(accepted)
+        self.transport: Transport = plain
+        self.caller = caller
         self.is_trusted = False
         self.since = time.monotonic()
         self.has_call = False
@@ -70,9 +87,12 @@ class ClientConnection:
         self.blocked_since: float | None = None
         self.failure: Exception | None = None
         self.opaque = 0
+        self._accepted = accepted
+        self._plain = plain
+        self._tls = tls
         self._requests = requests
         self._moved = self.since
-        self._receiver = Receiver(transport, requests.budget_of, self._admit)
+        self._receiver = Receiver(self.transport, requests.budget_of, self._admit)
 
     @property
     def moved(self) -> float:
@@ -82,7 +102,7 @@ class ClientConnection:
     def run(self) -> None:
         """Handle requests until the connection ends."""
         try:
-            self.transport.begin()
+            self._begin()
             while (request := self._next()) is not None:
                 self.has_call = True
                 try:
@@ -112,7 +132,23 @@ class ClientConnection:
         with suppress(OSError):
             self._receiver.discard(seconds)
 
-    def _next(self) -> Request | None:
+    def _begin(self) -> None:
+        """Find out whether the client talks TLS, and do the handshake then."""
+        if self._tls.context is None:
+            return
+        if self._plain.peek(_BEGIN_SECONDS) == HANDSHAKE:
+            transport = TlsTransport(self._accepted, self._tls.context)
+            self.transport = transport
+            self._receiver = Receiver(transport, self._requests.budget_of, self._admit)
+            transport.begin(_BEGIN_SECONDS)
+            self.caller.certificate = transport.identity
+        elif self._tls.mode is TlsMode.ENFORCING:
+            self.refuse(
+                DENIED, "The store process is reached over TLS only: rmqs://.", _REFUSED_SECONDS
+            )
+            raise EndedError("it is not encrypted")
+
+    def _next(self) -> ReceivedRequest | None:
         """Return the first request of a call."""
         try:
             return self._receiver.read(None, _ROOM_SECONDS)
@@ -129,7 +165,7 @@ class ClientConnection:
 
     # ---- for handlers --------------------------------------------------------------------------
 
-    def read(self, idle_seconds: float, room_seconds: float) -> Request | None:
+    def read(self, idle_seconds: float, room_seconds: float) -> ReceivedRequest | None:
         """Return the next request of a call; None if the client has ended the connection.
 
         Args:
@@ -159,7 +195,7 @@ class ClientConnection:
             self._check()
         return request
 
-    def ready(self) -> Request | None:
+    def ready(self) -> ReceivedRequest | None:
         """Return the next request of a call if it has arrived."""
         return self._receiver.ready()
 
@@ -217,7 +253,7 @@ class ClientConnection:
         self, begun: float, size: int, seconds: float, budget: Budget | None
     ) -> Callable[[int], None]:
         """Return what to do while the client takes nothing."""
-        last, looked, pace = 0, begun, Pace(size)
+        last, looked, pace = 0, begun, ClientPace(size)
 
         def check(sent: int) -> None:
             nonlocal last, looked

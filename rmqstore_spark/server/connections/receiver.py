@@ -20,7 +20,7 @@ from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
 from rmqstore_spark.server.budget import Budget, OverBudgetError
 from rmqstore_spark.wire.transport import Transport
 
-__all__ = ["EndedError", "Pace", "Receiver", "Request"]
+__all__ = ["ClientPace", "EndedError", "ReceivedRequest", "Receiver"]
 
 _STAGED: Final = 32 << 10
 _MOST_HEADER: Final = 16 << 10
@@ -41,7 +41,7 @@ class EndedError(Exception):
     """The connection has ended: the client disconnected, or was disconnected."""
 
 
-class Pace:
+class ClientPace:
     """How fast a client sends, or takes, the bytes for which it was given room.
 
     Each two seconds count for themselves, and each second for a body that has 1 MiB at most: a
@@ -75,7 +75,7 @@ class Pace:
         return is_slow
 
 
-class Request:
+class ReceivedRequest:
     """A request. Its handler releases it.
 
     Attributes:
@@ -134,12 +134,12 @@ class Receiver:
         self._body: memoryview | None = None
         self._data: U1 = _NOTHING
         self._at = 0
-        self._pace = Pace(0)
+        self._pace = ClientPace(0)
         self._charge: Budget | None = None
         self._held = 0
         self._has_filled = False  # room that it was given
 
-    def read(self, seconds: float | None, room_seconds: float) -> Request | None:
+    def read(self, seconds: float | None, room_seconds: float) -> ReceivedRequest | None:
         """Return the next request; None if the client has ended the connection before one.
 
         Args:
@@ -169,7 +169,7 @@ class Receiver:
                 raise TimeoutError("the client took too long for a request")
         return self._take()
 
-    def ready(self) -> Request | None:
+    def ready(self) -> ReceivedRequest | None:
         """Return the next request if it has arrived, and if there is room for it."""
         while not self._is_complete():
             if (budget := self._wanted_budget()) is not None:
@@ -250,9 +250,9 @@ class Receiver:
         self._charge = charge  # first: there may be no memory
         self._data = np.empty(self._size, np.uint8)
         self._body = memoryview(self._data)  # type: ignore[arg-type]
-        self._pace = Pace(self._size)
+        self._pace = ClientPace(self._size)
 
-    def _take(self) -> Request:
+    def _take(self) -> ReceivedRequest:
         head, data, charge = self._head, self._data, self._charge
         assert head is not None  # noqa: S101 - the request is complete
         if charge is None:
@@ -261,7 +261,7 @@ class Receiver:
             self._has_filled = True
         self._head, self._body, self._data, self._charge = None, None, _NOTHING, None
         self.moved = time.monotonic()
-        return Request(head, data, charge, self._give_back)
+        return ReceivedRequest(head, data, charge, self._give_back)
 
     def _give_back(self, count: int) -> None:
         self._held -= count

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.server.callers import Caller, Needs
 from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.failures import DENIED
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, TopicSettings
 
 if TYPE_CHECKING:
@@ -16,6 +20,10 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
 __all__ = ["ServedStore"]
+
+_PERM_READ: Final = 4
+_PERM_WRITE: Final = 2
+_USES: Final = ((Right.SUB, _PERM_READ, "read"), (Right.PUB, _PERM_WRITE, "written"))
 
 
 class ServedStore(ABC):
@@ -31,6 +39,26 @@ class ServedStore(ABC):
         self.name = name
         self.path = path
         self.view = view
+
+    @property
+    def permission(self) -> int:
+        """What anyone may do with the store: 4 (read) and 2 (write), as in `brokerPermission`."""
+        return _PERM_READ | _PERM_WRITE
+
+    def require(self, caller: Caller, needs: Needs) -> None:
+        """Refuse what a client may not do with the store.
+
+        Raises:
+            RefusedError: it may not.
+        """
+        caller.require(needs)
+        for right, bit, what in _USES:
+            if needs.uses is right and not self.permission & bit:
+                raise RefusedError(
+                    f"The store {self.name} cannot be {what} now: its brokerPermission is "
+                    f"{self.permission}.",
+                    DENIED,
+                )
 
     @property
     @abstractmethod

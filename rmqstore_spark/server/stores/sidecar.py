@@ -15,8 +15,8 @@ from rmqstore_spark.files.disk.sparing import SparingReads
 from rmqstore_spark.files.open import is_endpoint
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
-from rmqstore_spark.server.stores.service import StoreService
-from rmqstore_spark.wire.endpoint import Endpoint, is_store_name
+from rmqstore_spark.server.stores.service import ServedPort, StoreService
+from rmqstore_spark.wire.endpoint import is_store_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -131,7 +131,7 @@ class Sidecar(StoreService):
         ]
         super().__init__(self._foreign)
 
-    def start(self, endpoints: Sequence[Endpoint]) -> None:
+    def start(self, port: ServedPort) -> None:
         """Do nothing: the stores are served as they are."""
 
     def close(self) -> None:

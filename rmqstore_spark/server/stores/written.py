@@ -13,9 +13,9 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import StoreService
+from rmqstore_spark.server.stores.service import ServedPort, StoreService
 from rmqstore_spark.server.view import StoreView
-from rmqstore_spark.wire.endpoint import Endpoint, announced_endpoint
+from rmqstore_spark.wire.endpoint import announced_endpoint
 from rmqstore_spark.wire.failures import UNAVAILABLE
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
 from rmqstore_spark.wire.protocol import PROTOCOL
@@ -51,6 +51,10 @@ class WrittenStore(ServedStore):
     def writer(self) -> StoreWriter:
         """The store."""
         return self._store
+
+    @property
+    def permission(self) -> int:
+        return self._store.config.broker_permission
 
     @property
     def replication(self) -> Replication:
@@ -171,11 +175,8 @@ class WriterService(StoreService):
         """Bytes of requests and answers of RocketMQ's clients in memory."""
         return 0 if self._broker is None else self._broker.held
 
-    def start(self, endpoints: Sequence[Endpoint]) -> None:
+    def start(self, port: ServedPort) -> None:
         """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.
-
-        Args:
-            endpoints: where the store is served.
 
         Raises:
             OptionError: there is no port for slaves, `brokerId` does not fit the role, or a file
@@ -186,21 +187,21 @@ class WriterService(StoreService):
         if self._watch is not None and self._replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
         config = self._store.config
-        if config.listen_port:
+        if config.is_broker and port.bound is not None:
             from rmqstore_spark.broker.runner import BrokerRunner
 
-            announced = announced_endpoint(endpoints, config.broker_ip1)
-            self._broker = BrokerRunner(self._store, lambda: self.slaves or "", announced)
-            return
-        if config.namesrv_addr:
-            _log.warning(
-                "namesrvAddr is %s, but no broker registers there: listenPort is not set.",
-                config.namesrv_addr,
+            self._broker = BrokerRunner(
+                self._store,
+                port.bound,
+                port.protection,
+                lambda: self.slaves or "",
+                announced_endpoint(port.endpoints, config.broker_ip1),
+                port.other,
             )
-        if config.acl_enable:
+        elif config.namesrv_addr:
             _log.warning(
-                "aclEnable is true, but accounts guard listenPort alone, which is not set. The "
-                "endpoint has tokenPath and certificates."
+                "namesrvAddr is %s, but no broker registers there: clients is not rocketmq or all.",
+                config.namesrv_addr,
             )
 
     def stats(self) -> Mapping[str, Any]:

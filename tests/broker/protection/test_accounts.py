@@ -276,21 +276,6 @@ def test_accounts_are_read_again_when_their_file_changes(
     assert "other-secret" not in caplog.text
 
 
-@pytest.mark.parametrize("has_token", [False, True])
-def test_a_second_port_without_a_token_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_token: bool
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("a-long-and-secret-token-of-the-store\n")
-    token.chmod(0o600)
-    settings = {"acl_path": write_accounts(tmp_path / "plain_acl.yml"), "acl_enable": True}
-    if has_token:
-        settings["token_path"] = str(token)
-    with broker(tmp_path / "store", **settings):
-        pass
-    assert ("Set tokenPath" in caplog.text) is not has_token
-
-
 def test_more_accounts_are_in_a_folder(tmp_path: Path) -> None:
     more = """{accounts: [{accessKey: another, secretKey: "87654321", defaultTopicPerm: PUB}]}"""
     (tmp_path / "conf" / "acl" / "team").mkdir(parents=True)
@@ -353,7 +338,7 @@ def test_rocketmqs_key_is_heeded() -> None:
 
 def test_wrong_accounts_stop_the_process_before_it_opens_the_store(tmp_path: Path) -> None:
     path = write_accounts(tmp_path / "plain_acl.yml", "accounts:\n- accessKey: only-a-key\n")
-    settings = ("--set=listenPort=1", "--set=aclEnable=true", f"--set=aclPath={path}")
+    settings = ("--set=aclEnable=true", f"--set=aclPath={path}")
     done = run("serve", "--store", tmp_path / "store", "--port", 0, *settings)
     assert done.returncode == 2
     assert done.stderr == f"rmqstore: {path}, line 2: accounts has no secretKey.\n"

@@ -14,6 +14,7 @@ from rmqstore_spark.broker.transactional.ending import Ending
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -63,7 +64,7 @@ def test_an_end_that_fails_is_the_only_one(
     async def test(store: StoreWriter) -> list[str]:
         ending = Ending(store, Catalog(store), _BrokenGate())
         server = RemotingServer(_Together(ending), Limits())
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start(bound_port("127.0.0.1", 0))
         async with await RemotingClient.connect(address, seconds=30) as client:
             asked = (client.ask(end(place), 30) for place in (0, _FAILING, 100))
             answers = await asyncio.gather(*asked)

@@ -160,7 +160,7 @@ def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
 
 
 def test_a_stream_whose_store_process_stops_says_how_it_continues(tmp_path: Path) -> None:
-    with served_here(tmp_path / "store", flight_socket=str(tmp_path / "run" / "s")) as found:
+    with served_here(tmp_path / "store", listen_socket=str(tmp_path / "run" / "s")) as found:
         options = options_for([found], retries=0)
         done = attempt(options, range(5))
         assert found.server.drain(30)

@@ -39,7 +39,7 @@ def test_every_option_is_read() -> None:
     options = parse(
         endpoint="rmqs://a:1, unix:/run/s.sock",
         topic="orders",
-        tokenFile="/t",
+        aclFile="/t",
         tlsCaFile="/ca",
         tlsCertFile="/cert",
         tlsKeyFile="/key",
@@ -56,7 +56,7 @@ def test_every_option_is_read() -> None:
     )
     assert options.target.connection.endpoints == ("rmqs://a:1", "unix:/run/s.sock")
     connection = options.target.connection
-    assert (connection.token_file, connection.tls_ca) == ("/t", "/ca")
+    assert (connection.acl_file, connection.tls_ca) == ("/t", "/ca")
     assert (connection.tls_cert, connection.tls_key) == ("/cert", "/key")
     assert (connection.timeout_ms, connection.retries) == (5000, 0)
     assert options.messages.topic == "orders"
@@ -94,7 +94,7 @@ def test_what_spark_hands_over_besides() -> None:
         ({"txnAppId": "a" * 201, "txnVersion": "1"}, "must be 1 to 200 printable"),
         ({"txnAppId": "a\n", "txnVersion": "x"}, "must be a whole number"),
         ({"tlsKeyFile": "/k"}, "tlsCertFile and tlsKeyFile must be set together"),
-        ({"tokenFile": " "}, "must not be empty"),
+        ({"aclFile": " "}, "must not be empty"),
         ({"path": "/data/store"}, "set option\\('endpoint', ...\\) instead of a path"),
         ({"startingOffsets": "earliest"}, "startingOffsets is for reading"),
         (

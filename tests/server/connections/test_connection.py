@@ -22,18 +22,19 @@ from rmqstore_spark.server.calls import EvictedError
 from rmqstore_spark.server.connections.receiver import EndedError
 from rmqstore_spark.wire.protocol import Code
 from rmqstore_spark.wire.transport import PlainTransport
+from tests.support.accounts import KEY, SECRET
+from tests.support.accounts import guarded as accounts_of
 from tests.support.certificates import make_certificates
 from tests.support.processes.plainclient import PlainClient, connected, head_of, request
 from tests.support.processes.serving import Served, block_of, eventually, served
 
-TOKEN = "a-token-that-nobody-guesses"
 BLOCK = block_of([b"a"]).tobytes()
 MIB = 1 << 20
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Served]:
-    with served(tmp_path / "store", flight_socket=str(tmp_path / "run" / "s")) as found:
+    with served(tmp_path / "store", listen_socket=str(tmp_path / "run" / "s")) as found:
         yield found
         with StoreClient(found.endpoint, retries=0) as client, client.put_stream() as stream:
             assert stream.put(block_of([b"still alive"])).is_ok
@@ -41,10 +42,7 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Served]:
-    token = tmp_path / "token"
-    token.write_text(TOKEN)
-    token.chmod(0o600)
-    with served(tmp_path / "store", token_path=str(token)) as found:
+    with served(tmp_path / "store", **accounts_of(tmp_path / "accounts.yml")) as found:
         yield found
 
 
@@ -146,7 +144,7 @@ def test_a_stranger_is_left_after_a_while(
     guarded: Served, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.connections.listener._STRANGER_SECONDS", 0.5)
-    with PlainClient(guarded.endpoint, TOKEN) as known:
+    with PlainClient(guarded.endpoint, SECRET) as known:
         with PlainClient(guarded.endpoint) as stranger:
             stranger.send(sent)
             assert not list(stranger.answers())
@@ -155,15 +153,16 @@ def test_a_stranger_is_left_after_a_while(
 
 
 @pytest.mark.threat("Who may connect")
-def test_a_wrong_token_ends_the_connection(guarded: Served) -> None:
-    with PlainClient(guarded.endpoint) as peer:
-        for body in (b"Bearer wrong", TOKEN.encode()):
-            peer.send(request(Code.LOGIN, body))
-        assert peer.answer().status == "UNAUTHENTICATED"
-        assert not list(peer.answers())
-    with PlainClient(guarded.endpoint, TOKEN) as peer:  # also one that has shown the right one
-        assert peer.ask(Code.LOGIN, b"Bearer \xff\xfe").status == "UNAUTHENTICATED"
-        assert not list(peer.answers())
+def test_a_wrong_login_ends_the_connection(guarded: Served) -> None:
+    for body in (b"Bearer wrong", SECRET.encode(), bytes(32)):
+        with PlainClient(guarded.endpoint) as peer:  # without a challenge
+            peer.send(request(Code.LOGIN, body, extFields={"AccessKey": KEY}))
+            assert peer.answer().status == "UNAUTHENTICATED"
+            assert not list(peer.answers())
+    for secret in ("", SECRET):  # also one that has logged in
+        with PlainClient(guarded.endpoint, secret) as peer:
+            assert peer.log_in("wrong").status == "UNAUTHENTICATED"
+            assert not list(peer.answers())
 
 
 @pytest.mark.threat("Resource limits")
@@ -173,7 +172,7 @@ def test_a_handshake_that_takes_too_long_is_ended(
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.connections.listener._STRANGER_SECONDS", 0.3)
     made = make_certificates(tmp_path / "certificates")
-    secured = {"tls_cert_path": made.server_cert, "tls_key_path": made.server_key}
+    secured = {"tls_server_cert_path": made.server_cert, "tls_server_key_path": made.server_key}
     with served(tmp_path / "store", **secured) as here, connected(here.endpoint) as peer:
         peer.sendall(sent)
         with suppress(ConnectionError):
@@ -212,7 +211,7 @@ def test_a_client_that_resets_its_connection_is_no_failure(
 def test_an_idle_stream_that_makes_way_is_told(tmp_path: Path, place: str) -> None:
     way = str(tmp_path / "run" / "s")
     with (
-        served(tmp_path / "store", flight_socket=way, max_streams=4) as here,
+        served(tmp_path / "store", listen_socket=way, max_streams=4) as here,
         ExitStack() as opened,
     ):
         endpoint = getattr(here, place)

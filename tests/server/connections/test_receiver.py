@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
-from rmqstore_spark.server.connections.receiver import EndedError, Receiver, Request
+from rmqstore_spark.server.connections.receiver import EndedError, ReceivedRequest, Receiver
 from rmqstore_spark.wire.protocol import Code
 from rmqstore_spark.wire.transport import PlainTransport
 from tests.support.processes.plainclient import head_of, request
@@ -91,7 +91,7 @@ def waiting_for(budget: Budget, count: int) -> Iterator[None]:
         thread.join()
 
 
-def taken(found: Request | None) -> tuple[int, bytes]:
+def taken(found: ReceivedRequest | None) -> tuple[int, bytes]:
     """The number and the body of a request, which is released."""
     assert found is not None
     told = found.head.opaque, found.data.tobytes()

@@ -6,6 +6,7 @@ that never comes.
 
 from __future__ import annotations
 
+import hmac
 import json
 import socket
 import ssl
@@ -15,6 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rmqstore_spark.wire.protocol import Code
+from tests.support.accounts import KEY
 
 __all__ = ["Answer", "PlainClient", "connected", "head_of", "request"]
 
@@ -98,20 +100,20 @@ class PlainClient:
 
     Args:
         endpoint, seconds, tls: see `connected`.
-        token: shown at once, if it is not empty.
+        secret: of the account KEY, with which it logs in at once; empty: it does not.
     """
 
     def __init__(
         self,
         endpoint: str,
-        token: str = "",
+        secret: str = "",
         *,
         seconds: float = 20.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.socket = connected(endpoint, seconds, tls)
-        if token:
-            answer = self.ask(Code.LOGIN, b"Bearer " + token.encode())
+        if secret:
+            answer = self.log_in(secret)
             assert not answer.status, answer
 
     def __enter__(self) -> PlainClient:
@@ -131,11 +133,21 @@ class PlainClient:
             for part in (b"".join(data),) if small else data:  # the large ones are not copied
                 self.socket.sendall(part)
 
-    def ask(self, code: int, body: bytes | dict[str, Any] = b"", number: int = 0) -> Answer:
+    def ask(
+        self, code: int, body: bytes | dict[str, Any] = b"", number: int = 0, **fields: Any
+    ) -> Answer:
         """Send a request, with a body of bytes or of JSON; return the answer."""
         encoded = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send(head_of(code, len(encoded), number), encoded)
+        self.send(head_of(code, len(encoded), number, **fields), encoded)
         return self.answer()
+
+    def log_in(self, secret: str, key: str = KEY) -> Answer:
+        """Log in; return the last answer."""
+        challenge = self.ask(Code.LOGIN, extFields={"AccessKey": key})
+        if challenge.status:
+            return challenge
+        proof = hmac.digest(secret.encode(), challenge.body, "sha256")
+        return self.ask(Code.LOGIN, proof, extFields={"AccessKey": key})
 
     def begin(self, **command: Any) -> None:
         """Begin a stream of blocks."""

@@ -81,7 +81,8 @@ class Cluster:
     def start_store(self, failpoint: str = "") -> StoreProcess:
         """Start the store process, which may die or stop at a failpoint."""
         settings = (
-            f"listenPort={self._port}", "vipListenPort=0", "registerNameServerPeriod=10000",
+            "clients=all", f"listenPort={self._port}", "vipListenPort=0",
+            "registerNameServerPeriod=10000",
             f"namesrvAddr={self.name_server}", f"messageDelayLevel={DELAYS}", *_OFTEN,
         )  # fmt: skip
         environment = {"RMQSTORE_FAILPOINT": failpoint}
