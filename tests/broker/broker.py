@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,8 +66,8 @@ def running_broker(store: StoreWriter, **more: Any) -> Iterator[BrokerRunner]:
     """
     config = store.config
     protection = Protection.of(config)
-    with protection.watched():
-        bound = bound_port(config.bind_address, config.listen_port)
+    bound = bound_port(config.bind_address, config.listen_port)
+    with closing(bound), protection.watched():
         runner = BrokerRunner(store, bound, protection, **more)
         try:
             yield runner
