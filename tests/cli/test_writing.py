@@ -480,7 +480,7 @@ def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmq
         endpoint = f"rmqs://127.0.0.1:{free.getsockname()[1]}"
         for line in ((*cert, "stats", endpoint), ("stats", endpoint, *key)):
             assert "must be given together" in rmqstore(*line, code=2).stderr
-        assert "cert.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
+        assert "key.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["stats", "flush", "stop", "put"])

@@ -28,7 +28,8 @@ def serve(
     store: Path, port: int = 0, *settings: str, environment: Mapping[str, str] | None = None
 ) -> StoreProcess:
     """Start `rmqstore serve` with small files."""
-    arguments = ["--port", str(port), *(f"--set={pair}" for pair in (*SMALL, *settings))]
+    given = (f"listenPort={port}", *SMALL, *settings)
+    arguments = [f"--set={pair}" for pair in given]
     return StoreProcess(store, store.parent, *arguments, environment=environment)
 
 
