@@ -4,8 +4,9 @@ protocol   defines actions, schemas and acknowledgements
 messages   defines the requests and answers as dataclasses
 codec      converts dataclasses to JSON and back, strictly
 endpoint   parses the endpoint of a process
-secrets    reads tokens, keys and certificates
-failures   encodes and decodes refusals
+failures   the statuses with which a request is refused
+transport  the socket of a connection, plain or TLS, of both ends
 
-From outside it imports `layout.constants`, `secretfiles`, `types`, `errors` and `printable`.
+From outside it imports `remoting.addresses`, `layout.constants`, `tlsstream`, `types`, `status`,
+`errors` and `printable`.
 """
