@@ -230,3 +230,8 @@ def check_remoting(given: Given) -> None:
             "Option tlsEnable is for name servers and RocketMQ's brokers, and needs option "
             "namesrvAddr. A store process has TLS by an endpoint of rmqs."
         )
+    if "aclFile" in given and "endpoint" not in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option aclFile is for store processes and brokers, and needs option endpoint or "
+            "namesrvAddr."
+        )
