@@ -127,7 +127,9 @@ class LaneRows(Generic[_V]):
     """
 
     def __init__(self, rows: Iterable[Row[_C, Any, Any]], lane: Lane, context: _C) -> None:
-        self._rows = {row.code: row for row in rows if row.lane is lane}
+        self._rows = {
+            row.code: (row.read, row.handle, row.answer) for row in rows if row.lane is lane
+        }
         self._context: Any = context
 
     def read(self, command: Command) -> _V:
@@ -137,7 +139,7 @@ class LaneRows(Generic[_V]):
             RemotingError: a field is missing or wrong.
             FrameError: the body is.
         """
-        found: _V = self._rows[command.code].read(command)
+        found: _V = self._rows[command.code][0](command)
         return found
 
     def accept(self, request: Request) -> _V:
@@ -147,16 +149,17 @@ class LaneRows(Generic[_V]):
             RemotingError: it is refused.
             FrameError: its body cannot be read.
         """
-        row = self._rows[request.command.code]
+        command = request.command
+        read, act, _ = self._rows[command.code]
         try:
-            found: _V = row.handle(self._context, request.connection, row.read(request.command))
+            found: _V = act(self._context, request.connection, read(command))
         except Refusal as error:
             raise refused(error) from error
         return found
 
     def answer(self, command: Command, result: object) -> Command:
         """Return the answer that tells the result of a request."""
-        return self._rows[command.code].answer(command, result)
+        return self._rows[command.code][2](command, result)
 
 
 def rights_of(rows: Iterable[Row[Any, Any, Any]]) -> Mapping[int, Rights]:
