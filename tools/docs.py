@@ -1,4 +1,4 @@
-"""Generate the references of options and configuration, and the table of the threat model.
+"""Generate the references of options and configuration, and the tables of codes and of threats.
 
 python -m tools.docs
 """
@@ -14,6 +14,7 @@ from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
 from rmqstore_spark.settings import settings_of
+from tools.codes import FEATURES_PAGE, features_page
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
 from tools.settings import cell, table
 from tools.threats import THREAT_PAGE, threat_page
@@ -126,4 +127,5 @@ if __name__ == "__main__":
     OPTIONS_PAGE.write_text(options_page(), encoding="utf-8")
     CONFIGURATION_PAGE.write_text(configuration_page(), encoding="utf-8")
     STORE_CONF.write_text(store_conf(), encoding="utf-8")
+    FEATURES_PAGE.write_text(features_page(), encoding="utf-8")
     THREAT_PAGE.write_text(threat_page(), encoding="utf-8")

@@ -13,10 +13,12 @@ from typing import Final
 import uvloop
 
 from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.faces.remoting.registering import Registering
+from rmqstore_spark.broker.faces.remoting.row import rights_of
+from rmqstore_spark.broker.faces.remoting.service import Broker
+from rmqstore_spark.broker.faces.remoting.table import ROWS
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.broker.registering import Registering
-from rmqstore_spark.broker.service import Broker
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
@@ -124,7 +126,7 @@ class BrokerRunner:
         catalog = Catalog(self._store)
         protection = self._protection
         accounts = protection.accounts
-        gate = OpenGate() if accounts is None else AccountGate(accounts)
+        gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
         broker = Broker(self._store, catalog, gate)
         server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:

@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.acl.rights import Right, need_of_group
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.engine.config.checks import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, RemotingError
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
@@ -192,7 +193,7 @@ class StoreActions:
         """Have RocketMQ's tools find a group, which they do by its retry topic."""
         try:
             Catalog(writer).introduce(group)
-        except RemotingError as error:
+        except Refusal as error:
             if group not in self._hidden and len(self._hidden) < MOST_LISTED:
                 self._hidden.add(group)
                 _log.warning(

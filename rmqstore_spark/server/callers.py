@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.broker.acl.rights import Need, Right
 from rmqstore_spark.errors import RefusedError
@@ -18,7 +18,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.wire.failures import DENIED, UNAUTHENTICATED
 
 if TYPE_CHECKING:
-    from rmqstore_spark.broker.acl.accounts import Account, Accounts
+    from rmqstore_spark.broker.acl.accounts import Account, Accounts, AccountSource
 
 __all__ = ["ADMIN", "ANYONE", "READS_ALL", "WRITES", "Caller", "Needs", "of_topics"]
 
@@ -55,14 +55,6 @@ def of_topics(topics: Iterable[str], right: Right) -> Needs:
     """
     uses = Right.DENY if right is Right.ANY else right
     return Needs(rights=tuple(Need(False, topic, right) for topic in topics), uses=uses)
-
-
-class AccountSource(Protocol):
-    """Has the accounts that count now."""
-
-    @property
-    def accounts(self) -> Accounts:
-        """The accounts."""
 
 
 class Caller:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.consumers.consuming import Consuming
+from rmqstore_spark.broker.faces.remoting.lanes.pulling import Consuming
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
@@ -246,7 +246,7 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most, asked = 10, 200
-    monkeypatch.setattr("rmqstore_spark.broker.consumers.consuming._MOST_WAITING", most)
+    monkeypatch.setattr("rmqstore_spark.broker.faces.remoting.lanes.pulling._MOST_WAITING", most)
     with broker(tmp_path / "store") as served:
         send(served, "a")
         assert [each.code for each in ask(served, pull(0))] == [0]

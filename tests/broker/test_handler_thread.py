@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from rmqstore_spark.broker.handler_thread import HandlerThread
+from rmqstore_spark.broker.faces.remoting.lanes.handler_thread import HandlerThread
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.faces.remoting.registering import Registering
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.broker.registering import Registering
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError

@@ -385,7 +385,10 @@ def test_what_a_pull_cannot_do_is_refused(
         ({"endpoint": "rmq://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
         ({"brokerNames": "a"}, "brokerNames and namesrvAddr contradict"),
         ({"pageCache": "spare"}, "pageCache and namesrvAddr contradict"),
-        ({"namesrvAddr": None, "path": "/x", "aclFile": "/k"}, "aclFile is .* needs .*endpoint or namesrvAddr"),
+        (
+            {"namesrvAddr": None, "path": "/x", "aclFile": "/k"},
+            "aclFile is .* needs .*endpoint or namesrvAddr",
+        ),
         (
             {"namesrvAddr": None, "endpoint": "rmq://127.0.0.1:1", "tlsEnable": True},
             "tlsEnable is .* needs .*namesrvAddr",

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.engine.append.stamped import check_stamped
@@ -369,7 +370,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
 
 _DECLARED: Final = (
     CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError, FrameError,
-    ServiceError, DataLossError, RemotingError,
+    ServiceError, DataLossError, RemotingError, Refusal,
 )  # fmt: skip
 
 

@@ -287,10 +287,11 @@ def test_it_asks_for_an_account_over_tls(tmp_path: Path, golden: Golden) -> None
             wanted = list(near.scan())
         with Store.open(endpoint, storage_options=secrets) as far:
             assert list(far.scan()) == wanted
-        for wrong, words in (
+        missing: list[tuple[dict[str, Any], str]] = [
             ({"tls_ca": given.ca}, "aclFile"),
             ({"acl_file": mine}, "tlsCaFile"),
-        ):
+        ]
+        for wrong, words in missing:
             with (
                 StoreClient(endpoint, retries=0, timeout_s=5, **wrong) as client,
                 pytest.raises(ServiceError, match=words),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rmqstore_spark.broker.acl.addresses import WhiteAddresses
 from rmqstore_spark.broker.acl.rights import Need, Right
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.remoting.access.signing import SecretKey
 
-__all__ = ["Account", "Accounts"]
+__all__ = ["Account", "AccountSource", "Accounts"]
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,11 @@ class Accounts:
 
     white: WhiteAddresses = field(default_factory=WhiteAddresses)
     by_key: Mapping[str, Account] = field(default_factory=dict)
+
+
+class AccountSource(Protocol):
+    """Has the accounts that count now."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts."""

@@ -67,9 +67,10 @@ class Fields:
             RemotingError: it is missing, not a number, or out of bounds.
         """
         found = self._given.get(field)
-        if found is None and default is not None:
-            return default
-        found = self.text(field)
+        if found is None:
+            if default is not None:
+                return default
+            found = self.text(field)
         if _INTEGER.fullmatch(found):
             number = int(found)
             if least <= number <= most:
