@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses
-from rmqstore_spark.datasource.partitions import PulledPartition, StorePartition
-from rmqstore_spark.datasource.pulled.spec import BrokerSpec
-from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
+from rmqstore_spark.datasource.sources.store import StorePartition, StoreSpec
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.reader.rows.splits import (

@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
 from rmqstore_spark.datasource.options.table import PositionOptions, QueueOptions
 from rmqstore_spark.datasource.resolve import lose
-from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.sources.source import ChosenQueue
 from rmqstore_spark.reader.before import UNKNOWN
 
 __all__ = ["KeptPositions"]

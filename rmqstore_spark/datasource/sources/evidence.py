@@ -9,38 +9,24 @@ follower learns later, or never, that a topic was deleted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.errors import (
     CorruptStoreError,
-    RefusedError,
     ReplicaError,
-    RmqStoreError,
     SegmentExpiredError,
     TopicNotFoundError,
 )
 from rmqstore_spark.reader.before import look_before
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, ScanSplit, Split
-from rmqstore_spark.wire.failures import REPEATABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "FAILURES",
-    "Evidence",
-    "QueueEnd",
-    "can_pass",
-    "held_queue",
-    "ranges_of",
-    "told",
-]
-
-FAILURES: Final = (RmqStoreError, OSError)
-"""What can be wrong with one replica and right with another."""
+__all__ = ["Evidence", "QueueEnd", "held_queue"]
 
 _UNKNOWN: Final = -1
 
@@ -79,12 +65,12 @@ class Evidence:
     ends: Mapping[tuple[str, int], QueueEnd]
 
     @classmethod
-    def of(cls, store: Store, ranges: Iterable[QueueRange]) -> Evidence:
-        """Collect it from the store that a read of some ranges is planned on."""
+    def of(cls, store: Store, groups: Iterable[Sequence[Split]]) -> Evidence:
+        """Collect it from the store that a read of some groups of splits is planned on."""
         ends: dict[tuple[str, int], QueueEnd] = {}
         queue = ("", 0)
         last = size = _UNKNOWN
-        for wanted in ranges:
+        for wanted in {one for group in groups for split in group for one in _ranges_of(split)}:
             if not wanted.count:
                 continue
             (entry,) = store.queue(wanted.topic, wanted.queue_id).entries(
@@ -102,7 +88,7 @@ class Evidence:
 
     def about(self, splits: Iterable[Split]) -> Evidence:
         """Return what is needed to check some of the splits."""
-        keys = {(one.topic, one.queue_id) for split in splits for one in ranges_of(split)}
+        keys = {(one.topic, one.queue_id) for split in splits for one in _ranges_of(split)}
         keys.add(self.queue)
         return replace(self, ends={key: self.ends[key] for key in keys if key in self.ends})
 
@@ -118,7 +104,7 @@ class Evidence:
             ReplicaError: it does not hold them, or not yet, or holds others.
         """
         for split in splits:
-            for wanted in ranges_of(split):
+            for wanted in _ranges_of(split):
                 key = (wanted.topic, wanted.queue_id)
                 queue = held_queue(store, *key, self.ends.get(key, QueueEnd(wanted.end)))
                 if whole and isinstance(split, QueueSplit) and queue.min_offset > wanted.start:
@@ -138,7 +124,7 @@ class Evidence:
             )
 
 
-def ranges_of(split: Split) -> tuple[QueueRange, ...]:
+def _ranges_of(split: Split) -> tuple[QueueRange, ...]:
     """Return the queue ranges that a split reads from."""
     if isinstance(split, ScanSplit):
         return ()
@@ -194,15 +180,3 @@ def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Que
 
 def _digest(store: Store, physical: int, size: int) -> bytes:
     return hashlib.sha256(store.log.read(physical, size)).digest()
-
-
-def can_pass(error: Exception) -> bool:
-    """Return whether a replica that failed can be right a little later."""
-    if isinstance(error, RefusedError):
-        return error.status in REPEATABLE
-    return bool(getattr(error, "can_pass", False))
-
-
-def told(failures: Mapping[str, Exception]) -> str:
-    """List what is wrong with each replica."""
-    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
+from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient
 from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
-from rmqstore_spark.datasource.pulled.queue import PulledQueue
+from rmqstore_spark.datasource.sources.pulled_queue import PulledQueue
+from rmqstore_spark.datasource.sources.source import QueueName
 from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
 from rmqstore_spark.layout.constants import (
     RETRY_GROUP_TOPIC_PREFIX,
@@ -48,15 +49,11 @@ class PulledStore:
 
     def __init__(self, broker_name: str, client: BrokerClient) -> None:
         self.broker_name = broker_name
+        self.path = client.name
         self._client = client
         self._topics: list[Topic] | None = None
         self._queues: dict[QueueName, PulledQueue] = {}
         self._sizes: dict[QueueName, float] = {}
-
-    @property
-    def path(self) -> str:
-        """What it is, for messages."""
-        return self._client.name
 
     @property
     def servers(self) -> ServerGroup:
@@ -203,7 +200,7 @@ class PulledStore:
         self._sizes[name] = sum(len(piece.data) for piece in found) / max(1, count)
         return self._sizes[name]
 
-    def plan(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
+    def cut(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
         """Plan splits that are ranges of one queue each.
 
         Raises:
@@ -228,7 +225,7 @@ class PulledStore:
             CorruptStoreError: a record is damaged, and the mode is FAILFAST.
             ServiceError: the broker does not answer, or what it sends makes no sense.
         """
-        assert isinstance(split, QueueSplit)  # noqa: S101  # of `plan`
+        assert isinstance(split, QueueSplit)  # noqa: S101  # of `cut`
         wanted = split.range
         tags = _expression(options.tags, wanted.topic)
         puller = self._puller(wanted.topic, wanted.queue_id, wanted.start, wanted.end, tags)
