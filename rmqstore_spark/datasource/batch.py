@@ -9,11 +9,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.options.table import PartitionOptions, PositionOptions
-from rmqstore_spark.datasource.partitions import partitions_of, read_partition
+from rmqstore_spark.datasource.options.table import PositionOptions
+from rmqstore_spark.datasource.partitions import limits_of, partitions_of, read_partition
 from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.sources import most_replicas, open_sources
+from rmqstore_spark.datasource.sources import open_sources
 from rmqstore_spark.datasource.sources.failover import FAILURES
 from rmqstore_spark.datasource.sources.queues import check_pattern, check_topics, chosen_queues
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Source, SourcePartition
@@ -22,19 +22,11 @@ from rmqstore_spark.datasource.tasks import SentToTasks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.reader.plan import PlanLimits
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
-
-__all__ = ["RmqStoreReader"]
 
 
 class RmqStoreReader(SentToTasks, DataSourceReader):
-    """Plans a batch query on the driver, and reads its partitions in the tasks.
-
-    Args:
-        options: the query's options.
-        projection: the requested columns.
-    """
+    """Plans a batch query on the driver, and reads its partitions in the tasks."""
 
     def __init__(self, options: Options, projection: Projection) -> None:
         self._options = options
@@ -44,17 +36,21 @@ class RmqStoreReader(SentToTasks, DataSourceReader):
     def partitions(self) -> list[SourcePartition]:
         """Plan the query: see `docs/options.md`, `planBy`."""
         options = self._options
+        opened = open_sources(options)  # any replica of each; fails if none can be opened
         failure: Exception | None = None
-        for number in range(most_replicas(options)):
+        for number in range(max((source.replicas for source in opened), default=0)):
             # What one replica lacks, another one may have.
-            opened = open_sources(options, number)  # any replica; fails if none can be opened
+            if number:
+                opened = open_sources(options, number)
             try:
                 return _planned(options.strict, opened)
             except FAILURES as error:
                 failure = failure or error
-        if failure is not None and options.positions.fail_on_data_loss:
+        if failure is None:
+            return _planned(options, opened)
+        if options.positions.fail_on_data_loss:
             raise failure
-        return _planned(options, open_sources(options, 0))
+        return _planned(options, open_sources(options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
@@ -84,8 +80,7 @@ def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Sp
     plans: list[Sequence[Split]] = []
     for source in opened:
         own = ranges.get(source.broker_name, [])
-        share = sum(part.count for part in own) / total if total else 0.0
-        plans.append(source.plan(own, _limits(options.partitions, share), options))
+        plans.append(source.plan(own, limits_of(options.partitions, own, total), options))
     return plans
 
 
@@ -102,20 +97,3 @@ def _ranges(
             QueueRange(key.topic, key.queue_id, start, ends[key])
         )
     return ranges
-
-
-def _limits(partitions: PartitionOptions, share: float) -> PlanLimits:
-    """Return the limits of one source's plan.
-
-    Args:
-        partitions: the query's limits.
-        share: the source's share of all records to be read, 0 to 1.
-    """
-    from rmqstore_spark.reader.plan import PlanLimits
-
-    least = partitions.min_partitions
-    return PlanLimits(
-        min_partitions=None if least is None else max(1, round(least * share)),
-        max_records=partitions.max_records,
-        max_bytes=partitions.max_bytes,
-    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
@@ -18,15 +19,15 @@ from pyspark.sql.datasource import InputPartition
 from rmqstore_spark.datasource.failures import plain_errors_of
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PartitionOptions
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.sources.source import Source, SourcePartition
 from rmqstore_spark.datasource.tasks import one_ahead, short_collections
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.plan import PlanLimits
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
-
-__all__ = ["batch_partitions", "partitions_of", "read_options", "read_partition"]
 
 _PACK: Final = 1 << 20
 _STRETCH: Final = 64 << 20
@@ -43,15 +44,23 @@ def partitions_of(
     return [part for source, groups in planned for part in source.partitions(plan, groups)]
 
 
+def limits_of(partitions: PartitionOptions, ranges: Sequence[QueueRange], total: int) -> PlanLimits:
+    """Return the limits of one source, from which some of a total of records are read."""
+    from rmqstore_spark.reader.plan import PlanLimits
+
+    least = partitions.min_partitions
+    if least is not None:
+        least = max(1, round(least * sum(wanted.count for wanted in ranges) / max(1, total)))
+    return PlanLimits(least, partitions.max_records, partitions.max_bytes)
+
+
 def batch_partitions(
     opened: Sequence[Source], ranges: Mapping[QueueKey, tuple[int, int]], options: Options
 ) -> list[SourcePartition]:
     """Cut the ranges of a micro-batch into partitions that end at about the same time.
 
     Args:
-        opened: the open sources.
         ranges: the first offset of each queue, and one past the last.
-        options: of the stream.
     """
     from rmqstore_spark.reader.rows.splits import QueueRange
 
@@ -70,26 +79,15 @@ def batch_partitions(
 def _plan_source(
     source: Source, ranges: Sequence[QueueRange], total: int, options: Options
 ) -> list[list[Split]]:
-    from rmqstore_spark.reader.plan import PlanLimits
-
-    partitions = options.partitions
-    least = partitions.min_partitions
-    if least is not None:
-        least = max(1, round(least * sum(wanted.count for wanted in ranges) / total))
-    limits = PlanLimits(
-        min_partitions=least,
-        max_records=partitions.max_records,
-        max_bytes=min(partitions.max_bytes, _STRETCH),
-        multiple=_TASKS,
-    )
-    return _packed(source.plan(ranges, limits, options), least)
+    limits = limits_of(options.partitions, ranges, total)
+    finer = replace(limits, max_bytes=min(limits.max_bytes, _STRETCH), multiple=_TASKS)
+    return _packed(source.plan(ranges, finer, options), limits.min_partitions)
 
 
 def _packed(splits: Sequence[Split], least: int | None) -> list[list[Split]]:
     """Group small splits, neighbours with neighbours.
 
     Args:
-        splits: the splits of one source.
         least: keep at least this many groups.
     """
     groups: list[list[Split]] = []

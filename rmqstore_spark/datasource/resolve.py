@@ -22,8 +22,6 @@ from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.sources.source import ChosenQueue, QueueName, Source
 from rmqstore_spark.errors import DataLossError, OptionError
 
-__all__ = ["ending_offsets", "lose", "starting_offsets"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.sources.store import StoreSource, StoreSpec
     from rmqstore_spark.reader.rows.splits import Split
 
-__all__ = ["most_replicas", "open_sources", "open_stores", "partition_of"]
-
 
 def open_sources(options: Options, first: int = 0, *, by_masters: bool = False) -> list[Source]:
     """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
@@ -81,18 +79,6 @@ def _open_store(options: Options, group: Sequence[StoreSpec], first: int) -> Sto
     return StoreSource(group[0], group[0].open())
 
 
-def most_replicas(options: Options) -> int:
-    """Return how many replicas a store of the query has at most; 0 if none has any."""
-    from rmqstore_spark.datasource.options.connection import REPLICA
-
-    places = options.places
-    urls = places.connection.endpoints if places.connection else places.paths
-    if not places.name_servers and not any(REPLICA in url for url in urls):
-        return 0  # without a look at the stores
-    most = max(len(found) if isinstance(found, tuple) else 1 for found in _found(options))
-    return most if most > 1 else 0
-
-
 def _found(options: Options) -> Sequence[tuple[StoreSpec, ...] | BrokerSpec]:
     """Return the stores of a query, each with its replicas, and the brokers."""
     places = options.places
@@ -117,11 +103,22 @@ def partition_of(stored: Mapping[str, Any], plan: str, splits: Sequence[Split]) 
         plan: id of the planning.
         splits: its splits.
     """
+    given = stored.get("broker") or stored["store"]
+    fields = {name: _frozen(value) for name, value in given.items()}
     if "broker" in stored:
+        from rmqstore_spark.client.brokers.server_group import Addresses
         from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
+        from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 
-        return PulledPartition(plan, BrokerSpec.from_json(stored["broker"]), splits)
-    from rmqstore_spark.datasource.sources.endpoint import spec_from_json
+        fields["addresses"] = Addresses(*fields["addresses"])
+        fields["identity"] = IdentityFiles(**fields["identity"])
+        return PulledPartition(plan, BrokerSpec(**fields), splits)
+    from rmqstore_spark.datasource.sources.endpoint import spec_at
     from rmqstore_spark.datasource.sources.store import StorePartition
 
-    return StorePartition(plan, spec_from_json(stored["store"]), splits)
+    return StorePartition(plan, spec_at(**fields), splits)
+
+
+def _frozen(value: Any) -> Any:
+    """Return what JSON has made of a tuple as a tuple."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -28,6 +28,7 @@ from rmqstore_spark.datasource.sources.source import (
     SourceWatch,
 )
 from rmqstore_spark.errors import RemotingError, ServiceError
+from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.access.identity_files import IdentityFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.plan import PlanLimits
     from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
-
-__all__ = ["Broker", "BrokerSpec", "BrokerWatch", "PulledPartition"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -80,19 +79,6 @@ class BrokerSpec:
     only_master: bool = False
     connect_s: float | None = None
     retries: int | None = None
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> BrokerSpec:
-        """Create it from its fields as JSON has them."""
-        listed, has_master = fields["addresses"]
-        return cls(
-            **{
-                **fields,
-                "addresses": Addresses(tuple(listed), has_master),
-                "name_servers": tuple(fields["name_servers"]),
-                "identity": IdentityFiles(**fields["identity"]),
-            }
-        )
 
     @property
     def url(self) -> str:
@@ -155,11 +141,7 @@ class BrokerSpec:
 
 
 class PulledPartition(SourcePartition):
-    """Ranges of queues of one broker that one task pulls in order.
-
-    Args:
-        broker: the broker.
-    """
+    """Ranges of queues of one broker that one task pulls in order."""
 
     def __init__(self, plan: str, broker: BrokerSpec, splits: Sequence[Split]) -> None:
         super().__init__(plan, broker.broker_name, splits, is_waited_for=True)
@@ -179,10 +161,6 @@ class Broker(PulledStore, Source):
     """A broker that messages are pulled from.
 
     Its master and slaves stand in for each other, and are not replicas to choose from.
-
-    Args:
-        spec: what a task needs to ask it again.
-        client: asks it; closed with this.
     """
 
     falls_silent = True
@@ -202,12 +180,20 @@ class Broker(PulledStore, Source):
     def group_progress(
         self, group: str, names: Sequence[QueueName], *, is_own: bool
     ) -> tuple[dict[QueueName, int], frozenset[str]]:
-        offsets = self.group_offsets(group, names)
-        is_known = is_own or any(offsets.values())
-        return offsets, frozenset((group,)) if is_known else self.groups(group)
+        found = self._client.group_offsets(group, names)
+        told = zip(names, found, strict=True)
+        offsets = {name: offset for name, offset in told if offset is not None}
+        groups = frozenset((group,))
+        if not is_own and not any(offsets.values()):
+            try:
+                groups = self._client.groups()
+            except RemotingError as error:
+                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    raise
+        return offsets, groups
 
     def commits(self) -> _Commits:
-        return _Commits(self)
+        return _Commits(self, self._client)
 
     def plan(
         self, ranges: Sequence[QueueRange], limits: PlanLimits, options: Options
@@ -224,14 +210,7 @@ class Broker(PulledStore, Source):
 
 
 class BrokerWatch(SourceWatch):
-    """The queues of one broker.
-
-    Args:
-        chosen: the queues that the stream reads.
-        store: the broker.
-        hurry_s: how long the broker may take while others may have news.
-        clock: the stream's.
-    """
+    """The queues of one broker, followed as `Source.follow` says."""
 
     def __init__(
         self,
@@ -343,16 +322,17 @@ class BrokerWatch(SourceWatch):
 class _Commits:
     """Commits offsets at a broker, which is first asked to create the group."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, client: BrokerClient) -> None:
         self._broker = broker
+        self._client = client
         self._is_introduced = False
 
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        if not self._is_introduced and not self._broker.has_group(group):
+        if not self._is_introduced and not self._is_shown(group):
             self._introduce(group)
         self._is_introduced = True
         try:
-            self._broker.commit_offsets(group, offsets)
+            self._client.commit_offsets(group, offsets)
         except RemotingError as error:
             if error.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
                 raise
@@ -364,15 +344,21 @@ class _Commits:
 
     def _commit_again(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         try:
-            self._broker.commit_offsets(group, offsets)
+            self._client.commit_offsets(group, offsets)
         except RemotingError as error:
             raise RemotingError(error.code, f"{error.remark} {_remedy(group)}") from None
+
+    def _is_shown(self, group: str) -> bool:
+        """Return whether RocketMQ's tools find a group, which is by its retry topic."""
+        retry_topic = RETRY_GROUP_TOPIC_PREFIX + group
+        return any(topic.name == retry_topic for topic in self._broker.known_topics())
 
     def _introduce(self, group: str) -> None:
         """Have the group created; what keeps the broker from it may still let offsets pass."""
         try:
-            self._broker.introduce(group)
-            reason = "" if self._broker.has_group(group) else "The broker did not create it."
+            self._client.introduce(group)
+            self._broker.refresh()
+            reason = "" if self._is_shown(group) else "The broker did not create it."
         except RemotingError as error:
             reason = str(error)
         if reason and not self._is_introduced:

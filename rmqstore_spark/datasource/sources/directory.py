@@ -13,8 +13,6 @@ from rmqstore_spark.datasource.sources.endpoint import spec_at
 from rmqstore_spark.datasource.sources.store import StoreSpec, check_names, different_names
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
 
-__all__ = ["at_paths"]
-
 
 def at_paths(places: PlaceOptions) -> list[tuple[StoreSpec, ...]]:
     """Return the stores of `path`, each with its replicas."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from rmqstore_spark.files.open import is_endpoint
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.datasource.options.connection import ConnectionOptions
-
-__all__ = ["EndpointSpec", "at_endpoints", "spec_at", "spec_from_json"]
 
 
 def at_endpoints(
@@ -74,16 +72,3 @@ class EndpointSpec(StoreSpec):
 def spec_at(url: str, *fields: Any, **more: Any) -> StoreSpec:
     """Return the spec of the store at a URL, with these fields."""
     return (EndpointSpec if is_endpoint(url) else StoreSpec)(url, *fields, **more)
-
-
-def spec_from_json(fields: Mapping[str, Any]) -> StoreSpec:
-    """Create a spec from its fields as JSON has them."""
-    paths = fields["commitlog_paths"]
-    return spec_at(
-        **{
-            **fields,
-            "commitlog_paths": None if paths is None else tuple(paths),
-            "options": tuple(map(tuple, fields["options"])),
-            "archives": tuple(fields["archives"]),
-        }
-    )

@@ -38,16 +38,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.reader.options import ReadOptions
 
-__all__ = [
-    "FAILURES",
-    "ReplicatedPartition",
-    "can_pass",
-    "no_replica",
-    "patience_s",
-    "rounds",
-    "told",
-]
-
 _log = logging.getLogger("rmqstore_spark")
 
 FAILURES: Final = (RmqStoreError, OSError)
@@ -155,12 +145,7 @@ class _Place:
 
 
 class ReplicatedPartition(StorePartition):
-    """Splits of one store that has replicas.
-
-    Args:
-        replicas: the store and its replicas.
-        evidence: what a replica must hold.
-    """
+    """Splits of one store that has replicas."""
 
     def __init__(
         self,
@@ -175,37 +160,25 @@ class ReplicatedPartition(StorePartition):
         self.evidence = evidence
 
     def read(self, wanted: ReadOptions, options: Options) -> Generator[pa.RecordBatch]:
-        specs = [self.store, *(spec for spec in self.replicas if spec != self.store)]
-        patience = patience_s(options.places.connection)
-        yield from _Splits(self.value, specs, self.evidence, self.splits, patience).read(wanted)
+        yield from _Reading(self, patience_s(options.places.connection)).read(wanted)
 
 
-class _Splits:
-    """Some splits of one store, which several replicas hold.
+class _Reading:
+    """How far a partition has been read, and which of the replicas to read next.
 
     Args:
-        plan: id of the planning.
-        specs: the replicas: first the one on which the splits were planned.
-        evidence: what a replica must hold.
-        splits: what to read, in order.
+        part: the partition.
         patience_s: for how many seconds without a row to look for a replica.
     """
 
-    def __init__(
-        self,
-        plan: str,
-        specs: Sequence[StoreSpec],
-        evidence: Evidence,
-        splits: Sequence[Split],
-        patience_s: float,
-    ) -> None:
+    def __init__(self, part: ReplicatedPartition, patience_s: float) -> None:
         now = time.monotonic()
-        self._plan = plan
+        others = (spec for spec in part.replicas if spec != part.store)
         self._specs = sorted(
-            specs, key=lambda spec: now - _failed_at.get(spec.url, -_AVOIDED) < _AVOIDED
+            (part.store, *others),  # first the one on which the splits were planned
+            key=lambda spec: now - _failed_at.get(spec.url, -_AVOIDED) < _AVOIDED,
         )
-        self._evidence = evidence
-        self._splits = splits
+        self._part = part
         self._patience = patience_s
         self._place = _Place()
         self._failures: dict[str, Exception] = {}
@@ -231,7 +204,7 @@ class _Splits:
 
     @property
     def _is_done(self) -> bool:
-        return self._place.split == len(self._splits)
+        return self._place.split == len(self._part.splits)
 
     def _read(
         self, options: ReadOptions, patience: float, *, whole: bool
@@ -257,10 +230,10 @@ class _Splits:
         """Read what is left from one replica."""
         from rmqstore_spark.reader.reading import read_split
 
-        store = open_kept(self._plan, spec, is_replica=True)
-        left = list(self._splits[self._place.split :])
+        store = open_kept(self._part.value, spec, is_replica=True)
+        left = list(self._part.splits[self._place.split :])
         left[:1] = [self._place.rest_of(split) for split in left[:1]]
-        self._evidence.check(store, left, whole=whole)
+        self._part.evidence.check(store, left, whole=whole)
         for split in left:
             name = "queueOffset" if isinstance(split, QueueSplit) else "physicalOffset"
             columns = options.columns
@@ -273,7 +246,7 @@ class _Splits:
 
     def _failed(self, spec: StoreSpec, error: Exception, took: float) -> None:
         """Note that a replica failed. Read it last from now on."""
-        close_kept(self._plan, spec)
+        close_kept(self._part.value, spec)
         if spec.url not in self._failures:
             _log.warning(
                 "The replica %s failed after %.1f s, continuing at another: %s",

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.options.table import QueueOptions
 
-__all__ = ["routed"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _AT_ONCE: Final = 256

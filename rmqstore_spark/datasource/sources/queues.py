@@ -14,8 +14,6 @@ from rmqstore_spark.errors import TopicNotFoundError
 if TYPE_CHECKING:
     from rmqstore_spark.reader.topics import Topic
 
-__all__ = ["check_pattern", "check_topics", "chosen_names", "chosen_queues"]
-
 
 def chosen_queues(chosen: QueueOptions, sources: Iterable[Source]) -> Iterator[ChosenQueue]:
     """Yield the queues of the sources that the options choose.

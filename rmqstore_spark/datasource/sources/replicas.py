@@ -8,15 +8,15 @@ promises more than that one holds.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.client.contact import FirstContact, was_reached
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.table import PlaceOptions
-from rmqstore_spark.datasource.sources.evidence import Evidence, QueueEnd, held_queue
+from rmqstore_spark.datasource.sources.evidence import Evidence, held_queue
 from rmqstore_spark.datasource.sources.failover import (
     FAILURES,
     ReplicatedPartition,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["Replicas", "open_replicas"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _PROBE_S: Final = 2.0  # for a replica that is only asked for its name, or how far it reaches
@@ -51,8 +49,6 @@ def open_replicas(places: PlaceOptions, group: Sequence[StoreSpec], first: int) 
     """Open the first of some replicas that can be opened.
 
     Args:
-        places: says how long to wait.
-        group: the replicas.
         first: the number of the replica to try first.
 
     Raises:
@@ -62,18 +58,14 @@ def open_replicas(places: PlaceOptions, group: Sequence[StoreSpec], first: int) 
     specs = [
         spec.with_limits(places.replica_timeout_ms / 1000, replicas=len(group)) for spec in group
     ]
-    seconds = _seconds_to_open(places.connection, group)
+    connection = places.connection
+    seconds = patience_s(connection)
+    if connection is not None and connection.connect_s is not None:
+        processes = [parse_endpoint(spec.url).address for spec in group]
+        if not any(map(was_reached, processes)):  # none has ever answered
+            seconds = min(seconds, connection.connect_s)
     with FirstContact(f"any of {' and '.join(spec.url for spec in group)}", seconds) as waiting:
         return _open_any(specs, first, seconds, waiting)
-
-
-def _seconds_to_open(connection: ConnectionOptions | None, group: Sequence[StoreSpec]) -> float:
-    """Return for how long to try the replicas of a store: less if none has ever answered."""
-    seconds = patience_s(connection)
-    if connection is None or connection.connect_s is None:
-        return seconds
-    places = [parse_endpoint(spec.url).address for spec in group]
-    return seconds if any(map(was_reached, places)) else min(seconds, connection.connect_s)
 
 
 def _open_any(
@@ -116,27 +108,20 @@ def _check_reported(specs: Sequence[StoreSpec], opened: StoreSpec, name: str) ->
 
 
 class Replicas(StoreSource):
-    """An open store, and its replicas.
-
-    Args:
-        spec: how it was opened.
-        store: the store.
-        specs: it and its replicas, in the user's order.
-    """
+    """An open store, and its replicas."""
 
     _following: tuple[QueueOptions, float, Clock]
-    _probes: _Probes
 
     def __init__(self, spec: StoreSpec, store: Store, specs: Sequence[StoreSpec]) -> None:
         super().__init__(spec, store)
         self._specs = specs
         self.replicas = len(specs)
+        self._probes = _Probes(specs, time.monotonic)
         self._evidence: Evidence | None = None
 
     def close(self) -> None:
         super().close()
-        if "_probes" in self.__dict__:
-            self._probes.close()
+        self._probes.close()
 
     def plan(
         self, ranges: Sequence[QueueRange], limits: PlanLimits, options: Options
@@ -196,8 +181,7 @@ class Replicas(StoreSource):
             spec.check_answers()
             store.refresh()
             for key, mark in own:
-                end = QueueEnd(mark.next, mark.last_physical, mark.fingerprint)
-                queue = held_queue(store, key.topic, key.queue_id, end)
+                queue = held_queue(store, key.topic, key.queue_id, mark)
                 if queue.min_offset > mark.next:
                     raise ReplicaError(
                         f"{store.path} begins {key} at {queue.min_offset}, and offset {mark.next} "

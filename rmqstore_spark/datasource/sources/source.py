@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.topics import Topic
 
-__all__ = [
-    "ChosenQueue",
-    "Clock",
-    "GroupCommits",
-    "Needed",
-    "QueueName",
-    "Source",
-    "SourcePartition",
-    "SourceQueue",
-    "SourceWatch",
-]
-
 QueueName: TypeAlias = tuple[str, int]
 """Topic and queueId."""
 Clock: TypeAlias = Callable[[], float]
@@ -108,11 +96,7 @@ class SourceWatch(Protocol):
         return nullcontext()
 
     def look_before(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Ask for the messages before some offsets together, if each would be a question.
-
-        Args:
-            offsets: an offset in each queue, also in those of other sources.
-        """
+        """Ask for the messages before some offsets, of all sources, if each is a question."""
         del offsets
 
 
@@ -185,8 +169,6 @@ class Source(Protocol):
     def close(self) -> None:
         """Close files and connections."""
 
-    # ---- what it holds
-
     @property
     def has_queues(self) -> bool:
         """Whether it has queues to read; otherwise its log is read as a whole."""
@@ -229,23 +211,17 @@ class Source(Protocol):
     def average_size(self, wanted: QueueRange) -> float:
         """Estimate the bytes of a record of a range."""
 
-    # ---- consumer groups
-
     def group_progress(
         self, group: str, names: Sequence[QueueName], *, is_own: bool
     ) -> tuple[dict[QueueName, int], frozenset[str]]:
         """Return the next offsets of a consumer group, and the names of groups.
 
         Args:
-            group: its name.
-            names: the queues that are asked for.
             is_own: whether the query creates the group if it does not exist.
         """
 
     def commits(self) -> GroupCommits:
         """Return what records the progress of a stream as that of a group."""
-
-    # ---- plans
 
     def plan(
         self, ranges: Sequence[QueueRange], limits: PlanLimits, options: Options
@@ -259,15 +235,11 @@ class Source(Protocol):
     def partitions(self, plan: str, groups: Sequence[Sequence[Split]]) -> Iterator[SourcePartition]:
         """Make a partition of each group of splits of a planning."""
 
-    # ---- streams
-
     def follow(self, chosen: QueueOptions, hurry_s: float, clock: Clock) -> None:
         """Begin to follow the queues that a stream chooses.
 
         Args:
-            chosen: the queues.
             hurry_s: how long an answer may take while others may have news.
-            clock: the stream's.
         """
 
     def repair(self, needed: Needed) -> dict[str, Exception]:

@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
     from rmqstore_spark.reader.topics import Topic
 
-__all__ = [
-    "StorePartition",
-    "StoreSource",
-    "StoreSpec",
-    "check_names",
-    "close_kept",
-    "different_names",
-    "open_kept",
-]
-
 _FOR_CHOICE: Final = ("topic", "queueId", "sysFlag")
 _LONGEST_SECONDS: Final = 10.0
 """How long a store process may take to record the offsets of a group: the query waits for it."""
@@ -172,11 +162,7 @@ def different_names(names: Mapping[str, str]) -> OptionError:
 
 
 class StorePartition(SourcePartition):
-    """Splits of one store.
-
-    Args:
-        store: the store.
-    """
+    """Splits of one store."""
 
     def __init__(self, plan: str, store: StoreSpec, splits: Sequence[Split]) -> None:
         is_remote = local_path(store.url) is None
@@ -258,12 +244,7 @@ def close_kept(plan: str, spec: StoreSpec) -> None:
 
 
 class StoreSource(Source):
-    """An open store: a directory, or what a store process serves.
-
-    Args:
-        spec: how it was opened.
-        store: the store.
-    """
+    """An open store: a directory, or what a store process serves."""
 
     def __init__(self, spec: StoreSpec, store: Store) -> None:
         self.broker_name = store.broker_name

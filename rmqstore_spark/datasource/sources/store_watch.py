@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["StoreWatch"]
-
 _LISTING: Final = 1.0
 _REMOTE_LISTING: Final = 5.0
 _REMOTE_LOOK: Final = 1.0
@@ -47,14 +45,7 @@ class _Awaited(NamedTuple):
 
 
 class StoreWatch(SourceWatch):
-    """The queues of one store.
-
-    Args:
-        chosen: the queues that the stream reads.
-        source: what they are queues of.
-        store: its store.
-        clock: the stream's.
-    """
+    """The queues of a store, followed as `Source.follow` says."""
 
     def __init__(self, chosen: QueueOptions, source: Source, store: Store, clock: Clock) -> None:
         self._chosen = chosen

@@ -16,18 +16,6 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.before import UNKNOWN, Before
 from rmqstore_spark.reader.rows.splits import QueueRange
 
-__all__ = [
-    "advanced",
-    "batch_ranges",
-    "before_all",
-    "is_another",
-    "limited_ends",
-    "reconciled",
-    "rows_within",
-    "share",
-    "starting_marks",
-]
-
 Queues = Mapping[QueueKey, ChosenQueue]
 
 _MOST_ENTRIES: Final = 1 << 16
@@ -165,7 +153,6 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
     Args:
         marks: where it starts (`as_start`).
         ends: where it ends; queues that are not in it keep their mark.
-        queues: the queues of the marks.
     """
     moved = {key: end for key, end in ends.items() if end > marks[key].next}
     before = before_all(moved, queues)
@@ -183,8 +170,6 @@ def limited_ends(
     Args:
         marks: where it starts.
         ends: how far each queue reaches.
-        queues: the queues of the marks.
-        limits: of rows and bytes.
     """
     keys = [key for key, end in ends.items() if end > marks[key].next]
     rows = [ends[key] - marks[key].next for key in keys]

@@ -20,8 +20,6 @@ from rmqstore_spark.datasource.sources.failover import can_pass, no_replica, pat
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Needed, Source
 from rmqstore_spark.errors import ReplicaError, ServiceError
 
-__all__ = ["FollowedSources", "State"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _IDLE: Final = 50  # pause between two probes, as a multiple of what they took
@@ -43,10 +41,6 @@ class State(Enum):
 
 class FollowedSources:
     """The open sources of a stream.
-
-    Args:
-        options: of the stream.
-        clock: returns seconds since any moment.
 
     Attributes:
         opened: the sources.
@@ -88,8 +82,6 @@ class FollowedSources:
         for source in self.opened:
             source.close()
 
-    # ---- their queues
-
     def _collect(self) -> None:
         silent = [source for source in self.opened if source.watched.silence is not None]
         self.silent = frozenset(source.broker_name for source in silent)
@@ -111,14 +103,11 @@ class FollowedSources:
         if any(changed):
             self._collect()
         if len(self.silent) == len(self.opened):
-            self._check_silence()
+            since = max(source.watched.silent_since for source in self.opened)
+            if self._clock() - since >= self._patience_s:
+                told_all = " ".join(str(source.watched.silence) for source in self.opened)
+                raise ServiceError(told_all, can_pass=True)
         return any(changed)
-
-    def _check_silence(self) -> None:
-        watches = [source.watched for source in self.opened]
-        since = max(watch.silent_since for watch in watches)
-        if self._clock() - since >= self._patience_s:
-            raise ServiceError(" ".join(str(watch.silence) for watch in watches), can_pass=True)
 
     def find_silent(self) -> bool:
         """Look at the sources, after a failure; return whether another one does not answer."""
@@ -157,8 +146,6 @@ class FollowedSources:
         for source in self.opened:
             source.watched.check(relist=True)
         self._collect()
-
-    # ---- their replicas
 
     def read_now(self) -> list[str]:
         """Return what is read of each source now, by URL."""

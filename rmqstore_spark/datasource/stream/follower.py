@@ -34,8 +34,6 @@ from rmqstore_spark.datasource.stream.kept import KeptPositions
 from rmqstore_spark.datasource.stream.resumed import ResumedStores
 from rmqstore_spark.errors import ReplicaError, ServiceError, TopicNotFoundError
 
-__all__ = ["Follower"]
-
 _MOVES: Final = 8
 _WAITING: Final = 1.0
 
@@ -44,10 +42,6 @@ T = TypeVar("T")
 
 class Follower:
     """The position of a stream, and the messages that it has not read yet.
-
-    Args:
-        options: the stream's options.
-        clock: returns seconds since any moment.
 
     Raises:
         UnsupportedStoreError: a store has no queues.

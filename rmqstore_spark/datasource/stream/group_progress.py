@@ -15,8 +15,6 @@ from rmqstore_spark.datasource.offsets import Offsets, QueueKey
 from rmqstore_spark.datasource.sources.source import Clock, GroupCommits, Source
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
-__all__ = ["GroupProgress"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _PAUSE: Final = 30.0
@@ -26,13 +24,7 @@ _QUIET: Final = 600.0
 
 
 class GroupProgress:
-    """The offsets of one consumer group at the sources of a stream.
-
-    Args:
-        group: its name.
-        sources: the sources, which stay open.
-        clock: returns seconds since any moment.
-    """
+    """The offsets of one consumer group at the sources of a stream."""
 
     def __init__(self, group: str, sources: Sequence[Source], clock: Clock) -> None:
         self._recorders = {
@@ -62,13 +54,7 @@ class GroupProgress:
 
 
 class _Recorder:
-    """Records the offsets of a group at one source, as far as that is possible.
-
-    Args:
-        group: its name.
-        commits: sends next offsets to the source.
-        clock: returns seconds since any moment.
-    """
+    """Records the offsets of a group at one source, as far as that is possible."""
 
     def __init__(self, group: str, commits: GroupCommits, clock: Clock) -> None:
         self._group = group

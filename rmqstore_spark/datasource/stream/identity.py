@@ -28,8 +28,6 @@ from rmqstore_spark.datasource.sources.source import ChosenQueue, Source
 from rmqstore_spark.datasource.stream.catchup import before_all, is_another
 from rmqstore_spark.errors import OptionError, RmqStoreError
 
-__all__ = ["StorePlaces", "find_stores", "ids_of", "renamed"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _COMPARED: Final = 32

@@ -18,8 +18,6 @@ from rmqstore_spark.datasource.sources.source import Source
 from rmqstore_spark.datasource.stream.identity import StorePlaces, find_stores, ids_of, renamed
 from rmqstore_spark.errors import DataLossError, OptionError, ServiceError
 
-__all__ = ["ResumedStores"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _REMEMBERED: Final = 8
@@ -30,7 +28,6 @@ class ResumedStores:
     """The stores of a stream, and those of its checkpoint.
 
     Args:
-        opened: the sources that are read.
         may_lose: whether the stream continues without a store (`failOnDataLoss=false`).
         routed: whether name servers tell where the stores are.
     """
