@@ -80,7 +80,7 @@ def test_a_write_that_was_planned_is_patient_in_tasks_and_commits(tmp_path: Path
     with served(tmp_path / "store", broker_name="b") as here:
         made = source("", {"topic": "orders", "endpoint": here.endpoint, **SOON})
         writer: Any = made.writer(BODY, False)
-        assert writer._options.connection.connect_s is None
+        assert writer._options.target.connection.connect_s is None
         _, parts = plan_batch("", endpoint=here.endpoint, **SOON)
         assert all(dict(part.store.options)["connect_s"] is None for part in parts)
 
