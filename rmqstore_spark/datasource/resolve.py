@@ -19,10 +19,8 @@ from rmqstore_spark.datasource.options.positions import (
     Position,
 )
 from rmqstore_spark.datasource.options.table import PositionOptions
-from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.sources.source import ChosenQueue, QueueName, Source
 from rmqstore_spark.errors import DataLossError, OptionError
-
-__all__ = ["ending_offsets", "lose", "starting_offsets"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -206,24 +204,16 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
 def _group_progress(
     group: str, queues: Sequence[ChosenQueue], name: str, may_be_new: bool
 ) -> dict[QueueKey, int]:
-    from rmqstore_spark.reader.groups import group_offsets
-    from rmqstore_spark.reader.store import Store
-
-    stores = {chosen.key.broker: chosen.store for chosen in queues}
+    names: dict[Source, list[QueueName]] = {}
+    for chosen in queues:
+        names.setdefault(chosen.source, []).append(chosen.key[1:])
     progress: dict[QueueKey, int] = {}
     groups: set[str] = set()
-    for broker, store in stores.items():
-        if not isinstance(store, Store):
-            names = [chosen.key[1:] for chosen in queues if chosen.key.broker == broker]
-            offsets = store.group_offsets(group, names)
-            progress.update((QueueKey(broker, *name), at) for name, at in offsets.items())
-            groups |= {group} if may_be_new or any(offsets.values()) else store.groups(group)
-            continue
-        for entry in group_offsets(store):
-            groups.add(entry.group)
-            if entry.group == group:
-                progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
-    if stores and group not in groups and not may_be_new:
+    for source, own in names.items():
+        offsets, known = source.group_progress(group, own, is_own=may_be_new)
+        progress.update((QueueKey(source.broker_name, *of), at) for of, at in offsets.items())
+        groups |= known
+    if names and group not in groups and not may_be_new:
         raise OptionError(
             f"{name}: unknown consumer group {group!r}. The store has: {some(sorted(groups))}."
         )

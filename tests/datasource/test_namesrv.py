@@ -14,9 +14,9 @@ import pytest
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.pulled.store import PulledStore
-from rmqstore_spark.datasource.routes import routed
 from rmqstore_spark.datasource.schema import full_schema
+from rmqstore_spark.datasource.sources.name_servers import routed
+from rmqstore_spark.datasource.sources.pulled_store import PulledStore
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -358,7 +358,7 @@ def test_offsets_beyond_reason_do_not_become_partitions(broker: Served) -> None:
         end = store.queue("orders", 0).max_offset
         ranges = [QueueRange("orders", 0, 0, end)]
         with pytest.raises(OptionError, match=f"claims to have {end} messages"):
-            store.plan(ranges, PlanLimits(max_records=1000))
+            store.cut(ranges, PlanLimits(max_records=1000))
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,14 @@ from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
 from rmqstore_spark.datasource.options.table import PositionOptions, QueueOptions
 from rmqstore_spark.datasource.resolve import lose
-from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.sources.source import ChosenQueue
 from rmqstore_spark.reader.before import UNKNOWN
-
-__all__ = ["KeptPositions"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 
 class KeptPositions:
-    """The positions of queues that the stream does not read.
-
-    Args:
-        chosen: the queues that the stream reads.
-        stores: the names of the stores that it reads.
-    """
+    """The positions of queues that the stream does not read."""
 
     def __init__(self, chosen: QueueOptions, stores: AbstractSet[str]) -> None:
         self._chosen = chosen

@@ -16,21 +16,13 @@ if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.answers import Pulled
     from rmqstore_spark.layout.record.format import Records
 
-__all__ = ["PulledQueue"]
-
 _NEAR: Final = 64
 _LONG_AGO: Final = -1
 _MOST_LOOKS: Final = 64
 
 
 class PulledQueue:
-    """A queue of a broker, as of the last time that its offsets were asked for.
-
-    Args:
-        client: asks the broker.
-        topic: its topic.
-        queue_id: its number.
-    """
+    """A queue of a broker, as of the last time that its offsets were asked for."""
 
     def __init__(self, client: BrokerClient, topic: str, queue_id: int) -> None:
         self._client = client
@@ -65,10 +57,6 @@ class PulledQueue:
 
         A broker continues to tell the minimum of a queue of which all messages have expired, until
         the next clean-up of its queues.
-
-        Args:
-            offset: where to begin.
-            end: where to end at the latest.
         """
         for _ in range(_MOST_LOOKS):
             if offset >= end:

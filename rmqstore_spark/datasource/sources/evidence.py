@@ -9,55 +9,25 @@ follower learns later, or never, that a topic was deleted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.datasource.offsets import Mark
 from rmqstore_spark.errors import (
     CorruptStoreError,
-    RefusedError,
     ReplicaError,
-    RmqStoreError,
     SegmentExpiredError,
     TopicNotFoundError,
 )
 from rmqstore_spark.reader.before import look_before
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, ScanSplit, Split
-from rmqstore_spark.wire.failures import REPEATABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "FAILURES",
-    "Evidence",
-    "QueueEnd",
-    "can_pass",
-    "held_queue",
-    "ranges_of",
-    "told",
-]
-
-FAILURES: Final = (RmqStoreError, OSError)
-"""What can be wrong with one replica and right with another."""
-
 _UNKNOWN: Final = -1
-
-
-@dataclass(frozen=True)
-class QueueEnd:
-    """The end of what is read from a queue.
-
-    Args:
-        end: one past the last offset.
-        physical: physical offset of the last message; -1 if unknown.
-        fingerprint: of the last message's record; "" if unknown.
-    """
-
-    end: int
-    physical: int = _UNKNOWN
-    fingerprint: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,15 +46,15 @@ class Evidence:
     size: int
     digest: bytes
     queue: tuple[str, int]
-    ends: Mapping[tuple[str, int], QueueEnd]
+    ends: Mapping[tuple[str, int], Mark]
 
     @classmethod
-    def of(cls, store: Store, ranges: Iterable[QueueRange]) -> Evidence:
-        """Collect it from the store that a read of some ranges is planned on."""
-        ends: dict[tuple[str, int], QueueEnd] = {}
+    def of(cls, store: Store, groups: Iterable[Sequence[Split]]) -> Evidence:
+        """Collect it from the store that a read of some groups of splits is planned on."""
+        ends: dict[tuple[str, int], Mark] = {}
         queue = ("", 0)
         last = size = _UNKNOWN
-        for wanted in ranges:
+        for wanted in {one for group in groups for split in group for one in _ranges_of(split)}:
             if not wanted.count:
                 continue
             (entry,) = store.queue(wanted.topic, wanted.queue_id).entries(
@@ -92,9 +62,9 @@ class Evidence:
             )
             physical = int(entry["physicalOffset"])
             known = ends.get((wanted.topic, wanted.queue_id))
-            if known is not None and known.end >= wanted.end:
+            if known is not None and known.next >= wanted.end:
                 continue
-            ends[wanted.topic, wanted.queue_id] = QueueEnd(wanted.end, physical)
+            ends[wanted.topic, wanted.queue_id] = Mark(wanted.end, physical)
             if physical > last:
                 last, size = physical, int(entry["size"])
                 queue = (wanted.topic, wanted.queue_id)
@@ -102,7 +72,7 @@ class Evidence:
 
     def about(self, splits: Iterable[Split]) -> Evidence:
         """Return what is needed to check some of the splits."""
-        keys = {(one.topic, one.queue_id) for split in splits for one in ranges_of(split)}
+        keys = {(one.topic, one.queue_id) for split in splits for one in _ranges_of(split)}
         keys.add(self.queue)
         return replace(self, ends={key: self.ends[key] for key in keys if key in self.ends})
 
@@ -110,17 +80,15 @@ class Evidence:
         """Check that a copy holds some splits, and is not a fork.
 
         Args:
-            store: the copy.
-            splits: what will be read from it.
             whole: whether messages that have expired there are missed.
 
         Raises:
             ReplicaError: it does not hold them, or not yet, or holds others.
         """
         for split in splits:
-            for wanted in ranges_of(split):
+            for wanted in _ranges_of(split):
                 key = (wanted.topic, wanted.queue_id)
-                queue = held_queue(store, *key, self.ends.get(key, QueueEnd(wanted.end)))
+                queue = held_queue(store, *key, self.ends.get(key, Mark(wanted.end)))
                 if whole and isinstance(split, QueueSplit) and queue.min_offset > wanted.start:
                     raise _expired(store, f"offset {wanted.start} of {wanted.topic}/{key[1]}")
             if whole and not isinstance(split, QueueSplit) and store.min_offset > split.start:
@@ -138,7 +106,7 @@ class Evidence:
             )
 
 
-def ranges_of(split: Split) -> tuple[QueueRange, ...]:
+def _ranges_of(split: Split) -> tuple[QueueRange, ...]:
     """Return the queue ranges that a split reads from."""
     if isinstance(split, ScanSplit):
         return ()
@@ -151,7 +119,7 @@ def _expired(store: Store, what: str) -> ReplicaError:
     )
 
 
-def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Queue:
+def held_queue(store: Store, topic: str, queue_id: int, wanted: Mark) -> Queue:
     """Return a queue of a copy that reaches as far as that of the original.
 
     Raises:
@@ -162,31 +130,31 @@ def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Que
         queue = store.queue(topic, queue_id)
     except TopicNotFoundError:
         raise ReplicaError(f"{store.path} does not have queue {name} yet.", can_pass=True) from None
-    if queue.max_offset < wanted.end:
+    if queue.max_offset < wanted.next:
         raise ReplicaError(
             f"{store.path} is behind: {name} ends at {queue.max_offset} there, and "
-            f"{wanted.end} is needed.",
+            f"{wanted.next} is needed.",
             can_pass=True,
         )
-    if wanted.physical == _UNKNOWN or wanted.end <= queue.first_slot:
+    if wanted.last_physical == _UNKNOWN or wanted.next <= queue.first_slot:
         return queue
     try:
-        physical = queue.physical_offset(wanted.end - 1)
+        physical = queue.physical_offset(wanted.next - 1)
     except SegmentExpiredError:
         return queue
     except CorruptStoreError as error:
         raise ReplicaError(str(error)) from error
-    if physical != wanted.physical:
+    if physical != wanted.last_physical:
         raise ReplicaError(
-            f"{store.path} holds another message at {name} offset {wanted.end - 1}: at physical "
-            f"offset {physical} instead of {wanted.physical}. The queue was recreated, or the log "
-            "has diverged."
+            f"{store.path} holds another message at {name} offset {wanted.next - 1}: at physical "
+            f"offset {physical} instead of {wanted.last_physical}. The queue was recreated, or the "
+            "log has diverged."
         )
     if wanted.fingerprint:
-        (found,) = look_before(store.log, [(queue, wanted.end)])
+        (found,) = look_before(store.log, [(queue, wanted.next)])
         if found.fingerprint not in ("", wanted.fingerprint):
             raise ReplicaError(
-                f"{store.path} holds another message at {name} offset {wanted.end - 1}, physical "
+                f"{store.path} holds another message at {name} offset {wanted.next - 1}, physical "
                 f"offset {physical}: its log has diverged, or it is another store."
             )
     return queue
@@ -194,15 +162,3 @@ def held_queue(store: Store, topic: str, queue_id: int, wanted: QueueEnd) -> Que
 
 def _digest(store: Store, physical: int, size: int) -> bytes:
     return hashlib.sha256(store.log.read(physical, size)).digest()
-
-
-def can_pass(error: Exception) -> bool:
-    """Return whether a replica that failed can be right a little later."""
-    if isinstance(error, RefusedError):
-        return error.status in REPEATABLE
-    return bool(getattr(error, "can_pass", False))
-
-
-def told(failures: Mapping[str, Exception]) -> str:
-    """List what is wrong with each replica."""
-    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())

@@ -1,4 +1,4 @@
-"""Track which queues a stream reads, and how far they reach, at low cost.
+"""Track which queues of a store a stream reads, and how far they reach, at low cost.
 
 An idle query asks many times a second. Each time, only one or two positions of the log are checked
 (`LogGrowth`). When those have changed, the queues of the new records are checked until they hold
@@ -11,25 +11,18 @@ recreated.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.opening import patience_s
-from rmqstore_spark.datasource.options.table import PlaceOptions, QueueOptions
-from rmqstore_spark.datasource.spec import AnyStore
-from rmqstore_spark.datasource.stores import ChosenQueue, chosen_queues
-from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError, ServiceError
+from rmqstore_spark.datasource.options.table import QueueOptions
+from rmqstore_spark.datasource.sources.queues import chosen_queues
+from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Source, SourceWatch
+from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.growth import LogGrowth
 
 if TYPE_CHECKING:
-    from rmqstore_spark.datasource.stream.pulled_watch import PulledWatch
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
-
-__all__ = ["StoreWatch", "Watch"]
 
 _LISTING: Final = 1.0
 _REMOTE_LISTING: Final = 5.0
@@ -44,134 +37,6 @@ _IDLE: Final = 100
 _RELIST: Final = 500
 
 
-class Watch:
-    """The queues of all stores of a stream.
-
-    Attributes:
-        queues: the queues that the stream reads, as of the last look, without those of brokers that
-            do not answer.
-        silent: the names of these brokers.
-        relists: how often the folders of queues were listed again, by now: what was checked before
-            may have been deleted and created again since.
-    """
-
-    def __init__(
-        self,
-        places: PlaceOptions,
-        chosen: QueueOptions,
-        stores: Iterable[AnyStore],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._patience_s = patience_s(places.connection)
-        self._chosen = chosen
-        self._clock = clock
-        hurry_s = places.replica_timeout_ms / 1000
-        self._watches = {store: _watch(chosen, store, hurry_s, clock) for store in stores}
-        self.queues: dict[QueueKey, ChosenQueue] = {}
-        self.silent: frozenset[str] = frozenset()
-        self.relists = 0
-        self._collect()
-
-    def look(self) -> bool:
-        """Look for changes; return whether `queues` differ or may reach further.
-
-        Raises:
-            ServiceError: no broker has answered for the time that a query waits for one.
-        """
-        changed = [watch.look() for watch in self._watches.values()]
-        if any(changed):
-            self._collect()
-        if len(self.silent) == len(self._watches):
-            self._check_silence()
-        return any(changed)
-
-    def _check_silence(self) -> None:
-        watches = [watch for watch in self._watches.values() if not isinstance(watch, StoreWatch)]
-        since = max(watch.silent_since for watch in watches)
-        if self._clock() - since >= self._patience_s:
-            raise ServiceError(" ".join(str(watch.silence) for watch in watches), can_pass=True)
-
-    def find_silent(self) -> bool:
-        """Look at the brokers, after a failure; return whether another one does not answer."""
-        before = self.silent
-        for watch in self._watches.values():
-            if not isinstance(watch, StoreWatch) and watch.silence is None:
-                watch.look_now()
-        self._collect()
-        return not self.silent <= before
-
-    def require_answers(self) -> None:
-        """Wait for the brokers that do not answer.
-
-        Raises:
-            ServiceError: one of them does not answer in time.
-        """
-        for watch in self._watches.values():
-            if not isinstance(watch, StoreWatch) and watch.silence is not None:
-                watch.check()
-        self._collect()
-
-    @contextmanager
-    def hurried(self) -> Iterator[None]:
-        """Give brokers up soon in the context: others may have news."""
-        with ExitStack() as limits:
-            for watch in self._watches.values():
-                if not isinstance(watch, StoreWatch):
-                    limits.enter_context(watch.hurried())
-            yield
-
-    def look_before(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Ask brokers for the messages before some offsets together: they will be compared."""
-        for store, watch in self._watches.items():
-            if not isinstance(watch, StoreWatch):
-                broker = store.broker_name
-                watch.look_before({k[1:]: at for k, at in offsets.items() if k.broker == broker})
-
-    def look_closely(self) -> None:
-        """List and check everything, whatever it costs."""
-        for watch in self._watches.values():
-            watch.check(relist=True)
-        self._collect()
-
-    def replace(self, old: Store, new: Store) -> None:
-        """Watch a store in place of another one, which is a replica of it."""
-        watch = StoreWatch(self._chosen, new, self._clock)
-        self._watches = {
-            new if store is old else store: watch if store is old else other
-            for store, other in self._watches.items()
-        }
-        self._collect()
-
-    def _collect(self) -> None:
-        silent = {
-            store: watch
-            for store, watch in self._watches.items()
-            if not isinstance(watch, StoreWatch) and watch.silence is not None
-        }
-        self.silent = frozenset(store.broker_name for store in silent)
-        self.relists = sum(
-            watch.relists for watch in self._watches.values() if isinstance(watch, StoreWatch)
-        )
-        self.queues = {
-            key: chosen
-            for store, watch in self._watches.items()
-            if store not in silent
-            for key, chosen in watch.queues.items()
-        }
-
-
-def _watch(
-    chosen: QueueOptions, store: AnyStore, hurry_s: float, clock: Callable[[], float]
-) -> StoreWatch | PulledWatch:
-    from rmqstore_spark.reader.store import Store
-
-    if isinstance(store, Store):
-        return StoreWatch(chosen, store, clock)
-    from rmqstore_spark.datasource.stream.pulled_watch import PulledWatch
-
-    return PulledWatch(chosen, store, hurry_s, clock)
-
-
 class _Awaited(NamedTuple):
     """The end that a queue will have, and how long to check it for that."""
 
@@ -179,16 +44,12 @@ class _Awaited(NamedTuple):
     until: float
 
 
-class StoreWatch:
-    """The queues of one store.
+class StoreWatch(SourceWatch):
+    """The queues of a store, followed as `Source.follow` says."""
 
-    Attributes:
-        queues: the queues that the stream reads.
-        relists: how often their folders were listed again.
-    """
-
-    def __init__(self, chosen: QueueOptions, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, chosen: QueueOptions, source: Source, store: Store, clock: Clock) -> None:
         self._chosen = chosen
+        self._source = source
         self._store = store
         self._clock = clock
         self._local = store.directory.files.is_local
@@ -300,7 +161,7 @@ class StoreWatch:
         """List topics and queues; return whether other queues are there than before."""
         self._topology = self._clock()
         self._store.refresh(offsets=False)
-        found = {chosen.key: chosen for chosen in chosen_queues(self._chosen, [self._store])}
+        found = {chosen.key: chosen for chosen in chosen_queues(self._chosen, [self._source])}
         changed = found.keys() != self.queues.keys()
         self.queues = found
         self._reach = {key: end for key, end in self._reach.items() if key in found}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient, QueueName
+from rmqstore_spark.client.brokers.broker import ALL_TAGS, BrokerClient
 from rmqstore_spark.client.brokers.pulling import PulledPiece, QueuePuller
-from rmqstore_spark.datasource.pulled.queue import PulledQueue
-from rmqstore_spark.errors import OptionError, RemotingError, TopicNotFoundError
+from rmqstore_spark.datasource.sources.pulled_queue import PulledQueue
+from rmqstore_spark.datasource.sources.source import QueueName
+from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.layout.constants import (
-    RETRY_GROUP_TOPIC_PREFIX,
     SCHEDULE_TOPIC,
     is_system_topic,
 )
@@ -21,13 +21,10 @@ from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
 from rmqstore_spark.reader.topics import Topic
-from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.server_group import ServerGroup
     from rmqstore_spark.reader.options import ReadOptions
-
-__all__ = ["PulledStore"]
 
 _READABLE: Final = 4
 _SAMPLE: Final = 32
@@ -39,24 +36,15 @@ _TAG: Final = re.compile(r"[^\s|*][^|*]*[^\s|*]|[^\s|*]")
 
 
 class PulledStore:
-    """What a broker has, asked for over its protocol.
-
-    Args:
-        broker_name: its name.
-        client: asks it; closed with this.
-    """
+    """What a broker has, asked for over its protocol."""
 
     def __init__(self, broker_name: str, client: BrokerClient) -> None:
         self.broker_name = broker_name
+        self.path = client.name
         self._client = client
         self._topics: list[Topic] | None = None
         self._queues: dict[QueueName, PulledQueue] = {}
         self._sizes: dict[QueueName, float] = {}
-
-    @property
-    def path(self) -> str:
-        """What it is, for messages."""
-        return self._client.name
 
     @property
     def servers(self) -> ServerGroup:
@@ -138,48 +126,6 @@ class PulledStore:
         """Return those of some queues that have, or had, a message."""
         return [name for name in names if self.queue(*name).max_offset]
 
-    # ---- groups
-
-    def group_offsets(self, group: str, names: Sequence[QueueName]) -> dict[QueueName, int]:
-        """Return the offsets of a consumer group in those of some queues that it has read."""
-        found = self._client.group_offsets(group, names)
-        return {
-            name: offset for name, offset in zip(names, found, strict=True) if offset is not None
-        }
-
-    def has_group(self, group: str) -> bool:
-        """Return whether RocketMQ's tools find a consumer group, which is by its retry topic."""
-        retry_topic = RETRY_GROUP_TOPIC_PREFIX + group
-        return any(topic.name == retry_topic for topic in self.known_topics())
-
-    def introduce(self, group: str) -> None:
-        """Have a consumer group created, and its retry topic.
-
-        Raises:
-            ServiceError: the broker does not answer.
-            RemotingError: it refuses that.
-        """
-        self._client.introduce(group)
-        self.refresh()
-
-    def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
-        """Set the next offsets that a consumer group reads, by topic and queueId.
-
-        Raises:
-            ServiceError: the broker does not answer.
-            RemotingError: it refuses that.
-        """
-        self._client.commit_offsets(group, offsets)
-
-    def groups(self, default: str) -> frozenset[str]:
-        """Return the names of the consumer groups; a default if the broker does not tell them."""
-        try:
-            return self._client.groups()
-        except RemotingError as error:
-            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            return frozenset((default,))
-
     # ---- messages
 
     def average_size(self, wanted: QueueRange) -> float:
@@ -203,7 +149,7 @@ class PulledStore:
         self._sizes[name] = sum(len(piece.data) for piece in found) / max(1, count)
         return self._sizes[name]
 
-    def plan(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
+    def cut(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
         """Plan splits that are ranges of one queue each.
 
         Raises:
@@ -228,7 +174,7 @@ class PulledStore:
             CorruptStoreError: a record is damaged, and the mode is FAILFAST.
             ServiceError: the broker does not answer, or what it sends makes no sense.
         """
-        assert isinstance(split, QueueSplit)  # noqa: S101  # of `plan`
+        assert isinstance(split, QueueSplit)  # noqa: S101  # of `cut`
         wanted = split.range
         tags = _expression(options.tags, wanted.topic)
         puller = self._puller(wanted.topic, wanted.queue_id, wanted.start, wanted.end, tags)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
-from rmqstore_spark.datasource.pulled.spec import BrokerSpec
-from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.datasource.sources.broker import BrokerSpec
+from rmqstore_spark.datasource.sources.endpoint import EndpointSpec
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.options.table import QueueOptions
 
-__all__ = ["routed"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _AT_ONCE: Final = 256
 """Routes that are asked for together, as long as they only show of which kind a broker is."""
 
 
-def routed(options: Options) -> list[tuple[StoreSpec, ...] | BrokerSpec]:
+def routed(options: Options) -> list[tuple[EndpointSpec, ...] | BrokerSpec]:
     """Return the stores of a query by broker name, each with its replicas.
 
     Raises:
@@ -94,7 +92,7 @@ def _of_all(queues: QueueOptions, servers: NameServers) -> dict[str, BrokerPlace
 
 def _group(
     options: Options, connection: ConnectionOptions, place: BrokerPlace
-) -> tuple[StoreSpec, ...] | BrokerSpec:
+) -> tuple[EndpointSpec, ...] | BrokerSpec:
     """Return how to read one broker: through its endpoint, or by pulls."""
     from rmqstore_spark.client.brokers.routes import addresses_of
 
@@ -103,7 +101,7 @@ def _group(
         # Those that follow a store process as slaves can stand in for it.
         endpoints = [place.endpoints[one] for one in (first, *others) if one in place.endpoints]
         return tuple(
-            StoreSpec(one, place.name, options=connection.storage_options)
+            EndpointSpec(one, place.name, options=connection.storage_options)
             for one in dict.fromkeys(endpoints)
         )
     _check_pulled(options, place)

@@ -2,37 +2,97 @@
 
 A replica is read strictly as long as there may be a better one: what has expired in it, or is
 damaged there, another one can have. Only when none has it do `failOnDataLoss` and `mode` decide.
+Plans use the same rules for what can be wrong with a replica, and for how long to wait for one.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.datasource.opening import no_replica, rounds
-from rmqstore_spark.datasource.replicas import FAILURES, Evidence, can_pass
-from rmqstore_spark.datasource.spec import StoreSpec
-from rmqstore_spark.errors import CorruptStoreError, DataLossError
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.sources.evidence import Evidence
+from rmqstore_spark.datasource.sources.store import (
+    StorePartition,
+    StoreSpec,
+    close_kept,
+    open_kept,
+)
+from rmqstore_spark.errors import (
+    CorruptStoreError,
+    DataLossError,
+    RefusedError,
+    ReplicaError,
+    RmqStoreError,
+)
 from rmqstore_spark.reader.rows.splits import QueueSplit, Split
+from rmqstore_spark.wire.failures import REPEATABLE
 
 if TYPE_CHECKING:
+    from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.store import Store
-
-__all__ = ["ReplicatedSplits"]
 
 _log = logging.getLogger("rmqstore_spark")
 
+FAILURES: Final = (RmqStoreError, OSError)
+"""What can be wrong with one replica and right with another."""
+
+_DEFAULT_PATIENCE: Final = 60.0
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 2.0
 _OVER: Final = object()
 _AVOIDED: Final = 30.0
 _failed_at: dict[str, float] = {}
 """When replicas failed, by URL: the tasks that this worker runs next should not wait for them."""
+
+
+def patience_s(connection: ConnectionOptions | None) -> float:
+    """Return for how many seconds a query waits for any replica of a store."""
+    return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
+
+
+def rounds(
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Yield as long as it is worth trying again, with growing pauses between."""
+    give_up = clock() + seconds
+    wait = _FIRST_WAIT
+    while True:
+        yield
+        if clock() >= give_up:
+            return
+        sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def no_replica(broker: str | None, failures: dict[str, Exception]) -> ReplicaError:
+    """Return the error for a store of whose replicas none can be read."""
+    of = "the store" if broker is None else broker
+    return ReplicaError(
+        f"No replica of {of} can be read now. {told(failures)} Start one of them, or wait until "
+        "one has caught up; a stream then continues from its checkpoint.",
+        can_pass=True,
+    )
+
+
+def can_pass(error: Exception) -> bool:
+    """Return whether a replica that failed can be right a little later."""
+    if isinstance(error, RefusedError):
+        return error.status in REPEATABLE
+    return bool(getattr(error, "can_pass", False))
+
+
+def told(failures: Mapping[str, Exception]) -> str:
+    """List what is wrong with each replica."""
+    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())
 
 
 class _Place:
@@ -84,35 +144,41 @@ class _Place:
         self._last, self._same, self._to_skip = -1, 0, 0
 
 
-class ReplicatedSplits:
-    """Some splits of one store, which several replicas hold.
-
-    Args:
-        specs: the replicas: first the one on which the splits were planned.
-        evidence: what a replica must hold.
-        splits: what to read, in order.
-        opened: opens a replica, or returns it if it is open.
-        drop: closes a replica, so that it is opened again.
-        patience_s: for how many seconds without a row to look for a replica.
-    """
+class ReplicatedPartition(StorePartition):
+    """Splits of one store that has replicas."""
 
     def __init__(
         self,
-        specs: Sequence[StoreSpec],
-        evidence: Evidence,
+        plan: str,
+        store: StoreSpec,
         splits: Sequence[Split],
-        opened: Callable[[StoreSpec], Store],
-        drop: Callable[[StoreSpec], None],
-        patience_s: float,
+        replicas: Sequence[StoreSpec],
+        evidence: Evidence,
     ) -> None:
+        super().__init__(plan, store, splits)
+        self.replicas = tuple(replicas)
+        self.evidence = evidence
+
+    def read(self, wanted: ReadOptions, options: Options) -> Generator[pa.RecordBatch]:
+        yield from _Reading(self, patience_s(options.places.connection)).read(wanted)
+
+
+class _Reading:
+    """How far a partition has been read, and which of the replicas to read next.
+
+    Args:
+        part: the partition.
+        patience_s: for how many seconds without a row to look for a replica.
+    """
+
+    def __init__(self, part: ReplicatedPartition, patience_s: float) -> None:
         now = time.monotonic()
+        others = (spec for spec in part.replicas if spec != part.store)
         self._specs = sorted(
-            specs, key=lambda spec: now - _failed_at.get(spec.url, -_AVOIDED) < _AVOIDED
+            (part.store, *others),  # first the one on which the splits were planned
+            key=lambda spec: now - _failed_at.get(spec.url, -_AVOIDED) < _AVOIDED,
         )
-        self._evidence = evidence
-        self._splits = splits
-        self._opened = opened
-        self._drop = drop
+        self._part = part
         self._patience = patience_s
         self._place = _Place()
         self._failures: dict[str, Exception] = {}
@@ -138,7 +204,7 @@ class ReplicatedSplits:
 
     @property
     def _is_done(self) -> bool:
-        return self._place.split == len(self._splits)
+        return self._place.split == len(self._part.splits)
 
     def _read(
         self, options: ReadOptions, patience: float, *, whole: bool
@@ -164,10 +230,10 @@ class ReplicatedSplits:
         """Read what is left from one replica."""
         from rmqstore_spark.reader.reading import read_split
 
-        store = self._opened(spec)
-        left = list(self._splits[self._place.split :])
+        store = open_kept(self._part.value, spec, is_replica=True)
+        left = list(self._part.splits[self._place.split :])
         left[:1] = [self._place.rest_of(split) for split in left[:1]]
-        self._evidence.check(store, left, whole=whole)
+        self._part.evidence.check(store, left, whole=whole)
         for split in left:
             name = "queueOffset" if isinstance(split, QueueSplit) else "physicalOffset"
             columns = options.columns
@@ -180,7 +246,7 @@ class ReplicatedSplits:
 
     def _failed(self, spec: StoreSpec, error: Exception, took: float) -> None:
         """Note that a replica failed. Read it last from now on."""
-        self._drop(spec)
+        close_kept(self._part.value, spec)
         if spec.url not in self._failures:
             _log.warning(
                 "The replica %s failed after %.1f s, continuing at another: %s",
