@@ -16,7 +16,7 @@ from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.faces.remoting.registering import Registering
 from rmqstore_spark.broker.faces.remoting.row import rights_of
-from rmqstore_spark.broker.faces.remoting.service import Broker
+from rmqstore_spark.broker.faces.remoting.service import BrokerService
 from rmqstore_spark.broker.faces.remoting.table import ROWS
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.store import StoreWriter
@@ -127,7 +127,7 @@ class BrokerRunner:
         protection = self._protection
         accounts = protection.accounts
         gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
-        broker = Broker(self._store, catalog, gate)
+        broker = BrokerService(self._store, catalog, gate)
         server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
             await self._listen(server)

@@ -35,12 +35,12 @@ from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.record.extent import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["BatchBlock", "Source", "Stamp"]
+__all__ = ["BatchBlock", "StagedSource", "Stamp"]
 
 _OPEN_FILES: Final = 64
 
 
-class Source(Protocol):
+class StagedSource(Protocol):
     """Provides records for a block: a stage, or the marker of its commit."""
 
     @property
@@ -78,7 +78,7 @@ class _Part:
         extent: its placement without the places of the records, which would not fit into memory.
     """
 
-    source: Source
+    source: StagedSource
     portion: Portion
     begin: int
     used: I8
@@ -139,7 +139,7 @@ class BatchBlock:
         self._lowest: int | None = None
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: StagedSource) -> None:
         """Place the records of a source after the others. Nothing is written.
 
         Raises:
@@ -225,7 +225,7 @@ class BatchBlock:
         """Close the files of the stages."""
         self._files.close()
 
-    def _place(self, source: Source, portion: Portion) -> _Part:
+    def _place(self, source: StagedSource, portion: Portion) -> _Part:
         rows = portion.read_rows(self._files)
         placement = self._placement(rows, self.end)
         if self.begin < 0:

@@ -42,7 +42,7 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch, GroupHandler, Handler
 
-__all__ = ["Broker"]
+__all__ = ["BrokerService"]
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _MOST_SEARCHES: Final = 64
 _CHECK_SECONDS: Final = 0.5
 
 
-class Broker:
+class BrokerService:
     """Answers producers and consumers. Use it in the thread of a running event loop.
 
     Args:
