@@ -1,4 +1,4 @@
-"""The table of request codes in docs/features.md, from the one that a broker uses."""
+"""The tables of request codes in docs/features.md, from those that a store process uses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final
 
 from rmqstore_spark.broker.faces.remoting.table import ROWS
 from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.server.table import ROWS as CLIENT_ROWS
 from tools.settings import cell
 
 __all__ = ["FEATURES_PAGE", "features_page"]
@@ -24,7 +25,19 @@ def features_page() -> str:
     lines = ["| code | name | asks for | an account needs | handled in |", "|---|---|---|---|---|"]
     for row in sorted(ROWS, key=lambda row: row.code):
         needs = "to be an administrator's" if row.rights is None else row.rights.text
-        cells = (str(row.code), RequestCode(row.code).name, row.asks, needs, row.lane.name)
+        cells: tuple[str, ...] = (
+            str(row.code),
+            RequestCode(row.code).name,
+            row.asks,
+            needs,
+            row.lane.name,
+        )
+        lines.append(f"| {' | '.join(map(cell, cells))} |")
+    lines += ["", "Spark and the command use codes of their own, each connection in a thread:", ""]
+    lines += ["| code | name | asks for | an account needs |", "|---|---|---|---|"]
+    for own in CLIENT_ROWS:
+        needs = "what its stream needs" if own.rule is None else own.rule.text
+        cells = (str(int(own.code)), own.code.name, own.asks, needs)
         lines.append(f"| {' | '.join(map(cell, cells))} |")
     table = "\n".join(lines)
     return f"{before}{_BEGIN}\n{table}\n{_END}{after}"

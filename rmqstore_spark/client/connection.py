@@ -317,8 +317,8 @@ class Connection:
             if error.status == UNAUTHENTICATED:
                 raise ServiceError(
                     f"The store process at {self.endpoint} requires an account, or rejected "
-                    f"yours: {error.args[0]} Set aclFile to the file with its accessKey and "
-                    "secretKey."
+                    f"yours: {error.args[0]} Set aclFile (--acl-file) to the file with its "
+                    "accessKey and secretKey."
                 ) from None
             raise
         except RmqStoreError:

@@ -243,7 +243,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             if error.status == NOT_FOUND:
                 raise FileNotFoundError(f"{path} does not exist") from None
             if error.status == DENIED:
-                raise StoreAccessError(f"{path} is not served: {error.args[0]}") from None
+                raise StoreAccessError(f"{path} cannot be read: {error.args[0]}") from None
             raise
 
     def _inner(self, path: str) -> str:

@@ -8,6 +8,7 @@ connections/ receives requests, each connection with a thread of its own
 server       routes each call to its handler
 calls        limits the number of calls in progress
 budget, memory    limit the memory that all clients together can use
+table        the requests that clients may send, and what each needs
 actions      answers single requests: topics, offsets, commits, queries
 blocks, puts read streams of blocks, and put or stage them
 view, reads  give readers access to the store's files

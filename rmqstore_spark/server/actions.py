@@ -1,4 +1,4 @@
-"""The actions of a store process: topics, offsets, commits, queries. See `wire.protocol`."""
+"""What clients ask of one store: topics, offsets, commits, queries. See `wire.messages`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.broker.acl.rights import Right, need_of_group
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.engine.config.checks import host_and_port
@@ -22,10 +21,8 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
-from rmqstore_spark.server.callers import ADMIN, ANYONE, READS_ALL, WRITES, Caller, Needs, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.types import HalfId
-from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
@@ -57,7 +54,6 @@ from rmqstore_spark.wire.messages import (
     TopicsReply,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, Code
 
 __all__ = ["StoreActions"]
 
@@ -67,26 +63,10 @@ _MAX_RESULT: Final = 32 << 20
 _QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
 _MAX_DIGITS: Final = 10
-_TRANSACTIONS: Final = Needs(everywhere=Right.PUB, uses=Right.PUB)
-"""They are shown whole to their producer, and half messages of a group can have any topics."""
-
-
-class _Action(NamedTuple):
-    """One action.
-
-    Attributes:
-        kind: the class of its request.
-        needs: what it needs, or what says so for a request.
-        work: executes it; gets the request, and the identity of the client.
-    """
-
-    kind: type[Any]
-    needs: Needs | Callable[[Any], Needs]
-    work: Callable[[Any, str], object]
 
 
 class StoreActions:
-    """Executes actions on one store.
+    """Does what requests ask of one store. Each method returns the answer, or its bytes.
 
     Args:
         store: the store.
@@ -104,61 +84,13 @@ class StoreActions:
         self._stop = stop
         self._is_stopping = is_stopping
         self._hidden: set[str] = set()
-        self._known: dict[int, _Action] = {}
-        for code, kind, needs, work in (
-            (Code.OPEN, OpenRequest, _topics_to_write, self._open),
-            (Code.CREATE_TOPIC, TopicRequest, ADMIN, self._create),
-            (Code.DELETE_TOPIC, TopicRequest, ADMIN, self._delete),
-            (Code.TOPICS, Done, ANYONE, self._topics),
-            (Code.OFFSETS, OffsetsRequest, _topics_to_see, self._offsets),
-            (Code.COMMIT_OFFSETS, CommitOffsetsRequest, _group, self._commit_offsets),
-            (Code.COMMIT, CommitRequest, WRITES, self._commit),
-            (Code.ABORT, AbortRequest, ANYONE, self._abort),
-            (Code.FLUSH, Done, ANYONE, self._flush),
-            (Code.EXPIRE, ExpireRequest, ADMIN, self._expire),
-            (Code.END_TRANSACTIONS, EndRequest, _TRANSACTIONS, self._end_transactions),
-            (Code.TRANSACTION_CHECKS, ChecksRequest, _TRANSACTIONS, self._transaction_checks),
-            (Code.PROMOTE, PromoteRequest, ADMIN, self._promote),
-            (Code.DEMOTE, DemoteRequest, ADMIN, self._demote),
-            (Code.STATS, Done, ANYONE, self._stats),
-            (Code.STOP, Done, ADMIN, self._stop_process),
-            (Code.QUERY, QueryRequest, _topic_to_read, self._query),
-            (Code.LIST, PathRequest, READS_ALL, self._list),
-            (Code.WALK, WalkRequest, READS_ALL, self._walk),
-            (Code.INFO, PathRequest, READS_ALL, self._info),
-        ):
-            self._known[code] = _Action(kind, needs, work)
-
-    def do(self, code: Code, body: bytes, caller: Caller) -> bytes | pa.Buffer:
-        """Execute an action, and return its encoded answer.
-
-        Args:
-            code: the code of the action.
-            body: the request.
-            caller: the client.
-
-        Raises:
-            RefusedError: the action does not exist, or the request is malformed or refused.
-            RmqStoreError, ViewError: the action failed.
-        """
-        action = self._known.get(code)
-        if action is None:
-            raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
-        try:
-            request = decode(action.kind, body, most=MAX_REQUEST.get(code, SMALL_REQUEST))
-        except MessageError as error:
-            raise RefusedError(f"The request {code.text} is invalid: {error}.", ILLEGAL) from None
-        needs = action.needs
-        self._store.require(caller, needs if isinstance(needs, Needs) else needs(request))
-        answer = action.work(request, caller.identity)
-        return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
 
     # ---- topics, offsets -----------------------------------------------------------------------
 
-    def _open(self, request: OpenRequest, _identity: str) -> OpenReply:
+    def open(self, request: OpenRequest) -> OpenReply:
         return self._store.open(request.topics)
 
-    def _create(self, request: TopicRequest, _identity: str) -> Done:
+    def create(self, request: TopicRequest) -> Done:
         numbers: dict[str, Any] = {
             "read_queue_nums": request.read_queue_nums,
             "write_queue_nums": request.write_queue_nums,
@@ -171,17 +103,17 @@ class StoreActions:
             writer.create_topic(request.name, **numbers)
         return Done()
 
-    def _delete(self, request: TopicRequest, _identity: str) -> Done:
+    def delete(self, request: TopicRequest) -> Done:
         self._store.writer.delete_topic(request.name)
         return Done()
 
-    def _topics(self, _request: Done, _identity: str) -> TopicsReply:
+    def topics(self, _request: Done) -> TopicsReply:
         return TopicsReply(self._store.topics())
 
-    def _offsets(self, request: OffsetsRequest, _identity: str) -> OffsetsReply:
+    def offsets(self, request: OffsetsRequest) -> OffsetsReply:
         return self._store.offsets(request.topics)
 
-    def _commit_offsets(self, request: CommitOffsetsRequest, _identity: str) -> CommitOffsetsReply:
+    def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
         writer = self._store.writer
         changed = writer.commit_offsets(request.group, offsets, reset=request.reset)
@@ -203,16 +135,16 @@ class StoreActions:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
+    def commit(self, request: CommitRequest, identity: str) -> CommitResult:
         return self._store.writer.commit(request, identity)
 
-    def _abort(self, request: AbortRequest, identity: str) -> Done:
+    def abort(self, request: AbortRequest, identity: str) -> Done:
         self._store.writer.abort(request.stage_ids, identity)
         return Done()
 
     # ---- transactions --------------------------------------------------------------------------
 
-    def _end_transactions(self, request: EndRequest, _identity: str) -> EndReply:
+    def end_transactions(self, request: EndRequest) -> EndReply:
         named = zip(request.queue_offsets, request.physical_offsets, strict=True)
         answers = self._store.writer.transactions.end(
             request.group, [HalfId(*pair) for pair in named], is_commit=request.is_commit
@@ -221,7 +153,7 @@ class StoreActions:
             tuple(answer.status for answer in answers), tuple(answer.remark for answer in answers)
         )
 
-    def _transaction_checks(self, request: ChecksRequest, _identity: str) -> pa.Buffer:
+    def transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream of half messages."""
         asked = self._store.writer.transactions.take_asked(request.group, request.most)
         with self._store.reader() as store:
@@ -229,12 +161,12 @@ class StoreActions:
 
     # ---- the process ---------------------------------------------------------------------------
 
-    def _flush(self, _request: Done, _identity: str) -> FlushReply:
+    def flush(self, _request: Done) -> FlushReply:
         writer = self._store.writer
         writer.flush()
         return FlushReply(writer.stats()["commitLogFlushedOffset"])
 
-    def _expire(self, request: ExpireRequest, _identity: str) -> ExpireReply:
+    def expire(self, request: ExpireRequest) -> ExpireReply:
         if request.remove:
             self._store.writer.expire(request.before_ms)
         found = self._store.writer.expirable(request.before_ms)
@@ -247,12 +179,12 @@ class StoreActions:
             found.remark,
         )
 
-    def _promote(self, request: PromoteRequest, _identity: str) -> PromoteReply:
+    def promote(self, request: PromoteRequest) -> PromoteReply:
         replication = self._store.replication
         begin = replication.promote(waits_for_slaves=request.waits_for_slaves, force=request.force)
         return PromoteReply(begin, replication.address)
 
-    def _demote(self, request: DemoteRequest, _identity: str) -> DemoteReply:
+    def demote(self, request: DemoteRequest) -> DemoteReply:
         try:
             master, broker = map(host_and_port, (request.master, request.master_broker))
             if not master:
@@ -262,24 +194,24 @@ class StoreActions:
         end, handover = self._store.replication.demote(master, broker)
         return DemoteReply(end, *handover)
 
-    def _stats(self, _request: Done, _identity: str) -> bytes:
+    def stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()
 
-    def _stop_process(self, _request: Done, _identity: str) -> Done:
+    def stop_process(self, _request: Done) -> Done:
         self._stop()
         return Done()
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def _list(self, request: PathRequest, _identity: str) -> ListReply:
+    def list(self, request: PathRequest) -> ListReply:
         return ListReply(tuple(self._store.view.listing(request.path, self._breaking_off())))
 
-    def _walk(self, request: WalkRequest, _identity: str) -> ListReply:
+    def walk(self, request: WalkRequest) -> ListReply:
         return ListReply(
             tuple(self._store.view.walk(request.path, request.depth, self._breaking_off()))
         )
 
-    def _info(self, request: PathRequest, _identity: str) -> object:
+    def info(self, request: PathRequest) -> object:
         return self._store.view.entry(request.path)
 
     def _breaking_off(self) -> Callable[[], None]:
@@ -301,7 +233,7 @@ class StoreActions:
 
         return look
 
-    def _query(self, request: QueryRequest, _identity: str) -> pa.Buffer:
+    def query(self, request: QueryRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream instead of JSON."""
         with self._store.reader() as store:
             found = query_by_key(
@@ -316,25 +248,6 @@ class StoreActions:
                 between=self._breaking_off(),
             )
         return pa.py_buffer(_ipc_stream(found))
-
-
-def _topics_to_write(request: OpenRequest) -> Needs:
-    return of_topics(request.topics or (), Right.PUB)
-
-
-def _topics_to_see(request: OffsetsRequest) -> Needs:
-    if request.topics is None:
-        return Needs(everywhere=Right.ANY)
-    return of_topics(request.topics, Right.ANY)
-
-
-def _topic_to_read(request: QueryRequest) -> Needs:
-    return of_topics((request.topic,), Right.SUB)
-
-
-def _group(request: CommitOffsetsRequest) -> Needs:
-    topics = of_topics(request.offsets, Right.SUB).rights
-    return Needs(rights=(need_of_group(request.group), *topics))
 
 
 def _ipc_stream(table: pa.Table) -> U1:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import (
@@ -33,7 +35,7 @@ from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
-from rmqstore_spark.server.callers import READS_ALL, WRITES, Caller
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.calls import Call, Calls, EvictedError, TooManyCallsError
 from rmqstore_spark.server.connections.connection import ClientConnection
 from rmqstore_spark.server.connections.listener import Connections, Listener
@@ -43,8 +45,9 @@ from rmqstore_spark.server.puts import BlockStreams
 from rmqstore_spark.server.reads import check_request, range_answers
 from rmqstore_spark.server.stores.by_name import StoresByName
 from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.table import BY_CODE, ROWS
 from rmqstore_spark.server.view import ViewError
-from rmqstore_spark.wire.codec import MessageError, decode
+from rmqstore_spark.wire.codec import MessageError, encode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import (
     BUSY,
@@ -80,8 +83,6 @@ _REQUEST_BYTES: Final = 16 << 20
 """The same for requests other than blocks: a client that announces many of them delays no put."""
 _SENT_BYTES: Final = 64 << 20
 """Maximum bytes that are read from files but not sent."""
-_AT_ONCE: Final = {Code.QUERY: 2, Code.LIST: 4, Code.WALK: 4}
-"""Concurrent calls of those actions that can each take tens of megabytes."""
 _LARGE_AT_ONCE: Final = 2
 _SMALL_ANSWER: Final = 64 << 10
 _LARGE_REQUEST: Final = 256 << 10
@@ -110,7 +111,6 @@ _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
 """The status and text for errors that the client caused, or that are transient."""
 
 _LASTING: Final = frozenset({Code.BLOCKS, Code.READ})
-_CODES: Final = frozenset(Code)
 _IN_STREAM: Final = frozenset({Code.BLOCK, Code.FINISH})
 _MOST_REFUSAL: Final = 3000
 
@@ -272,7 +272,9 @@ class _Requests:
         }
         self.failures = Failures()
         self._sent = Budget(_SENT_BYTES)
-        self._places = {code: threading.BoundedSemaphore(count) for code, count in _AT_ONCE.items()}
+        self._places = {
+            row.code: threading.BoundedSemaphore(row.at_once) for row in ROWS if row.at_once
+        }
         self._large = threading.BoundedSemaphore(_LARGE_AT_ONCE)
         self._idle_seconds = self._config.stream_idle_timeout / 1000
         most = max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes) + _SMALL_BYTES
@@ -296,7 +298,7 @@ class _Requests:
         code = head.code
         if code != Code.LOGIN and not connection.caller.is_known:
             raise RefusedError("A login with an account is needed.", UNAUTHENTICATED)
-        if code not in _CODES:
+        if code not in BY_CODE:
             raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
         if (code in _IN_STREAM) != connection.has_stream:
             raise RefusedError("A request does not belong where it was sent.", ILLEGAL)
@@ -376,13 +378,18 @@ class _Requests:
         return self._stores.find(request.head.ext.get(STORE_FIELD))
 
     def _action(self, call: Call, code: Code, request: ReceivedRequest) -> None:
-        actions = self._actions[self._store_of(request).name]
+        row, store = BY_CODE[code], self._store_of(request)
+        assert row.handle is not None, f"{code.text} is not handled"  # noqa: S101 - `handle` knows
+        asked = row.read(request.data.tobytes())
+        store.require(call.caller, row.needs_of(asked))
         with ExitStack() as held:
             if len(request.data) > _LARGE_REQUEST:
                 held.enter_context(_place(self._large))
             places = self._places.get(code)
             with nullcontext() if places is None else _place(places):
-                answer = memoryview(actions.do(code, request.data.tobytes(), call.caller))
+                result = row.handle(self._actions[store.name], asked, call.caller)
+                is_encoded = isinstance(result, bytes | pa.Buffer)
+                answer = memoryview(result if is_encoded else encode(result))  # type: ignore[arg-type]
                 if len(answer) > _SMALL_ANSWER:
                     held.enter_context(self._sent.use(len(answer), _ROOM_SECONDS))
             request.release()
@@ -390,7 +397,7 @@ class _Requests:
 
     def _blocks(self, call: Call, request: ReceivedRequest) -> bool:
         store = self._store_of(request)
-        store.require(call.caller, WRITES)
+        store.require(call.caller, BY_CODE[Code.BLOCKS].needs_of(None))
         blocks = BlockReader(call, request, self._config)
         streams = BlockStreams(store.writer, self._is_stopping, self.failures)
         call.connection.has_stream = True
@@ -400,11 +407,9 @@ class _Requests:
 
     def _read(self, call: Call, request: ReceivedRequest) -> None:
         store = self._store_of(request)
-        store.require(call.caller, READS_ALL)
-        try:
-            asked = decode(RangesRequest, request.data.tobytes(), most=MAX_REQUEST[Code.READ])
-        except MessageError as error:
-            raise RefusedError(f"The request read is invalid: {error}.", ILLEGAL) from None
+        row = BY_CODE[Code.READ]
+        asked: RangesRequest = row.read(request.data.tobytes())
+        store.require(call.caller, row.needs_of(asked))
         request.release()
         check_request(asked)
         with ExitStack() as held:

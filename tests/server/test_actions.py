@@ -12,6 +12,7 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
+from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
 from rmqstore_spark.wire.protocol import Code
@@ -32,15 +33,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWrite
         yield opened
 
 
-def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
-    return StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
+def done(store: StoreWriter, code: Code, body: bytes, *, is_stopping: bool) -> object:
+    actions = StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
+    row = BY_CODE[code]
+    assert row.handle is not None
+    return row.handle(actions, row.read(body), Caller(None, ""))
 
 
 @pytest.mark.parametrize(("code", "body"), READS)
 def test_a_read_ends_when_the_process_does(store: StoreWriter, code: Code, body: bytes) -> None:
-    assert actions(store, is_stopping=False).do(code, body, Caller(None, ""))
+    assert done(store, code, body, is_stopping=False)
     with pytest.raises(RefusedError, match=r"is stopping.*SERVICE_NOT_AVAILABLE"):
-        actions(store, is_stopping=True).do(code, body, Caller(None, ""))
+        done(store, code, body, is_stopping=True)
 
 
 @pytest.mark.parametrize(("code", "body"), READS)
@@ -49,4 +53,4 @@ def test_a_read_may_not_last_for_ever(
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.actions._LONGEST_READ_SECONDS", 0.0)
     with pytest.raises(RefusedError, match="took more than 0 s"):
-        actions(store, is_stopping=False).do(code, body, Caller(None, ""))
+        done(store, code, body, is_stopping=False)

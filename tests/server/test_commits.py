@@ -15,8 +15,8 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
+from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.types import StageInfo
-from rmqstore_spark.wire.codec import decode, encode
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient
@@ -122,18 +122,22 @@ def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
         own = store.begin_stage(uuid4().hex, identity="spark-a")
         own.append(block_of([b"row"]))
         info = own.finish()
-        commit = encode(CommitRequest(WriterId("stream", "q", 0), (info,)))
-        for name, body in (
-            (Code.COMMIT, commit),
-            (Code.ABORT, encode(AbortRequest((info.stage_id,)))),
-        ):
+        requests: dict[Code, object] = {
+            Code.COMMIT: CommitRequest(WriterId("stream", "q", 0), (info,)),
+            Code.ABORT: AbortRequest((info.stage_id,)),
+        }
+
+        def done(code: Code, certificate: str) -> object:
+            handle = BY_CODE[code].handle
+            assert handle is not None
+            return handle(actions, requests[code], client_of(certificate))
+
+        for code in requests:
             with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
-                actions.do(name, body, client_of("spark-b"))
+                done(code, "spark-b")
             assert seen.value.status == "NO_PERMISSION"
-        done = decode(
-            CommitResult, actions.do(Code.COMMIT, commit, client_of("spark-a")), most=1000
-        )
-        assert done.status == "COMMITTED"
+        committed = done(Code.COMMIT, "spark-a")
+        assert isinstance(committed, CommitResult)
+        assert committed.status == "COMMITTED"
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
-            actions.do(Code.COMMIT, commit, client_of("spark-b"))
-        assert actions.do(Code.TOPICS, b"", client_of("spark-b"))  # what is everybody's
+            done(Code.COMMIT, "spark-b")

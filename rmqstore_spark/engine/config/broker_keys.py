@@ -121,11 +121,6 @@ class Deviation:
 
 
 DEVIATIONS: Final = {
-    "brokerPermission": Deviation(
-        ("0", "4"),
-        "only RocketMQ's clients are refused; Spark and clients of the endpoint still write. "
-        "`brokerRole=SLAVE` refuses all messages",
-    ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"
     ),

@@ -18,7 +18,16 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 
 __all__ = [
-    *("ABOUT_TOPIC", "BY_PLACE", "CLIENT_CONFIG", "END", "HEARTBEAT", "LOCKS", "LONG_SEND"),
+    *(
+        "ABOUT_TOPIC",
+        "ANY_ACCOUNT",
+        "BY_PLACE",
+        "CLIENT_CONFIG",
+        "END",
+        "HEARTBEAT",
+        "LOCKS",
+        "LONG_SEND",
+    ),
     *("SEND_BACK", "SHORT_SEND", "SUB_TOPIC", "UNREGISTER", "of_group", "of_topic_and_group"),
 ]
 
@@ -90,6 +99,7 @@ def _nothing(_: Command) -> tuple[Need, ...]:
     return ()
 
 
+ANY_ACCOUNT: Final = Rights("to exist", _nothing)
 HEARTBEAT: Final = Rights("SUB of its groups, and of their topics", _heartbeat)
 UNREGISTER: Final = Rights("SUB of the group", _unregister)
 LOCKS: Final = Rights("SUB of the group, and of the topics", _locks)

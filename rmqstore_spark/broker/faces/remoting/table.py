@@ -269,7 +269,7 @@ ROWS: Final[tuple[_Row, ...]] = (
         FILES, None, nothing, _nothing),
     # ---- slaves
     Row(Code.GET_ALL_TOPIC_CONFIG, "all topics",
-        FILES, None, nothing,
+        FILES, need.ANY_ACCOUNT, nothing,
         lambda p, _c, _asked: p.core.tables.topics(), result.in_json),
     Row(Code.GET_ALL_CONSUMER_OFFSET, "the offsets of all groups",
         FILES, None, nothing,
