@@ -3,7 +3,7 @@
 process      runs `rmqstore serve` from start to shutdown
 stores/      what is served: a store that is written here, or stores of other processes
 priority     gives the process the I/O priority idle
-auth         checks where the process may listen, and who may call
+callers      knows whom each connection acts for, and what that account may do
 connections/ receives requests, each connection with a thread of its own
 server       routes each call to its handler
 calls        limits the number of calls in progress
