@@ -53,9 +53,9 @@ def show_clients(spark: SparkSession) -> bool:
                 client.create_topic("greetings")
             said = running.enter_context(consumer(names))
         console.print(
-            f"A name server listens on {names}. A store process serves {endpoint},\n"
-            f"and is a broker at 127.0.0.1:{port}. A consumer, which uses RocketMQ's C++ client,\n"
-            "has subscribed to a topic of it.\n"
+            f"A name server listens on {names}. A store process serves Spark at\n"
+            f"{endpoint}, and is a broker on the same port. A consumer, which uses\n"
+            "RocketMQ's C++ client, has subscribed to a topic of it.\n"
         )
         show_code(write_greetings)
         write_greetings(spark, endpoint)

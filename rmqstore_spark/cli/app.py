@@ -110,8 +110,7 @@ def _start(
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
     supports, or the endpoint of a store process (rmq://HOST:PORT). No broker is needed. Only
     serve, follow and recover change a store's files; put and the others ask a store process to. The
-    options for tokens and TLS are for store
-    processes that require them.
+    options for accounts and TLS are for store processes that require them.
     """
     use_credentials(Credentials(acl_file, tls_ca, tls_cert, tls_key))
 

@@ -268,7 +268,7 @@ class _Run:
 def allow_many_files() -> None:
     """Raise the limit of open files, as far as the process may.
 
-    Each connection uses one, even without a token, and the usual 1,024 are soon exhausted.
+    Each connection uses one, even without an account, and the usual 1,024 are soon exhausted.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)

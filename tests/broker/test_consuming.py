@@ -153,7 +153,7 @@ async def _held(client: RemotingClient, *pulls: Command) -> list[asyncio.Task[Co
 
 @pytest.mark.parametrize("how", ["send", "put", "commit"])
 def test_a_message_wakes_the_pull_that_waits_for_it(tmp_path: Path, how: str) -> None:
-    """However it comes: from a producer, over Flight, or with a batch of Spark."""
+    """However it comes: from a producer, from Spark's clients, or with a batch of Spark."""
     with broker(tmp_path / "store") as served:
         served.store.create_topic("orders", read_queue_nums=8)
         served.store.create_topic("bills", read_queue_nums=8)

@@ -209,7 +209,7 @@ accounts:
 """
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("secret", ["correct-horse", "wrong-horse"])
 def test_java_clients_sign_and_talk_tls(
     rocketmq: RocketMq, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str

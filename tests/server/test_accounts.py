@@ -241,7 +241,7 @@ def test_a_login_counts_for_its_own_connection_and_challenge(tmp_path: Path) -> 
             assert not one.ask(Code.LOGIN, heard, extFields={"AccessKey": KEY}).status
             # A challenge is answered once.
             assert one.ask(Code.LOGIN, heard, extFields={"AccessKey": KEY}).status
-        # What signs a request of RocketMQ's clients is no login.
+        # What signs a request of RocketMQ's clients is not a login.
         with PlainClient(here.endpoint) as peer:
             challenge = peer.ask(Code.LOGIN, extFields={"AccessKey": KEY}).body
             signed = SecretKey(SECRET).signature({}, challenge).encode()

@@ -168,7 +168,7 @@ accounts:
 """
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
 @pytest.mark.parametrize("secret", ["correct horse", "wrong horse"])
 def test_it_signs(tmp_path: Path, of: Callable[[], list[str]], secret: str) -> None:

@@ -49,7 +49,7 @@ def to(code: int, **fields: object) -> Command:
     return Command(code, {name: str(value) for name, value in fields.items()})
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_recorded_requests_get_the_recorded_answers(
     guarded: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,7 @@ def test_recorded_requests_get_the_recorded_answers(
                 assert (ours.remark or "").startswith(said)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -121,7 +121,7 @@ def test_an_account_gets_no_further_than_its_rights(
     refused(answer, *words)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("code", [41, 42])
 def test_queues_are_locked_by_those_who_may_read_them(guarded: Served, code: int) -> None:
     def locking(group: str, *topics: str) -> Command:
@@ -137,7 +137,7 @@ def test_queues_are_locked_by_those_who_may_read_them(guarded: Served, code: int
     refused(topic, "topic:RecSend")
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_what_an_account_may_do_works(guarded: Served) -> None:
     answers = ask(
         guarded,
@@ -163,7 +163,7 @@ def test_what_an_account_may_do_works(guarded: Served) -> None:
     assert (created.code, topics.code, unknown.code) == (0, 0, 3)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_a_message_is_only_shown_to_those_who_may_read_its_topic(guarded: Served) -> None:
     def place(sent: Command) -> int:
         return int(sent.ext["msgId"][16:], 16)
@@ -185,7 +185,7 @@ def test_a_message_is_only_shown_to_those_who_may_read_its_topic(guarded: Served
     assert (view.code, back.code) == (0, 0)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_the_gate_lets_nobody_name_a_message_that_is_yet_to_come(guarded: Served) -> None:
     ask(guarded, message(b"last", "RecAcl"))
     for at in (guarded.store.published_end, guarded.store.published_end + 1000):
@@ -201,7 +201,7 @@ def test_the_gate_lets_nobody_name_a_message_that_is_yet_to_come(guarded: Served
     assert "can not find message by the offset" in (before.remark or "")
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
     request = message(b"body", "RecAcl")
     right = APP.signed(request)
@@ -234,7 +234,7 @@ def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
     assert ask(guarded, right, by=None)[0].code == 0
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_one_way_requests_are_checked_too(guarded: Served) -> None:
     ends = to(30, topic="RecSend", queueId=3)
 
