@@ -44,12 +44,12 @@ from rmqstore_spark.wire.messages import (
 )
 from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, Code
 
-__all__ = ["BY_CODE", "ROWS", "ClientRow", "Rule"]
+__all__ = ["BY_CODE", "ROWS", "ClientRow", "RowRights"]
 
 _Handler: TypeAlias = Callable[[StoreActions, Any, Caller], object]
 
 
-class Rule(NamedTuple):
+class RowRights(NamedTuple):
     """What a request needs.
 
     Attributes:
@@ -77,7 +77,7 @@ class ClientRow(NamedTuple):
     code: Code
     asks: str
     kind: type[Any] | None
-    rule: Rule | None
+    rule: RowRights | None
     handle: _Handler | None = None
     at_once: int | None = None
 
@@ -118,21 +118,23 @@ def _moves(request: CommitOffsetsRequest) -> Needs:
     return Needs(rights=(need_of_group(request.group), *topics))
 
 
-_NOBODY: Final = Rule("nothing", ANYONE)
-_ANYONE: Final = Rule("to exist", ANYONE)
-_ADMIN: Final = Rule("to be an administrator's", ADMIN)
-_READS_ALL: Final = Rule("SUB of all topics", READS_ALL)
-_WRITES: Final = Rule("PUB of each topic", WRITES)
-_ENDS: Final = Rule(
+_NOBODY: Final = RowRights("nothing", ANYONE)
+_ANYONE: Final = RowRights("to exist", ANYONE)
+_ADMIN: Final = RowRights("to be an administrator's", ADMIN)
+_READS_ALL: Final = RowRights("SUB of all topics", READS_ALL)
+_WRITES: Final = RowRights("PUB of each topic", WRITES)
+_ENDS: Final = RowRights(
     "PUB of all topics: half messages of a group can have any",
     Needs(everywhere=Right.PUB, uses=Right.PUB),
 )
-_OPENS: Final = Rule(
+_OPENS: Final = RowRights(
     "PUB of the topics", lambda request: of_topics(request.topics or (), Right.PUB)
 )
-_SEES: Final = Rule("PUB or SUB of the topics", _sees)
-_MOVES: Final = Rule("SUB of the group, and of the topics", _moves)
-_QUERIES: Final = Rule("SUB of the topic", lambda request: of_topics((request.topic,), Right.SUB))
+_SEES: Final = RowRights("PUB or SUB of the topics", _sees)
+_MOVES: Final = RowRights("SUB of the group, and of the topics", _moves)
+_QUERIES: Final = RowRights(
+    "SUB of the topic", lambda request: of_topics((request.topic,), Right.SUB)
+)
 
 # fmt: off
 ROWS: Final[tuple[ClientRow, ...]] = (

@@ -110,7 +110,7 @@ def test_recorded_requests_get_the_recorded_answers(
         (to(36, offset=0, group="open", delayLevel=0, originTopic="RecSend"), ["topic:RecSend"]),
         (to(17, topic="T", readQueueNums=1, writeQueueNums=1, perm=6), ["code=17", "RocketMQ"]),
         (to(215, topic="RecAcl"), ["Need admin permission for request code=215"]),
-        (to(21), ["Need admin permission for request code=21"]),
+        (to(26), ["Need admin permission for request code=26"]),
         (to(9999), ["Need admin permission for request code=9999"]),
     ],
 )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from rmqstore_spark.broker.faces.remoting.lanes.fair_queue import FairQueue
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.remoting.codec.codes import OVERLOAD, RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler, NoAnswerRoomError
@@ -22,8 +22,6 @@ from rmqstore_spark.remoting.dispatch import Handler, NoAnswerRoomError
 __all__ = ["CLOSING", "HandlerThread"]
 
 CLOSING: Final = "the broker is shutting down"
-_LAST: Final = RequestCode.UPDATE_CONSUMER_OFFSET
-"""Handled in any case: a consumer reports its progress and goes, and so may the broker."""
 
 _R = TypeVar("_R")
 
@@ -56,10 +54,6 @@ class HandlerThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def handlers(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Return handlers, by code, that run the given ones in the thread."""
-        return {code: self.handler(handler) for code, handler in handlers.items()}
-
     def run(self, work: Callable[..., _R], *given: Any) -> asyncio.Future[_R]:
         """Do some work in the thread, when its turn comes.
 
@@ -72,7 +66,7 @@ class HandlerThread:
         return self._run_for(None, lambda: work(*given))
 
     def refuse(self) -> None:
-        """From now on, refuse what waits instead of handling it, but for consumers' progress."""
+        """From now on, refuse what waits instead of handling it, unless it is always handled."""
         self._is_closing = True
 
     def close(self) -> None:
@@ -82,11 +76,18 @@ class HandlerThread:
             self._changed.notify()
         self._thread.join()
 
-    def handler(self, handler: Handler) -> Callable[..., asyncio.Future[Any]]:
-        """Return a handler that runs the given one in the thread."""
+    def handler(
+        self, handler: Handler, *, always: bool = False
+    ) -> Callable[..., asyncio.Future[Any]]:
+        """Return a handler that runs the given one in the thread.
+
+        Args:
+            handler: the handler.
+            always: run it also when nobody waits for the answer, or the broker is being closed.
+        """
 
         def handle(connection: RemotingConnection, request: Command) -> Any:
-            if request.code != _LAST:
+            if not always:
                 if self._is_closing:
                     raise RemotingError(ResponseCode.SERVICE_NOT_AVAILABLE, CLOSING)
                 if not (connection.is_open or request.is_one_way):

@@ -38,7 +38,8 @@ class SavedReports:
         Args:
             take: takes a report in the thread.
         """
-        moved = self._thread.handler(take)
+        # In any case: a consumer reports its progress and goes, and so may the broker.
+        moved = self._thread.handler(take, always=True)
 
         def handle(
             connection: RemotingConnection, request: Command
