@@ -26,8 +26,6 @@ from typing import BinaryIO, Final, TypeAlias
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.workers import use_this_python
 
-__all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
-
 Setting: TypeAlias = str | int | float | bool
 
 READY_SECONDS: Final = 120.0

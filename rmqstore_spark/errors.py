@@ -27,30 +27,6 @@ Each text says what happened, in which file at which offset, and what to do.
 
 from __future__ import annotations
 
-__all__ = [
-    "BlockError",
-    "CorruptRecordError",
-    "CorruptStoreError",
-    "DataLossError",
-    "FrameError",
-    "InstallationError",
-    "OptionError",
-    "RefusedError",
-    "RemotingError",
-    "ReplicaError",
-    "ReplicationError",
-    "RmqStoreError",
-    "RowError",
-    "SegmentExpiredError",
-    "ServiceError",
-    "StoreAccessError",
-    "StoreLockedError",
-    "StoreNotFoundError",
-    "StoreWriteError",
-    "TopicNotFoundError",
-    "UnsupportedStoreError",
-]
-
 
 class RmqStoreError(Exception):
     """Base of all errors of this package."""

@@ -11,8 +11,6 @@ import re
 import unicodedata
 from typing import Final
 
-__all__ = ["camel_case", "escaped", "in_words", "is_printable"]
-
 _CAPITAL: Final = re.compile("([A-Z])")
 _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 

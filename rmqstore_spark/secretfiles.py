@@ -8,8 +8,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["MAX_BYTES", "read_file"]
-
 MAX_BYTES: Final = 1 << 20
 """Most bytes that are read of a file."""
 

@@ -12,16 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Final
 
-__all__ = [
-    "Declaration",
-    "as_text",
-    "declare",
-    "nearest",
-    "parse_boolean",
-    "parse_choice",
-    "settings_of",
-]
-
 _METADATA: Final = "setting"
 _NO_LIMIT: Final = 2**63 - 1
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["PutStatus"]
-
 
 class PutStatus(str, Enum):
     """The outcome of a put. `is_stored` says whether the messages are in the log."""

@@ -9,8 +9,6 @@ import time
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["TlsStream"]
-
 _PIECE: Final = 256 << 10
 
 

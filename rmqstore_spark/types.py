@@ -12,22 +12,6 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.status import PutStatus
 
-__all__ = [
-    "MOST_TOPICS",
-    "CommitRequest",
-    "CommitResult",
-    "CommitStatus",
-    "Content",
-    "HalfId",
-    "Kind",
-    "StageInfo",
-    "WriterId",
-    "is_digest",
-    "is_writer_name",
-    "sum_of_digests",
-    "topics_with_most_rows",
-]
-
 MOST_TOPICS: Final = 8
 """Topics that an error names."""
 _LONGEST_NAME: Final = 256

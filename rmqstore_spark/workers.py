@@ -18,8 +18,6 @@ from typing import Final
 
 from rmqstore_spark.errors import InstallationError
 
-__all__ = ["check_packages", "check_spark", "require_spark", "spark_version", "use_this_python"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _PACKAGES: Final = {

@@ -19,8 +19,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.tls import ServerTls, TlsMode
 
-__all__ = ["Protection"]
-
 _log = logging.getLogger(__name__)
 
 _RELOAD_SECONDS: Final = 1.0

@@ -26,8 +26,6 @@ from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.remoting.server import RemotingServer
 
-__all__ = ["BrokerRunner"]
-
 _log = logging.getLogger(__name__)
 
 _LIMITS: Final = Limits(in_flight=20_000)

@@ -43,8 +43,6 @@ from rmqstore_spark.cli.shared.connection import (
 from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 
-__all__ = ["app", "main"]
-
 
 class _Commands(TyperGroup):
     """The group of all commands: `ending` and `usage_errors` handle how each of them ends."""

@@ -22,8 +22,6 @@ from rmqstore_spark.wire.failures import TRANSIENT
 from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, Code
 
-__all__ = ["BlockStream"]
-
 _MAX_ACKNOWLEDGEMENT: Final = 64 << 20
 _NUMBERS: Final = (1 << 31) - 1
 

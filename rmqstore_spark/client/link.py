@@ -18,8 +18,6 @@ from rmqstore_spark.wire.endpoint import UNIX, Endpoint
 from rmqstore_spark.wire.protocol import STATUS_FIELD, STORE_FIELD, Code, piece_lengths
 from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
 
-__all__ = ["Link", "connect"]
-
 _STAGED: Final = 64 << 10
 _MOST_HEADER: Final = 32 << 10
 _MOST_FRAME: Final = 1 << 31

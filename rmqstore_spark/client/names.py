@@ -7,8 +7,6 @@ import socket
 import threading
 from typing import Any, TypeAlias
 
-__all__ = ["Place", "looked_up"]
-
 Place: TypeAlias = tuple[Any, Any, int, str, Any]
 """As `socket.getaddrinfo` returns it: family, type, protocol, name, address."""
 

@@ -40,8 +40,6 @@ from rmqstore_spark.wire.messages import (
 )
 from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Code
 
-__all__ = ["StoreClient"]
-
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
 _PERM_READ_WRITE: Final = 6

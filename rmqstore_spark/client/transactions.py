@@ -39,8 +39,6 @@ from rmqstore_spark.wire.messages import (
 )
 from rmqstore_spark.wire.protocol import Code
 
-__all__ = ["TransactionChecker", "TransactionProducer"]
-
 _SEPARATOR: Final = b"\x02"
 _MOST_CHECKS: Final = 32
 

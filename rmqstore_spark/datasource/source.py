@@ -34,8 +34,6 @@ from rmqstore_spark.datasource.tables import (
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.workers import check_packages, check_spark
 
-__all__ = ["RmqStoreDataSource"]
-
 
 class RmqStoreDataSource(DataSource):
     """A RocketMQ message store as a Spark source and sink.

@@ -30,8 +30,6 @@ from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Admission", "disk_used_ratio"]
-
 _log = logging.getLogger(__name__)
 
 _CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK

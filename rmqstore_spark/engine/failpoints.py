@@ -14,8 +14,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["NAMES", "reach"]
-
 NAMES: Final[dict[str, str]] = {
     "put.before_write": "records are checked and numbered, nothing is written",
     "put.after_write": "records are in the log, not flushed, not in their queues",

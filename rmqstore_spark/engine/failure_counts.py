@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Failures"]
-
 
 class Failures:
     """Counts failed calls of one kind. Thread-safe.

@@ -11,8 +11,6 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.types import CommitRequest, CommitResult
 
-__all__ = ["Figures"]
-
 
 class Figures:
     """Collects the figures of an open store, and counts what is committed. Thread-safe.

@@ -6,8 +6,6 @@ import logging
 
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = ["Health"]
-
 _log = logging.getLogger(__name__)
 
 

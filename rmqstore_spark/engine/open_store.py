@@ -37,8 +37,6 @@ from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
-__all__ = ["OpenStore", "open_store"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_GROUPS: Final = 10_000

@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from rmqstore_spark.engine.health import Health
 
-__all__ = ["Periodic"]
-
 
 class Periodic:
     """Calls a function at intervals until it is closed.

@@ -19,8 +19,6 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role_file import KeptRole, Promotion, load_role, save_role
 from rmqstore_spark.errors import CorruptStoreError, StoreWriteError
 
-__all__ = ["ASYNC_MASTER", "SLAVE", "SYNC_MASTER", "Role", "RoleWatcher"]
-
 _log = logging.getLogger(__name__)
 
 ASYNC_MASTER: Final = "ASYNC_MASTER"

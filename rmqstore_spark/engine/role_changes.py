@@ -28,8 +28,6 @@ from rmqstore_spark.engine.role_file import Promotion
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 
-__all__ = ["RoleChanges"]
-
 _log = logging.getLogger(__name__)
 
 _ILLEGAL: Final = "MESSAGE_ILLEGAL"

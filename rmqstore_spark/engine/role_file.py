@@ -20,8 +20,6 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.own_names import OWN_FOLDER, ROLE_NAME
 
-__all__ = ["KeptRole", "Promotion", "load_role", "promotions_of", "save_role"]
-
 _MOST_BYTES: Final = 1 << 20
 _MOST_PROMOTIONS: Final = 10_000
 _MOST_TOLD: Final = 1000

@@ -10,8 +10,6 @@ import numpy as np
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["STATES", "PutResult"]
-
 STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "READ_ONLY", "FAILED", "CLOSED")
 """The states of a store. It accepts messages only in the first one. READ_ONLY is the state of one
 that another process writes."""

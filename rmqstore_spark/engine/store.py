@@ -42,8 +42,6 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.types import CommitRequest, CommitResult
 
-__all__ = ["StoreWriter"]
-
 
 def _wall_clock() -> int:
     return time.time_ns() // 1_000_000

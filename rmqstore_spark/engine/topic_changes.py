@@ -9,8 +9,6 @@ from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_top
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.layout.constants import is_listed_topic_name, is_safe_topic_name
 
-__all__ = ["TopicChanges"]
-
 
 class TopicChanges:
     """Changes the topics of an open store. Thread-safe.

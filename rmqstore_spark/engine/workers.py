@@ -28,8 +28,6 @@ from rmqstore_spark.engine.transactions.checks import Checks
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = ["Workers"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_MS: Final = 1000

@@ -19,8 +19,6 @@ from rmqstore_spark.files.topology import Topology
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.format import QueueFormat
 
-__all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]
-
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
 # What RocketMQ 5 leaves in a store and RocketMQ 4 does not.

@@ -6,8 +6,6 @@ from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.files.base import Files, Listing, join
 from rmqstore_spark.files.log.log_folders import segment_start
 
-__all__ = ["dledger_folders", "looks_like_store", "no_store"]
-
 _COMMITLOG = "commitlog"
 _DLEDGER_PREFIX = "dledger-"
 

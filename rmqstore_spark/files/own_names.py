@@ -4,15 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "ARCHIVE_NAME",
-    "FLUSH_MARK_NAME",
-    "GUARD_NAME",
-    "OWN_FOLDER",
-    "ROLE_NAME",
-    "STORE_ID_NAME",
-]
-
 OWN_FOLDER: Final = "rmqstore"
 """Folder in the store: staged data, bytes that recovery cut off, the ledger of commits."""
 

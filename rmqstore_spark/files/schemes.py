@@ -12,8 +12,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError, RmqStoreError, StoreAccessError
 
-__all__ = ["check_names_place", "lacks_rights", "plain_text", "refused_access", "unusable"]
-
 _EVERYWHERE: Final = "on the driver and on each executor"
 _MOST_TEXT: Final = 300
 

@@ -28,8 +28,6 @@ from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
 
-__all__ = ["LogFollower"]
-
 _log = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 5.0

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["STATES", "Progress", "Standing"]
-
 STATES: Final = ("CONNECTING", "CHECKING", "FOLLOWING", "STOPPED")
 """What a follower does. STOPPED: it cannot continue until somebody acts."""
 

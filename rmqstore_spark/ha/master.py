@@ -19,8 +19,6 @@ from rmqstore_spark.ha.slave_connection import SlaveConnection
 from rmqstore_spark.remoting.tls import server_context
 from rmqstore_spark.secretfiles import read_file
 
-__all__ = ["Master"]
-
 _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.1

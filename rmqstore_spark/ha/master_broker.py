@@ -15,8 +15,6 @@ from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["MasterBroker"]
-
 _TABLES: Final = (
     RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is before what happens to topics
     RequestCode.GET_ALL_TOPIC_CONFIG,

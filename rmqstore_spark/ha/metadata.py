@@ -15,8 +15,6 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.ha.master_broker import MasterBroker
 
-__all__ = ["Metadata"]
-
 _log = logging.getLogger(__name__)
 
 _INTERVAL_S: Final = 10.0

@@ -25,8 +25,6 @@ from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.metadata import Metadata
 from rmqstore_spark.remoting.access.identity import client_tls
 
-__all__ = ["Replication"]
-
 _log = logging.getLogger(__name__)
 
 _ILLEGAL: Final = "MESSAGE_ILLEGAL"

@@ -11,35 +11,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = [
-    "BODY_CRC_AT",
-    "BODY_LENGTH_AT",
-    "BORN_HOST_AT",
-    "BORN_TIMESTAMP_AT",
-    "FLAG_AT",
-    "HEAD_SIZE",
-    "HOST_SIZE",
-    "HOST_V6_SIZE",
-    "LONGEST_HEAD_SIZE",
-    "MAGIC_AT",
-    "MAGIC_PLACE",
-    "MAX_RECORD_SIZE",
-    "MIN_RECORD_SIZE",
-    "PHYSICAL_OFFSET_AT",
-    "PHYSICAL_OFFSET_PLACE",
-    "PREPARED_OFFSET_AT",
-    "QUEUE_ID_AT",
-    "QUEUE_OFFSET_AT",
-    "RECONSUME_TIMES_AT",
-    "STORE_HOST_AT",
-    "STORE_TIMESTAMP_AT",
-    "SYS_FLAG_AT",
-    "SYS_FLAG_LAST",
-    "TOTAL_SIZE_PLACE",
-    "V6_EXTRA",
-    "head_layout",
-]
-
 HOST_SIZE: Final = 8
 """Bytes of an IPv4 host: address 4, port 4."""
 HOST_V6_SIZE: Final = 20

@@ -25,8 +25,6 @@ from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I4, Spans
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
-
 MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
 """Maximum bytes of all decompressed bodies of a block together."""
 

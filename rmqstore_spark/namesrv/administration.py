@@ -20,8 +20,6 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Administration"]
-
 _MAX_CHANGE: Final = 64 << 10
 _MOST_LINES: Final = 20
 """Lines about the requests of one host that are logged in a minute, of each kind."""

@@ -26,8 +26,6 @@ from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.settings import settings_of
 
-__all__ = ["CHANGEABLE", "KEYS", "NAMESRV_PAGE", "UNUSED_KEYS", "NamesrvConfig"]
-
 _log = logging.getLogger(__name__)
 
 NAMESRV_PAGE: Final = "docs/namesrv.md"

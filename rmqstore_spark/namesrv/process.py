@@ -26,8 +26,6 @@ from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import ServerTls
 
-__all__ = ["running", "serve"]
-
 _log = logging.getLogger(__name__)
 
 _IN_FLIGHT: Final = 1024

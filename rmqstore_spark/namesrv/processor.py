@@ -31,8 +31,6 @@ from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["NameServer"]
-
 _DIGEST_SIZE: Final = 16
 _SLICE_SECONDS: Final = 0.01
 """How long brokers that have gone are removed without looking at what others ask."""

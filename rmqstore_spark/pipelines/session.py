@@ -14,8 +14,6 @@ from rmqstore_spark.workers import use_this_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["CONF", "prepare_environment", "session", "start_session"]
-
 CONF = Path(__file__).resolve().parents[2] / "conf"
 """The settings of the repository, if the package is used from there."""
 

@@ -17,8 +17,6 @@ from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_optio
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 
-__all__ = ["create_topics"]
-
 _ROUTE_SECONDS: Final = 30.0
 _PAUSE: Final = 0.1
 

@@ -21,8 +21,6 @@ from rmqstore_spark.pipelines.arguments import place_option
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["TopicMap", "queues_read", "target_options", "write_option"]
-
 _SAID_ELSEWHERE: Final = {
     "endpoint": "ENDPOINT",
     "namesrvAddr": "ENDPOINT",

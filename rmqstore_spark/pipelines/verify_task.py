@@ -10,8 +10,6 @@ from rmqstore_spark.datasource.sources.store import StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.verify import Findings, Snapshot, Unit, check_unit
 
-__all__ = ["VerifyTask"]
-
 
 @dataclass(frozen=True)
 class VerifyTask:

@@ -15,8 +15,6 @@ from rmqstore_spark.reader.queue import Queue, read_entry_bytes
 if TYPE_CHECKING:
     from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["DEAD", "NOTHING", "UNKNOWN", "Before", "look_before"]
-
 UNKNOWN: Final = -1
 DEAD: Final = -2
 _WHOLE: Final = 4096

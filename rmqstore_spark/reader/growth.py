@@ -25,8 +25,6 @@ from rmqstore_spark.layout.spans import I8, string_array
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["LogGrowth"]
-
 _HEAD: Final = 64  # up to and including storeTimestamp: another record has other bytes here
 _CHUNK: Final = 1 << 20
 _MAX_CHUNKS: Final = 16  # of one call: a long stretch is walked in several calls

@@ -23,17 +23,6 @@ from rmqstore_spark.reader.rows.splits import (
 )
 from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "PlanLimits",
-    "average_size",
-    "plan",
-    "plan_by_commitlog",
-    "plan_by_keys",
-    "plan_by_queue",
-    "plan_by_size",
-    "plan_scan",
-]
-
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
 _LONG: Final = 16 << 20  # bytes of the log that are worth a separate split

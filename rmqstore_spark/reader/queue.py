@@ -24,8 +24,6 @@ from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["BLOCK", "Queue", "ReadAhead", "read_entry_bytes", "stated_offsets"]
-
 BLOCK: Final = 200
 """Entries that take about as long to read as one."""
 

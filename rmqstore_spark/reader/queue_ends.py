@@ -17,8 +17,6 @@ from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpir
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import BLOCK, Queue, ReadAhead, read_entry_bytes
 
-__all__ = ["look_up_ends"]
-
 _TOGETHER: Final = 100
 """Queues whose entries are in memory at one time."""
 _STEPS: Final = 4

@@ -39,19 +39,6 @@ from rmqstore_spark.reader.rows.decoder import Decoder
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "CHECKS_FILE",
-    "Found",
-    "HalfPlace",
-    "Identity",
-    "Transaction",
-    "find_transactions",
-    "identities_of",
-    "messages_of",
-    "named_halves",
-    "transactions_of",
-]
-
 CHECKS_FILE: Final = "transactionChecks"
 """File in `config/` with what a store process knows of its checks. (A broker has none.)"""
 

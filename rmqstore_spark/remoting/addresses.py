@@ -10,8 +10,6 @@ from typing import Final
 
 from rmqstore_spark.errors import ServiceError
 
-__all__ = ["address_text", "bound_port", "listen", "parse_address"]
-
 _BACKLOG: Final = 1024
 _MAPPED: Final = "::ffff:"
 _PORT: Final = re.compile("[0-9]{1,5}")

@@ -28,8 +28,6 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.room import FrameRoom
 from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["Registry", "RemotingConnection", "Request", "RequestService", "SharedBounds"]
-
 _REQUEST_BYTES: Final = 1024
 """About what the objects of a request need, beside the bytes of its frame."""
 _USUAL_FIELDS: Final = 24

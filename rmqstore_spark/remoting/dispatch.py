@@ -15,8 +15,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Dispatch", "GroupHandler", "Handler", "NoAnswerRoomError"]
-
 Handler: TypeAlias = Callable[
     [RemotingConnection, Command], Command | Awaitable[Command | None] | None
 ]

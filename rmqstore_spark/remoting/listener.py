@@ -24,8 +24,6 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer
 
-__all__ = ["Home", "OtherProtocol", "PortListener"]
-
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.1

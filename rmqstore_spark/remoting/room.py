@@ -14,8 +14,6 @@ from typing import Final, Protocol
 
 from rmqstore_spark.remoting.limits import Limits
 
-__all__ = ["READ_BYTES", "SMALL", "Asker", "FrameRoom"]
-
 SMALL: Final = 4 << 10
 """Bytes of a frame that needs no room of its own."""
 READ_BYTES: Final = 256 << 10

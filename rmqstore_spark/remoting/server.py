@@ -21,8 +21,6 @@ from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["RemotingServer"]
-
 _LOOKS: Final = 4
 """How often a connection is looked at within the shortest of its times."""
 

@@ -55,8 +55,6 @@ from rmqstore_spark.wire.messages import (
     WalkRequest,
 )
 
-__all__ = ["StoreActions"]
-
 _log = logging.getLogger(__name__)
 
 _MAX_RESULT: Final = 32 << 20

@@ -15,8 +15,6 @@ from rmqstore_spark.wire.protocol import MAX_REQUEST, Acknowledgement, Code
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["BlockReader"]
-
 _MOST_BLOCKS: Final = 256
 _MOST_BYTES: Final = 4 << 20
 """Maximum bytes of blocks that are taken together. A single block may be larger."""

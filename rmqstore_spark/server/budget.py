@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Budget", "OverBudgetError", "Room"]
-
 _SMALL: Final = 1 << 20
 
 

@@ -20,8 +20,6 @@ from rmqstore_spark.wire.failures import DENIED, UNAUTHENTICATED
 if TYPE_CHECKING:
     from rmqstore_spark.broker.acl.accounts import Account, Accounts, AccountSource
 
-__all__ = ["ADMIN", "ANYONE", "READS_ALL", "WRITES", "Caller", "Needs", "of_topics"]
-
 _CHALLENGE_BYTES: Final = 32
 
 

@@ -15,8 +15,6 @@ from typing import Final
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.connections.connection import ClientConnection
 
-__all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
-
 _LEAST_LOOK: Final = 0.05
 _PUT_SECONDS: Final = 1.0
 _STAGE_SECONDS: Final = 10.0

@@ -17,8 +17,6 @@ from typing import Final
 
 from rmqstore_spark.printable import escaped
 
-__all__ = ["FORMATS", "configure_logging"]
-
 FORMATS: Final = ("text", "json")
 
 _PACKAGE: Final = "rmqstore_spark"

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.server.stores.sidecar import StorePlace
     from rmqstore_spark.server.stores.written import FollowerWatch
 
-__all__ = ["allow_many_files", "serve", "serve_read_only"]
-
 _log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS: Final = 20.0

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
 
-__all__ = ["BlockStreams"]
-
 _OVERLOADED: Final = "The store process receives more data than it can handle. Try again later."
 
 

@@ -17,8 +17,6 @@ from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import pieces_head
 from rmqstore_spark.wire.transport import FileSpan, Part
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_answers"]
-
 MOST_BYTES: Final = 256 << 20
 """Maximum bytes of all ranges of one request."""
 

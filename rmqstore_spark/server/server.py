@@ -71,8 +71,6 @@ from rmqstore_spark.wire.transport import FileSpan, Part
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["StoreServer"]
-
 _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20

@@ -44,8 +44,6 @@ from rmqstore_spark.wire.messages import (
 )
 from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, Code
 
-__all__ = ["BY_CODE", "ROWS", "ClientRow", "RowRights"]
-
 _Handler: TypeAlias = Callable[[StoreActions, Any, Caller], object]
 
 

@@ -32,8 +32,6 @@ from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
 
-__all__ = ["ForeignView", "StoreView", "ViewError"]
-
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset(LINKABLE)
 _MESSAGES: Final = _FOLDERS - {"config"}

@@ -13,19 +13,6 @@ from typing import Final, Literal
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = [
-    "SCHEMES",
-    "TCP",
-    "TLS",
-    "UNIX",
-    "Endpoint",
-    "announced_endpoint",
-    "endpoint_announced",
-    "is_store_name",
-    "parse_endpoint",
-    "parse_endpoints",
-]
-
 TCP: Final = "rmq"
 TLS: Final = "rmqs"
 UNIX: Final = "unix"

@@ -6,18 +6,6 @@ from typing import Final
 
 from rmqstore_spark.status import PutStatus
 
-__all__ = [
-    "BUSY",
-    "DENIED",
-    "FAILED",
-    "ILLEGAL",
-    "NOT_FOUND",
-    "REPEATABLE",
-    "TRANSIENT",
-    "UNAUTHENTICATED",
-    "UNAVAILABLE",
-]
-
 BUSY: Final = PutStatus.OS_PAGECACHE_BUSY
 """RocketMQ's status of a store that gets more than it can write. Nothing was stored: try again."""
 

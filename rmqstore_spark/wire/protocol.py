@@ -37,21 +37,6 @@ import numpy.typing as npt
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
-__all__ = [
-    "ALPN",
-    "CODES",
-    "MAX_ANSWER",
-    "MAX_REQUEST",
-    "PROTOCOL",
-    "SMALL_REQUEST",
-    "STATUS_FIELD",
-    "STORE_FIELD",
-    "Acknowledgement",
-    "Code",
-    "piece_lengths",
-    "pieces_head",
-]
-
 PROTOCOL: Final = 5
 ALPN: Final = "rmqstore"
 """The protocol's name in TLS handshakes, by which a port that RocketMQ's clients share knows it."""

@@ -11,8 +11,6 @@ from rmqstore_spark.broker.acl.rights import Need, Right
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.remoting.access.signing import SecretKey
 
-__all__ = ["Account", "AccountSource", "Accounts"]
-
 
 @dataclass(frozen=True)
 class Account:

@@ -18,8 +18,6 @@ from rmqstore_spark.remoting.access.credentials import read_keys
 from rmqstore_spark.remoting.access.signing import SecretKey
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
 
-__all__ = ["parse_accounts"]
-
 _FILE: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
 _ACCOUNT: Final = (
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm",

@@ -17,8 +17,6 @@ from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.secretfiles import read_file
 
-__all__ = ["AccountFiles"]
-
 _log = logging.getLogger(__name__)
 
 _NAME: Final = "plain_acl.yml"

@@ -8,8 +8,6 @@ from typing import Final
 
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
 
-__all__ = ["RIGHTS", "Need", "Right", "need_of_group", "need_of_topic"]
-
 
 class Right(Flag):
     """What an account may do with a topic or a group. Nothing at all is DENY."""

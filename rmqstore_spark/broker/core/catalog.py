@@ -28,8 +28,6 @@ from rmqstore_spark.layout.constants import (
     is_writable_topic,
 )
 
-__all__ = ["Catalog"]
-
 _INHERIT: Final = 1
 _ALL: Final = PERM_READ | PERM_WRITE
 

@@ -18,8 +18,6 @@ from rmqstore_spark.broker.core.subscriptions import Heartbeat, Membership, Subs
 from rmqstore_spark.broker.core.texts import shown
 from rmqstore_spark.printable import escaped
 
-__all__ = ["Clients", "Group", "Member", "MemberNames"]
-
 _MOST_MEMBERS: Final = 100_000
 """Most memberships of all connections in all groups."""
 _MOST_CHARACTERS: Final = 16 << 20

@@ -23,8 +23,6 @@ from rmqstore_spark.broker.core.transactional.checking import Check, Checking
 from rmqstore_spark.broker.core.transactional.ending import Ending
 from rmqstore_spark.engine.store import StoreWriter
 
-__all__ = ["Core"]
-
 
 class Core:
     """The parts of a broker. Create it in the thread of a running event loop.

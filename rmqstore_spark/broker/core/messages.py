@@ -24,11 +24,6 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.spans import I4, U1, Spans
 from rmqstore_spark.status import PutStatus
 
-__all__ = [
-    *("Batch", "Send", "is_transactional", "joined_properties", "limits_text"),
-    *("split_batch", "stored_properties"),
-]
-
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _LEAST_ENTRY: Final = 22
 

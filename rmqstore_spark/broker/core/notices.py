@@ -17,8 +17,6 @@ from typing import Final
 
 from rmqstore_spark.broker.core.peer import Peer
 
-__all__ = ["GroupNotices"]
-
 _REST_S: Final = 0.001
 """For each member: a notice, and the list for which it asks, take a fraction of it."""
 _AT_ONCE: Final = 256

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["Peer"]
-
 
 class Peer(Protocol):
     """A connection of a client. It is the key of what the client has: groups, requests.

@@ -40,8 +40,6 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Producing", "refusal"]
-
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 _LAST: Final = PROPERTY_SEPARATOR.encode()
 _TRANSACTIONAL: Final = PROPERTY_TRAN_MSG.encode()

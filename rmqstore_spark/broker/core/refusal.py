@@ -6,8 +6,6 @@ from enum import Enum, auto
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["Reason", "Refusal"]
-
 
 class Reason(Enum):
     """A kind of refusals."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["GROUP_GET_NUMS", "GROUP_GET_SIZE", "TOPIC_PUT_NUMS", "Statistics", "Sum"]
-
 TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
 """Messages that producers sent, by topic."""
 GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"

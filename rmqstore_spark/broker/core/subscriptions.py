@@ -15,8 +15,6 @@ from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.spans import I4
 
-__all__ = ["TAG", "Heartbeat", "Membership", "Subscription", "tag_codes", "tags_in"]
-
 TAG: Final = "TAG"
 """The type of expressions that name tags."""
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from rmqstore_spark.printable import escaped
 
-__all__ = ["MAX_NAME", "shown"]
-
 MAX_NAME: Final = 255
 """Most characters of a name that is shown: as many as one of a group may have."""
 

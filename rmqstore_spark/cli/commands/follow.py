@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.ha.follower import LogFollower
     from rmqstore_spark.ha.follower_progress import Standing
 
-__all__ = ["follow"]
-
 _Master = typer.Argument(
     metavar="MASTER",
     help="The master's HA address, HOST:PORT. A broker's port is its listenPort + 1 (10912).",

@@ -9,8 +9,6 @@ import typer
 from rmqstore_spark.cli.shared.connection import EndpointOf, connect
 from rmqstore_spark.cli.shared.text import escaped
 
-__all__ = ["demote", "promote"]
-
 _Sync = typer.Option(
     "--sync", help="Answer puts when a slave has them (brokerRole=SYNC_MASTER, not ASYNC_MASTER)."
 )

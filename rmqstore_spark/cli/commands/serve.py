@@ -15,8 +15,6 @@ from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.sizes import parse_bytes
 
-__all__ = ["serve"]
-
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 

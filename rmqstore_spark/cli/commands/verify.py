@@ -24,8 +24,6 @@ from rmqstore_spark.printable import in_words
 if TYPE_CHECKING:
     from rmqstore_spark.verify import VerifyReport
 
-__all__ = ["verify"]
-
 _LISTED: Final = 20
 _DelayLevels = typer.Option(
     "--delay-levels",

@@ -16,19 +16,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = [
-    "AclFile",
-    "Credentials",
-    "EndpointOf",
-    "TlsCa",
-    "TlsCert",
-    "TlsKey",
-    "connect",
-    "given_credentials",
-    "takes_credentials",
-    "use_credentials",
-]
-
 EndpointOf = Annotated[
     str,
     typer.Argument(

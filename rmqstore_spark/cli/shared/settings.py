@@ -13,8 +13,6 @@ from rmqstore_spark.files.open import is_endpoint
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["ConfigFile", "Settings", "read_config", "require_folder", "split_settings"]
-
 ConfigFile = Annotated[
     str | None,
     typer.Option(

@@ -11,8 +11,6 @@ import typer
 
 from rmqstore_spark.printable import escaped
 
-__all__ = ["HELP_NAMES", "usage_errors"]
-
 HELP_NAMES: Final = ("-h", "--help")
 
 _INTERRUPTED: Final = 130

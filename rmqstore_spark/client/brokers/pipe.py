@@ -17,8 +17,6 @@ from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 
-__all__ = ["PipeError", "RemotingPipe"]
-
 _CONNECT_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for a connection."""
 _CHUNK: Final = 1 << 18

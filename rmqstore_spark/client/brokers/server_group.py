@@ -18,8 +18,6 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["Addresses", "Answered", "Exchange", "ServerFinder", "ServerGroup"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _AT_ONCE: Final = 256

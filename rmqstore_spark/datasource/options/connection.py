@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.client.brokers.routes import NameServers
 
-__all__ = [
-    "REPLICA",
-    "ConnectionOptions",
-    "check_remoting",
-    "replica_endpoints",
-]
-
 REPLICA: Final = "|"
 """Separates the replicas of one store."""
 _BETWEEN: Final = re.compile(r"\|(?=\s*(?:rmqs?://|unix:))", re.IGNORECASE)

@@ -30,8 +30,6 @@ from rmqstore_spark.datasource.options.table import (
 )
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["Options", "check_options", "check_table_options", "parse_options"]
-
 _EITHER = OptionTable((*OWN.options, *WRITING.options))
 _log = logging.getLogger("rmqstore_spark")
 

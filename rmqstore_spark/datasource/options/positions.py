@@ -16,23 +16,6 @@ from rmqstore_spark.datasource.options.values import (
     timestamp_ms,
 )
 
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "AtOffsets",
-    "AtTime",
-    "AtTimes",
-    "Earliest",
-    "Latest",
-    "OfGroup",
-    "PerQueue",
-    "Position",
-    "parse_assign",
-    "parse_offsets",
-    "parse_time",
-    "parse_times",
-]
-
 EARLIEST = -2
 """In a JSON of offsets: the queue's first message."""
 LATEST = -1

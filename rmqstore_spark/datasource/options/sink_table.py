@@ -23,16 +23,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import topic_fault
 from rmqstore_spark.settings import settings_of
 
-__all__ = [
-    "SINK_OWN",
-    "SPARKS_OWN",
-    "WRITING",
-    "BatchVersion",
-    "DeliveryOptions",
-    "MessageOptions",
-    "TargetOptions",
-]
-
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark adds to those of a stream's sink; this sink does not use them."""
 

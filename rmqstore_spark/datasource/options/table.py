@@ -40,17 +40,6 @@ from rmqstore_spark.layout.constants import is_safe_group_name, is_system_topic
 from rmqstore_spark.reader.filters import parse_keys, parse_tags
 from rmqstore_spark.settings import settings_of
 
-__all__ = [
-    "OWN",
-    "READING",
-    "PartitionOptions",
-    "PlaceOptions",
-    "PositionOptions",
-    "QueueOptions",
-    "RowOptions",
-    "TriggerOptions",
-]
-
 
 def _pattern(text: str) -> re.Pattern[str]:
     try:

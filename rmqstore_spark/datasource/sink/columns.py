@@ -23,8 +23,6 @@ from rmqstore_spark.datasource.options.sink_table import MessageOptions
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["SINK_COLUMNS", "SinkColumn", "SinkColumns", "find_columns"]
-
 
 def _is_text(kind: DataType) -> bool:
     return isinstance(kind, StringType)

@@ -16,8 +16,6 @@ from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
 
-__all__ = ["START_AGAIN", "abort_stages", "commit_stages", "use_number", "with_advice"]
-
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
 

@@ -22,8 +22,6 @@ from rmqstore_spark.datasource.options.sink_table import (
 from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["SinkOptions", "check_write_size", "parse_sink_options"]
-
 
 @dataclass(frozen=True)
 class SinkOptions:

@@ -13,8 +13,6 @@ from rmqstore_spark.errors import RmqStoreError
 if TYPE_CHECKING:
     from rmqstore_spark.types import StageInfo
 
-__all__ = ["Place", "TaskDone"]
-
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 

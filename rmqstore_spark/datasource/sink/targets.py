@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.routes import NameServers
     from rmqstore_spark.datasource.options.connection import ConnectionOptions
 
-__all__ = ["find_targets"]
-
 
 def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
     """Return the options for tasks and commits: with endpoints, or marked for sending.

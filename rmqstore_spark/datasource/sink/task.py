@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.produce.row_key import RowKeys
 
-
-__all__ = ["IDLE_SECONDS", "run_task"]
-
 IDLE_SECONDS: Final = 20.0
 """How long a stream may have nothing to send before it is ended; a store process ends streams that
 are idle for longer (streamIdleTimeout, a minute)."""

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.wire.messages import WriterId
 
-__all__ = ["RmqStoreStreamWriter", "RmqStoreWriter"]
-
 
 class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
     """A batch write: all rows appear at once when Spark commits, or none.

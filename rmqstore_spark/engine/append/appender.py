@@ -27,8 +27,6 @@ from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Appender", "Stored"]
-
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
 

@@ -16,8 +16,6 @@ from rmqstore_spark.engine.role import Role
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Durability", "Shortfall"]
-
 
 class Shortfall(NamedTuple):
     """What messages lack that are in the log.

@@ -20,8 +20,6 @@ from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE, SYS_FLAG_LAST, TOTAL_SIZE_PLACE
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["GroupCommit", "append_together", "is_single", "settle_all"]
-
 _MOST_BLOCKS: Final = 256
 _LARGEST: Final = 16 << 10
 """Largest record, in bytes, that is combined with others: copying a larger one costs more."""

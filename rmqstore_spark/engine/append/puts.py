@@ -29,8 +29,6 @@ from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Puts"]
-
 
 class _Checks(Protocol):
     """Checks blocks: an `Admission`, or that of half messages."""

@@ -45,8 +45,6 @@ from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Replica"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_QUEUES_HELD: Final = 1 << 18

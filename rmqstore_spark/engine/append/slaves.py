@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 
-__all__ = ["Handover", "Slave", "Slaves"]
-
 _LOOK_S: Final = 0.02
 
 

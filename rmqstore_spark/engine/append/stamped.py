@@ -26,8 +26,6 @@ from rmqstore_spark.layout.record.format import (
 )
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["MAX_UNIT_SIZE", "Stamped", "check_stamped"]
-
 MAX_UNIT_SIZE: Final = MAX_RECORD_SIZE + BLANK_SIZE
 """Bytes of the largest record or blank: a blank is there because a record did not fit."""
 

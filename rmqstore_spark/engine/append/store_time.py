@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["StoreTime"]
-
 _log = logging.getLogger(__name__)
 
 _TOLERANCE_MS: Final = 1000

@@ -35,8 +35,6 @@ from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.record.extent import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["BatchBlock", "StagedSource", "Stamp"]
-
 _OPEN_FILES: Final = 64
 
 

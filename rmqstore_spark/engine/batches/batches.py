@@ -25,8 +25,6 @@ from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
 from rmqstore_spark.types import CommitRequest, CommitResult
 
-__all__ = ["Batches"]
-
 _log = logging.getLogger(__name__)
 
 _INTERVAL_MS: Final = 1000

@@ -46,9 +46,6 @@ from rmqstore_spark.types import (
     topics_with_most_rows,
 )
 
-__all__ = ["Committer"]
-
-
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 

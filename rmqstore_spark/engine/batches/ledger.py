@@ -39,8 +39,6 @@ from rmqstore_spark.types import Content, WriterId, is_writer_name
 if TYPE_CHECKING:
     from rmqstore_spark.engine.batches.markers import Markers
 
-__all__ = ["Ledger"]
-
 _log = logging.getLogger(__name__)
 
 _VERSION: Final = 3

@@ -33,8 +33,6 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.types import Content, WriterId, topics_with_most_rows
 
-__all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
-
 _log = logging.getLogger(__name__)
 
 MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"

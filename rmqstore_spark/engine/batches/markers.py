@@ -17,8 +17,6 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.types import WriterId
 
-__all__ = ["Markers"]
-
 _COLUMNS: Final = ("queueOffset", "physicalOffset", "body")
 _AT_ONCE: Final = 10_000
 _LOOKED_AT: Final = 1_000_000

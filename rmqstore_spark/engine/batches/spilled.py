@@ -38,8 +38,6 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["SpillFiles", "SpilledPortion"]
-
 _RECORDS: Final = "records"
 _NEW: Final = os.O_CREAT | os.O_EXCL
 

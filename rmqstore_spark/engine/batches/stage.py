@@ -37,8 +37,6 @@ from rmqstore_spark.layout.spans import I4, U1
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import StageInfo
 
-__all__ = ["Stage", "StageRoom"]
-
 
 class StageRoom(Protocol):
     """What a stage needs of `Staging`."""

@@ -14,8 +14,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["BROKER_KEYS", "DEVIATIONS", "STRAY_KEYS", "Deviation", "heed", "tell_passed_over"]
-
 _log = logging.getLogger(__name__)
 
 # The properties for which these classes of RocketMQ 4.9.8 have setters. A broker reads its file

@@ -22,18 +22,6 @@ from rmqstore_spark.settings import (
     settings_of,
 )
 
-__all__ = [
-    "as_properties",
-    "choice",
-    "flag",
-    "number",
-    "read_value",
-    "share",
-    "shown",
-    "text",
-    "unknown_key",
-]
-
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")
 

@@ -15,8 +15,6 @@ from rmqstore_spark.engine.config.checks import (
 )
 from rmqstore_spark.engine.config.key import choice, flag, number, text
 
-__all__ = ["NetworkKeys"]
-
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000

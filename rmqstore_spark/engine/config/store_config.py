@@ -22,8 +22,6 @@ from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.settings import Declaration, as_text, nearest
 
-__all__ = ["ENVIRONMENT_PREFIX", "StoreConfig"]
-
 _log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX: Final = "RMQSTORE_"

@@ -16,8 +16,6 @@ from rmqstore_spark.engine.config.network_keys import NetworkKeys
 from rmqstore_spark.layout.delays import DELAY_LEVELS
 from rmqstore_spark.settings import settings_of
 
-__all__ = ["KEYS", "StoreKeys"]
-
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
 

@@ -40,8 +40,6 @@ from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Delivery"]
-
 _log = logging.getLogger(__name__)
 
 _INTERVAL_MS: Final = 100

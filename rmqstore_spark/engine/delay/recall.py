@@ -29,8 +29,6 @@ from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["delivered"]
-
 """Bytes of a record up to the end of its physicalOffset."""
 _MOST_AT_ONCE = 1 << 20
 

@@ -30,8 +30,6 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.record.block import Block, index_hashes
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["Appended", "DispatchJob", "Dispatcher"]
-
 _log = logging.getLogger(__name__)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})

@@ -37,8 +37,6 @@ from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["QueueFiles"]
-
 _FLUSHED_AT_ONCE: Final = 16
 _MANY: Final = 128
 """Files whose flushes, one after the other, take longer than threads are worth."""

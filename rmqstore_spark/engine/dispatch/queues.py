@@ -25,8 +25,6 @@ from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 
-__all__ = ["ConsumeQueues", "QueueWatcher"]
-
 _OPEN_FILES = 256
 _UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
 _FILLED_AT_ONCE = 1 << 16  # entries

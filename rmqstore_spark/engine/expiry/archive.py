@@ -27,8 +27,6 @@ from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.open import local_path
 from rmqstore_spark.files.own_names import ARCHIVE_NAME
 
-__all__ = ["Archive"]
-
 _SHOWN: Final = 3
 
 

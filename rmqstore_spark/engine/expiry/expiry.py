@@ -41,8 +41,6 @@ from rmqstore_spark.files.durable import remove_file
 if TYPE_CHECKING:
     from rmqstore_spark.engine.expiry.archive import Archive
 
-__all__ = ["Expirable", "Expiry"]
-
 _log = logging.getLogger(__name__)
 
 _FIRST_ROUND: Final = 6  # intervals after the start

@@ -16,8 +16,6 @@ from rmqstore_spark.engine.expiry.uses import SegmentUses
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.transactions import Transactions
 
-__all__ = ["NeededSegments", "Unneeded"]
-
 
 class Unneeded(NamedTuple):
     """The first of some segments that are due.

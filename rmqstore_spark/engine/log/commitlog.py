@@ -34,8 +34,6 @@ from rmqstore_spark.layout.fields import MAGIC_AT, MAGIC_PLACE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I8, U1
 
-__all__ = ["CommitLogWriter", "SegmentHolder"]
-
 
 class SegmentHolder(Protocol):
     """Holds segments of a log open."""

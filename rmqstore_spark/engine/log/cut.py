@@ -31,8 +31,6 @@ from rmqstore_spark.files.holes import written_end
 from rmqstore_spark.files.log.log_folders import Segment
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["CutRange", "end_log"]
-
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"
 

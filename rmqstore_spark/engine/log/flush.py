@@ -20,8 +20,6 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = ["FlushService"]
-
 
 class FlushService:
     """Flushes a log. Thread-safe.

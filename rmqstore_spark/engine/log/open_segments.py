@@ -17,8 +17,6 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
 
-__all__ = ["OpenSegments"]
-
 _ERASE_BYTES: Final = 1 << 20
 _OPEN_FILES: Final = 64
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["Piece", "Placement", "TooLargeError", "place"]
-
 
 class TooLargeError(ValueError):
     """A record, or a unit, is larger than a segment can hold."""

@@ -23,8 +23,6 @@ from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.format import decode_records
 
-__all__ = ["LogFolder", "look_over"]
-
 _NAMED: Final = 3
 """File names that an error lists."""
 

@@ -15,8 +15,6 @@ from typing import Final
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.groups import offsets_past_end
 
-__all__ = ["check_progress"]
-
 _log = logging.getLogger(__name__)
 
 _WARNING: Final = (

@@ -18,15 +18,6 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue
 
-__all__ = [
-    "QueueCheck",
-    "check_queues",
-    "clean_start",
-    "entries_past",
-    "has_entries",
-    "record_ends",
-]
-
 _NO_CUT: Final = (1 << 63) - 1
 _LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
 _FARTHEST: Final = 1 << 46  # bytes: no log is longer

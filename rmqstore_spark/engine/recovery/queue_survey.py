@@ -28,8 +28,6 @@ from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["PlainQueue", "QueueSurvey"]
-
 _TAIL: Final = 205  # entries: a page of them
 _READ_AT_ONCE: Final = 8 << 20  # bytes of the log
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY

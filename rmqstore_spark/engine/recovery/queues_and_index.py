@@ -26,8 +26,6 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["QueuesAndIndex"]
-
 
 class QueuesAndIndex:
     """The queues and the index of a store whose log is consistent.

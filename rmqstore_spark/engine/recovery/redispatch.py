@@ -34,8 +34,6 @@ from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = ["LogBlock", "QueueFeed", "Run", "log_blocks"]
-
 _log = logging.getLogger(__name__)
 
 _MANY_ROWS: Final = 1 << 20

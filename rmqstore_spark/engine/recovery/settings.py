@@ -9,8 +9,6 @@ from typing import Final, TypeAlias
 from rmqstore_spark.engine.dispatch.indexes import IndexShape
 from rmqstore_spark.layout.delays import DELAY_LEVELS
 
-__all__ = ["Progress", "RecoverySettings"]
-
 Progress: TypeAlias = Callable[[str, int, int], object]
 """Called with the current step, the bytes done and the total bytes."""
 

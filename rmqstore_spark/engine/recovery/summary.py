@@ -10,8 +10,6 @@ from rmqstore_spark.engine.log.cut import CutRange
 from rmqstore_spark.engine.recovery.log_reach import Lost
 from rmqstore_spark.printable import camel_case
 
-__all__ = ["Recovery"]
-
 
 @dataclass(frozen=True)
 class Recovery:

@@ -24,8 +24,6 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["ConsumerOffsets"]
-
 _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
 

@@ -24,8 +24,6 @@ from rmqstore_spark.files.own_names import OWN_FOLDER
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 
-__all__ = ["DeletedTopics"]
-
 _log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes that are read of the file

@@ -22,8 +22,6 @@ from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.files.configshapes import impossible_delay
 from rmqstore_spark.layout.constants import TRANS_GROUP
 
-__all__ = ["DELETED_TOPICS", "PROMOTIONS", "Deletions", "FollowedTables"]
-
 DELETED_TOPICS: Final = "deletedTopics"
 """A store process tells `StoreWriter.deleted_topics` beside its topics. Others pass over that."""
 

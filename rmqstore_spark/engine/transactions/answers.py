@@ -10,8 +10,6 @@ from rmqstore_spark.reader.transactions import Transaction
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import HalfId
 
-__all__ = ["COMMITTED", "ENDED_BEFORE", "ROLLED_BACK", "Ended", "answers", "unknown"]
-
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
 ENDED_BEFORE: Final = "ENDED_BEFORE"

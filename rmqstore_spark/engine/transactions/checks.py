@@ -16,8 +16,6 @@ from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 
-__all__ = ["Checks"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_MS: Final = 1000

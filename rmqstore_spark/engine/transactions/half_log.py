@@ -17,8 +17,6 @@ from rmqstore_spark.reader.transactions import Transaction, transactions_of
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import HalfId
 
-__all__ = ["HalfLog"]
-
 
 class HalfLog:
     """The half messages of a store. Used under a lock.

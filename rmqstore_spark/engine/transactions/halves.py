@@ -18,8 +18,6 @@ from rmqstore_spark.layout.record.half import hold
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["HalfAdmission", "HalfAppender", "Holder"]
-
 
 class Holder(Protocol):
     """Appends half messages, and remembers them."""

@@ -24,8 +24,6 @@ from rmqstore_spark.layout.spans import I8, U1, text_pool
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.reader.transactions import Transaction
 
-__all__ = ["Made", "Outcomes"]
-
 _OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d"
 
 

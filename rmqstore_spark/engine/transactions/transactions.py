@@ -54,8 +54,6 @@ from rmqstore_spark.reader.transactions import Transaction, identities_of, trans
 from rmqstore_spark.status import PutStatus
 from rmqstore_spark.types import HalfId
 
-__all__ = ["Transactions"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE: Final = 1 << 12

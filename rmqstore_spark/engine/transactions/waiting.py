@@ -11,8 +11,6 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["WaitingTransactions"]
-
 _MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
 _MOST_OF_ONE: Final = 256

@@ -23,8 +23,6 @@ from rmqstore_spark.layout.spans import I4, I8, U1
 if TYPE_CHECKING:
     from rmqstore_spark.layout.record.block import Block
 
-__all__ = ["CONSUME_QUEUE"]
-
 _ENTRY: Final = struct.Struct(">qiq")
 _FILLER: Final = (0, FILLER_SIZE, 0)
 _ENTRIES_OF_A_FILE: Final = 300_000

@@ -22,19 +22,6 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, octets, records_at
 from rmqstore_spark.layout.kernel.reference.entries import LAST_ADDRESS
 
-__all__ = [
-    "END_OF_FILE",
-    "MAX_UNIT_SIZE",
-    "UNIT_HEAD_DTYPE",
-    "ExtUnit",
-    "decode_unit",
-    "decode_units",
-    "encode_units",
-    "ext_address",
-    "ext_offset",
-    "is_ext_address",
-]
-
 UNIT_HEAD_DTYPE: Final = np.dtype(
     [("size", ">i2"), ("tagsCode", ">i8"), ("storeTimestamp", ">i8"), ("bitMapSize", ">i2")]
 )

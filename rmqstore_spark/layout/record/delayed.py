@@ -36,8 +36,6 @@ from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["due_codes", "has_sound_delay", "schedule"]
-
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX: Final = (1 << 31) - 1
 _DELAY_LEAD: Final = PROPERTY_DELAY.encode() + b"\x01"

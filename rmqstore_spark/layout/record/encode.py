@@ -25,15 +25,6 @@ from rmqstore_spark.layout.fields import HOST_V6_SIZE, MIN_RECORD_SIZE, V6_EXTRA
 from rmqstore_spark.layout.hosts import encode_host, encode_hosts
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts
 
-__all__ = [
-    "RECORD_COLUMNS",
-    "EncodedRecords",
-    "MessageFields",
-    "encode_alike",
-    "encode_messages",
-    "encode_records",
-]
-
 RECORD_COLUMNS: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
     "queueId": pa.int32(),

@@ -15,8 +15,6 @@ from rmqstore_spark.layout.fields import PREPARED_OFFSET_AT, SYS_FLAG_LAST, V6_E
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, U1
 
-__all__ = ["batch_ends", "write_batch_end"]
-
 
 def write_batch_end(data: U1, start: int, end: int) -> None:
     """Write into a record that a batch begins with it.

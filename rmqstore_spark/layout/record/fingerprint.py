@@ -20,8 +20,6 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.fields import BODY_LENGTH_AT, LONGEST_HEAD_SIZE, SYS_FLAG_AT, V6_EXTRA
 
-__all__ = ["body_end", "fingerprint"]
-
 _DIGITS: Final = 12
 _START: Final = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi")  # totalSize, magicCode, sysFlag
 

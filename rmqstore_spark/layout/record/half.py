@@ -45,8 +45,6 @@ from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I8, U1, Spans, array_texts, binary_array
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["committed", "given_up", "hold", "restored"]
-
 
 def hold(block: Block, *, most_bytes: int) -> Block:
     """Return a block's messages as half messages.

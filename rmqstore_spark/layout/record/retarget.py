@@ -25,8 +25,6 @@ from rmqstore_spark.layout.fields import (
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I4, I8, U1, Spans, array_texts, binary_array
 
-__all__ = ["retarget"]
-
 
 def retarget(
     records: Records,

@@ -18,8 +18,6 @@ from rmqstore_spark.reader.rows.splits import (
     Split,
 )
 
-__all__ = ["from_json", "planned_rows", "to_json"]
-
 _KINDS: Final[dict[str, type[Split]]] = {
     kind.__name__: kind for kind in (KeySplit, LogSplit, QueueSplit, ScanSplit)
 }

@@ -8,8 +8,6 @@ from typing import Any, Final, NamedTuple
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.reader.rows.splits import QueueSplit, ScanSplit
 
-__all__ = ["describe_overlap", "same_place"]
-
 _FILTERS: Final = ("tags", "keys")
 
 

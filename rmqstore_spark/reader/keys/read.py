@@ -29,8 +29,6 @@ from rmqstore_spark.reader.rows.splits import KeySplit, QueueRange
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["read_key_split"]
-
 _COLUMNS: Final = (
     ("offsets", np.int64), ("sizes", np.int32), ("queue", np.int32), ("slots", np.int64),
 )  # fmt: skip

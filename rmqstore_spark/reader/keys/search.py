@@ -32,9 +32,6 @@ from rmqstore_spark.reader.rows.scan import report_flaw
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["MAX_TIME", "IndexPiece", "KeySearch", "KeyWanted", "index_pieces", "known_topics"]
-
-
 MAX_TIME: Final = 2**63 - 1
 
 _CHUNK: Final = 4096  # records whose sizes are looked up at once

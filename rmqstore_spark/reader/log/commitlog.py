@@ -21,8 +21,6 @@ from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
 
-__all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
-
 _END_MISSING: Final = (
     "Files at the end of the log are missing, or the log was copied before the rest. Put "
     "them back, or copy the store again with commitlog last, or set mode=DROPMALFORMED to leave "

@@ -43,15 +43,6 @@ from rmqstore_spark.layout.record.format import Records, check_crcs, decode_reco
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
-__all__ = [
-    "committed_end",
-    "flushed_end",
-    "intact_end",
-    "is_locked",
-    "record_head",
-    "stated_place",
-]
-
 _log = logging.getLogger(__name__)
 
 _F_OFD_GETLK: Final = 36

@@ -21,8 +21,6 @@ from rmqstore_spark.reader.queue import Queue, read_entry_bytes, stated_offsets
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
 from rmqstore_spark.reader.rows.splits import LogSplit
 
-__all__ = ["merged"]
-
 _FEWEST: Final = 64
 _MOST: Final = 16_384
 _AT_ONCE: Final = 1 << 19  # entries that are merged without cursors

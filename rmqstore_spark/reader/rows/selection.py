@@ -20,15 +20,6 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import QueueRange
 
-__all__ = [
-    "Selection",
-    "TagFilter",
-    "batches",
-    "say_lost",
-    "unexpired",
-    "usable_entries",
-]
-
 _log = logging.getLogger(__name__)
 
 _FEW = 8  # tags for which comparing with each is cheaper than `isin`

@@ -9,8 +9,6 @@ from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
 from rmqstore_spark.secretfiles import read_file
 
-__all__ = ["read_credentials", "read_keys"]
-
 _ACCESS_KEY: Final = "accessKey"
 _SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of the field
 _LEAST: Final = 1

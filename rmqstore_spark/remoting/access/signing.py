@@ -15,8 +15,6 @@ from typing import Final
 
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["ACCESS_KEY", "SIGNATURE", "SecretKey", "SessionCredentials"]
-
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 

@@ -17,8 +17,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.secretfiles import MAX_BYTES
 
-__all__ = ["YamlValue", "parse_yaml"]
-
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST: Final = 8
 _SHOWN: Final = 80

@@ -10,8 +10,6 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["MAX_INT", "MAX_LONG", "MAX_NAME", "Fields"]
-
 MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
 

@@ -12,11 +12,6 @@ from typing import Final
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command, decode_header
 
-__all__ = [
-    *("HEAD_BYTES", "MAX_FRAME", "MAX_HEADER", "FrameReader", "command_of", "encode_frame"),
-    *("frame_head", "frame_lengths", "frame_parts", "frame_size"),
-]
-
 MAX_FRAME: Final = 1 << 24
 """Most bytes of a frame with its length, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
 MAX_HEADER: Final = 1 << 18

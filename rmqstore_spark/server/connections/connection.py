@@ -26,8 +26,6 @@ from rmqstore_spark.wire.failures import DENIED, ILLEGAL
 from rmqstore_spark.wire.protocol import STATUS_FIELD
 from rmqstore_spark.wire.transport import Part, PlainTransport, TlsTransport, Transport, part_size
 
-__all__ = ["ClientConnection", "Requests"]
-
 _log = logging.getLogger(__name__)
 
 _BEGIN_SECONDS: Final = 10.0

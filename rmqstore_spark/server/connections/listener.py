@@ -13,8 +13,6 @@ from typing import Final
 
 from rmqstore_spark.server.connections.connection import ClientConnection
 
-__all__ = ["Connections", "Listener"]
-
 _log = logging.getLogger(__name__)
 
 _STRANGER_SECONDS: Final = 10.0

@@ -20,8 +20,6 @@ from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
 from rmqstore_spark.server.budget import Budget, OverBudgetError
 from rmqstore_spark.wire.transport import Transport
 
-__all__ = ["ClientPace", "EndedError", "ReceivedRequest", "Receiver"]
-
 _STAGED: Final = 32 << 10
 _MOST_HEADER: Final = 16 << 10
 _MOST_FRAME: Final = 1 << 31

@@ -9,8 +9,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError, ServiceError
 
-__all__ = ["listen_on_path"]
-
 _BACKLOG: Final = 512
 
 

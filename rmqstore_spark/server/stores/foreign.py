@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.topics import Topic
 
-__all__ = ["READ_ONLY", "ForeignStore"]
-
 _log = logging.getLogger(__name__)
 
 READ_ONLY: Final = "READ_ONLY"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["ServedStore"]
-
 _PERM_READ: Final = 4
 _PERM_WRITE: Final = 2
 _USES: Final = ((Right.SUB, _PERM_READ, "read"), (Right.PUB, _PERM_WRITE, "written"))

@@ -13,8 +13,6 @@ from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.wire.endpoint import Endpoint
 
-__all__ = ["ServedPort", "StoreService"]
-
 
 @dataclass(frozen=True, repr=False)
 class ServedPort:

@@ -21,8 +21,6 @@ from rmqstore_spark.wire.endpoint import is_store_name
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["Sidecar", "StorePlace", "store_places"]
-
 _log = logging.getLogger(__name__)
 
 _FAILED: Final = "FAILED"

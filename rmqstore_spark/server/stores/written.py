@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.tables.topics import TopicConfig
     from rmqstore_spark.ha.follower import LogFollower
 
-__all__ = ["FollowerWatch", "WriterService", "WrittenStore"]
-
 _log = logging.getLogger(__name__)
 
 _WATCH_SECONDS: Final = 0.2

@@ -36,8 +36,6 @@ from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import IndexBounds, IndexEntriesUnit, IndexFileUnit, Snapshot
 
-__all__ = ["check_index_entries", "check_index_file"]
-
 _ENTRIES_AT_ONCE: Final = 1 << 19
 _UNMATCHED_AT_ONCE: Final = 1 << 16
 _HASH_BITS: Final = 31

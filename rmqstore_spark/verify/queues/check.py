@@ -19,8 +19,6 @@ from rmqstore_spark.verify.queues.judge import EntryJudge, Verdict, entry_place
 from rmqstore_spark.verify.snapshot import EntriesUnit, QueueBounds, QueuesUnit, Snapshot
 from rmqstore_spark.verify.store_files import check_segments
 
-__all__ = ["check_entries", "check_queues"]
-
 _ENTRIES_AT_ONCE: Final = 1 << 12
 _UNMATCHED_AT_ONCE: Final = 1 << 16
 _FARTHEST: Final = 1 << 46  # bytes: no log is longer

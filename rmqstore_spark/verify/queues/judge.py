@@ -23,8 +23,6 @@ from rmqstore_spark.verify.queues.expected import tags_codes
 from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.snapshot import Snapshot
 
-__all__ = ["EntryJudge", "Verdict", "entry_place", "wrong_units"]
-
 
 class Verdict(IntEnum):
     """The result of the check of an entry."""

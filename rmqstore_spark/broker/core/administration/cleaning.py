@@ -10,8 +10,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.printable import escaped
 
-__all__ = ["expire"]
-
 _log = logging.getLogger(__name__)
 
 _MS_PER_HOUR: Final = 3_600_000

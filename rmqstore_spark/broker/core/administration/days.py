@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Final
 
-__all__ = ["Days"]
-
 _NOTHING: Final = (0, 0)
 
 

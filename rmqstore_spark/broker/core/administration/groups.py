@@ -21,11 +21,6 @@ from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.printable import escaped
 
-__all__ = [
-    *("Deletion", "GroupAdministration", "GroupTopic", "ConsumeStats", "QueueProgress"),
-    *("QueueSpan", "Reset", "ResetAsked"),
-]
-
 _log = logging.getLogger(__name__)
 
 _END: Final = -1

@@ -15,8 +15,6 @@ from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["FoundMessages", "KeyQuery", "MessageQueries"]
-
 _MOST: Final = 64
 """Most messages of an answer, as a broker's `maxMsgsNumBatch`."""
 _UNIQUE_MOST: Final = 32

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-__all__ = ["Rates"]
-
 _TIMES: Final = (10.0, 60.0, 600.0)
 _MOST: Final = 64
 

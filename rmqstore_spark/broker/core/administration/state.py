@@ -25,8 +25,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import TRACE_TOPIC
 from rmqstore_spark.printable import escaped
 
-__all__ = ["BrokerState", "SumsAsked", "WaitingRequests"]
-
 _log = logging.getLogger(__name__)
 
 _CHANGEABLE: Final = frozenset(

@@ -9,8 +9,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.followed import DELETED_TOPICS, PROMOTIONS
 
-__all__ = ["SlaveTables"]
-
 
 class SlaveTables:
     """Tells slaves the tables, each as its file has it. Used by one thread.

@@ -30,11 +30,6 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.printable import escaped
 
-__all__ = [
-    *("Entries", "EntriesAsked", "QueueEntry", "StoredQueue", "TopicAdministration"),
-    "WantedTopic",
-]
-
 _log = logging.getLogger(__name__)
 
 _MOST_ENTRIES: Final = 10_000

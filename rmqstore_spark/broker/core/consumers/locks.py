@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.engine.store import StoreWriter
 
-__all__ = ["LockedQueue", "Locks", "QueueLocks"]
-
 _SECONDS: Final = 60.0
 """A lock that was not renewed for this time is free."""
 _MOST_LOCKS: Final = 200_000

@@ -15,8 +15,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.constants import is_safe_group_name
 
-__all__ = ["GroupQueue", "NamedQueue", "Offsets", "Report"]
-
 _log = logging.getLogger(__name__)
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"

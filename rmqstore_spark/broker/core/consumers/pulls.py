@@ -20,8 +20,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.layout.spans import I4
 
-__all__ = ["Outcome", "Pull", "Pulls"]
-
 _MASTER: Final = 0
 _UNKNOWN: Final = ConsumerGroup.from_json("", {})
 _NOT_READ: Final = Reading("", 0, 0, 0, b"", 0, False)

@@ -37,8 +37,6 @@ from rmqstore_spark.layout.spans import Spans
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.status import PutStatus
 
-__all__ = ["Returned", "SendBack"]
-
 _FIRST_LEVEL: Final = 3
 _OWN_FLAGS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG | TRANSACTION_MASK
 

@@ -14,8 +14,6 @@ from typing import Final, TypeAlias
 from rmqstore_spark.broker.core.consumers.pulls import Pull
 from rmqstore_spark.broker.core.peer import Peer
 
-__all__ = ["Queue", "WaitingPulls"]
-
 _MOST: Final = 100_000
 """Requests that may wait, over all connections."""
 _MOST_OF_ONE: Final = 16_384

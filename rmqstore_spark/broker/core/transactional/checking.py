@@ -24,8 +24,6 @@ from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.transactions import Transaction
 from rmqstore_spark.types import HalfId
 
-__all__ = ["Check", "Checking"]
-
 _MOST_OF_GROUP: Final = 64
 """Most checks of a group in a round: its producers must keep up."""
 _MOST_BYTES: Final = 16 << 20

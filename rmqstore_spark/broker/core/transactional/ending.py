@@ -17,8 +17,6 @@ from rmqstore_spark.engine.transactions.answers import COMMITTED, ENDED_BEFORE, 
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.types import HalfId
 
-__all__ = ["End", "Ending"]
-
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _AGAIN: Final = "The transaction had ended before; nothing was stored."
 

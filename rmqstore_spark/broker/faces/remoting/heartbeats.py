@@ -22,8 +22,6 @@ from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME
 
-__all__ = ["read_heartbeat"]
-
 _MOST_GROUPS: Final = 1024
 _MOST_SUBSCRIPTIONS: Final = 1024
 _MAX_BODY: Final = 1 << 20

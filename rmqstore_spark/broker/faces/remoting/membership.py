@@ -23,8 +23,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Members", "heard", "require_tags"]
-
 _log = logging.getLogger(__name__)
 
 _SILENT_SECONDS: Final = 120.0

@@ -11,8 +11,6 @@ from rmqstore_spark.broker.faces.remoting.membership import Members
 from rmqstore_spark.broker.faces.remoting.relaying import Relaying
 from rmqstore_spark.broker.faces.remoting.telling import Telling
 
-__all__ = ["Parts"]
-
 
 @dataclass
 class Parts:

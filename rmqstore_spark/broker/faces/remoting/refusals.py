@@ -8,8 +8,6 @@ from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["refused"]
-
 _CODES: Final = {
     Reason.WRONG: ResponseCode.SYSTEM_ERROR,
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,

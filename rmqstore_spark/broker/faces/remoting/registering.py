@@ -24,8 +24,6 @@ from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["Registering"]
-
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 1.0

@@ -25,8 +25,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 
-__all__ = ["Relaying"]
-
 _SECONDS: Final = 10.0
 """How long a client may take for its answer."""
 _MOST: Final = 10_000

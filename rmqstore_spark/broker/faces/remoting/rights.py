@@ -17,20 +17,6 @@ from rmqstore_spark.remoting.codec.bodies import parse_request
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 
-__all__ = [
-    *(
-        "ABOUT_TOPIC",
-        "ANY_ACCOUNT",
-        "BY_PLACE",
-        "CLIENT_CONFIG",
-        "END",
-        "HEARTBEAT",
-        "LOCKS",
-        "LONG_SEND",
-    ),
-    *("SEND_BACK", "SHORT_SEND", "SUB_TOPIC", "UNREGISTER", "of_group", "of_topic_and_group"),
-]
-
 
 def _of_topic(field: str, right: Right, text: str) -> Rights:
     return Rights(text, lambda request: [need_of_topic(_named(request, field), right)])

@@ -14,11 +14,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Handler
 
-__all__ = [
-    *("Lane", "LaneRows", "Rights", "Row", "as_it_is", "done", "handler_of", "nothing"),
-    *("rights_of", "whole"),
-]
-
 _C = TypeVar("_C")
 _V = TypeVar("_V")
 _R = TypeVar("_R")

@@ -42,8 +42,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch, GroupHandler, Handler
 
-__all__ = ["BrokerService"]
-
 _log = logging.getLogger(__name__)
 
 _NO_GROUP: Final = (

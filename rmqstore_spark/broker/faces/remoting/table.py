@@ -24,8 +24,6 @@ from rmqstore_spark.broker.faces.remoting.row import Lane, Row, as_it_is, nothin
 from rmqstore_spark.remoting.codec.codes import RequestCode as Code
 from rmqstore_spark.remoting.connection import RemotingConnection
 
-__all__ = ["CHANGES", "ENDS", "FILES", "LOOP", "PULLS", "REPORTS", "ROWS", "SEARCHES", "SENDS"]
-
 LOOP: Final = Lane("event loop")
 FILES: Final = Lane("files")
 SEARCHES: Final = Lane("searches")

@@ -21,8 +21,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["Telling", "connection_of"]
-
 _CPP: Final = "CPP"
 
 

@@ -47,30 +47,6 @@ from rmqstore_spark.layout.kernel.reference.spans import (
     split_spaces,
 )
 
-__all__ = [
-    "ANY_STORE_HOST",
-    "BAD_BORN_PORT",
-    "BAD_PREPARED_OFFSET",
-    "BAD_QUEUE_ID",
-    "BAD_RECONSUME_TIMES",
-    "BAD_STORE_HOST",
-    "BAD_SYS_FLAG",
-    "BAD_TOPIC",
-    "BIG_BODY",
-    "CRC_PROPERTY",
-    "LIGHT_QUEUES",
-    "MANY_ROWS",
-    "RULE_BODY_CRC",
-    "RULE_CLIENT",
-    "RULE_DIGEST",
-    "RULE_PRODUCER",
-    "check_block",
-    "index_hashes",
-    "number_rows",
-    "queue_entries",
-    "stamp_records",
-]
-
 RULE_BODY_CRC, RULE_CLIENT, RULE_PRODUCER, RULE_DIGEST = 1, 2, 4, 8
 ANY_STORE_HOST = -1
 (

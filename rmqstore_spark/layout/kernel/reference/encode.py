@@ -20,8 +20,6 @@ from rmqstore_spark.layout.fields import (
 )
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, crc32_spans, gather
 
-__all__ = ["join_texts", "write_records"]
-
 _V2: Final = 0xDAA320AB
 _MOST_COLUMNS: Final = 8
 _LONGEST: Final = 32_767

@@ -13,8 +13,6 @@ import numpy as np
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
-__all__ = ["ENTRY_DTYPE", "FILLER_SIZE", "LAST_ADDRESS", "pick_entries", "split_entries"]
-
 ENTRY_DTYPE: Final = np.dtype([("physicalOffset", ">i8"), ("size", ">i4"), ("tagsCode", ">i8")])
 
 FILLER_SIZE: Final = 2_147_483_647

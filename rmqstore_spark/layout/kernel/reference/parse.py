@@ -28,19 +28,6 @@ from rmqstore_spark.layout.fields import (
 )
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, spans_equal
 
-__all__ = [
-    "BAD_BODY_CRC",
-    "BAD_LENGTHS",
-    "BAD_MAGIC",
-    "BAD_RECORD_CRC",
-    "MAGIC",
-    "OK",
-    "SHORT",
-    "as_claimed",
-    "field_at",
-    "parse",
-]
-
 MAGIC = {0xDAA320A7: 1, 0xDAA320AB: 2}  # -> bytes of the topic's length
 
 OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)

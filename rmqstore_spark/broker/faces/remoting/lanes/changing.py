@@ -22,8 +22,6 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
 
-__all__ = ["ChangeRequests"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000

@@ -22,8 +22,6 @@ from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["EndRequests"]
-
 _MOST_WAITING: Final = 100_000
 """Requests that may wait, as many as a broker's `endTransactionPoolQueueCapacity`."""
 _FAILED: Final = "the end failed because of an error in the broker; its log says more"

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["FairQueue"]
-
 _J = TypeVar("_J")
 
 

@@ -19,8 +19,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler, NoAnswerRoomError
 
-__all__ = ["CLOSING", "HandlerThread"]
-
 CLOSING: Final = "the broker is shutting down"
 
 _R = TypeVar("_R")

@@ -14,8 +14,6 @@ from rmqstore_spark.broker.faces.remoting.lanes.handler_thread import HandlerThr
 from rmqstore_spark.broker.faces.remoting.refusals import refused
 from rmqstore_spark.errors import RemotingError
 
-__all__ = ["NewGroups"]
-
 _Refused = Mapping[str, RemotingError]
 
 

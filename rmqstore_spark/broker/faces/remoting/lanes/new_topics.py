@@ -17,8 +17,6 @@ from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_reque
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.remoting.connection import Request
 
-__all__ = ["NewTopics"]
-
 
 class NewTopics:
     """Creates the topics of sends, and lets them be stored. Its requests come from one thread.

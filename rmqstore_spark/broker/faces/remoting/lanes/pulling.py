@@ -25,8 +25,6 @@ from rmqstore_spark.remoting.answers import LARGE
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
-__all__ = ["Consuming"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 100_000

@@ -17,8 +17,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 
-__all__ = ["SavedReports"]
-
 
 class SavedReports:
     """Lets answers to reports wait for the disk. Use it in the thread of the event loop.

@@ -23,8 +23,6 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
-__all__ = ["SendRequests"]
-
 _log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000

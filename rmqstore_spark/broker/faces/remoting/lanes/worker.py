@@ -11,8 +11,6 @@ from rmqstore_spark.broker.faces.remoting.lanes.fair_queue import FairQueue
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
-__all__ = ["Handles", "Worker", "take_requests"]
-
 _log = logging.getLogger(__name__)
 
 _J = TypeVar("_J")
