@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,6 +32,7 @@ _EXPIRED_SOON: Final = (
 )  # fmt: skip
 _MAGIC_SIZE: Final = 4
 _PATIENCE_S: Final = 120.0
+_STANDS_STILL_S: Final = 0.5
 _AT_A_PLACE_S: Final = 3.0
 """A master that has not got to its failpoint by then is killed wherever it is."""
 
@@ -101,6 +105,23 @@ class Replication(Scene):
         return True
 
     def finish(self) -> Outcome:
+        """Lose the master while the client writes, and the follower stands still.
+
+        Nothing is acknowledged then; on one machine, a follower has caught up in no time.
+        """
+        assert self._slave.process is not None
+        self._slave.process.signal(signal.SIGSTOP)
+        time.sleep(_STANDS_STILL_S)
+        self._master.kill()
+        claims = deepcopy(self._writers.claims)
+        self._slave.kill()
+        self._compare_logs()
+        lost = Path(shutil.copytree(self._slave.store, self.folder / "lost" / "store"))
+        settle(lost)
+        outcome = compare_all(lost, claims)
+        for each in (self._master, self._slave):  # what the client writes must come to an end
+            each.start()
+        self._writers.is_served()
         self._writers.end()
         if self.expires:
             self._expiring.join()
@@ -111,7 +132,8 @@ class Replication(Scene):
             settle(self._master.store)
             self.tally.add(compare_all(self._master.store, self._writers.claims, *self._archives))
         settle(self._slave.store)
-        return compare_all(self._slave.store, self._writers.claims)
+        self.tally.add(compare_all(self._slave.store, self._writers.claims))
+        return outcome
 
     def _compare_logs(self) -> None:
         """Note if the follower's log is not the beginning of its master's; both are down.
