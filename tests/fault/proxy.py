@@ -6,8 +6,6 @@ import socket
 import threading
 from contextlib import suppress
 
-__all__ = ["BreakingProxy"]
-
 _CHUNK = 1 << 16
 
 
