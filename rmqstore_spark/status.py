@@ -1,7 +1,8 @@
 """What became of a put or another request, in RocketMQ's words.
 
 Every floor names a status by this enum. What goes over the wire is its text, or the number that
-`broker.producing` gives a client of RocketMQ for it. (Upstream: PutMessageStatus, ResponseCode.)
+`broker.faces.remoting` gives a client of RocketMQ for it. (Upstream: PutMessageStatus,
+ResponseCode.)
 """
 
 from __future__ import annotations
