@@ -51,7 +51,7 @@ class EmbeddedStore:
         settings: keys of the store's configuration (docs/configuration.md).
 
     Raises:
-        OptionError: the port is negative, or given twice.
+        OptionError: the port is negative or given twice, or the settings keep this program out.
     """
 
     def __init__(
@@ -69,6 +69,10 @@ class EmbeddedStore:
             )
         if "listenPort" in (settings or {}):
             raise OptionError("Give the port of an embedded store as port=, not as listenPort.")
+        if (settings or {}).get("clients") == "rocketmq":
+            raise OptionError(
+                "This program reaches its store as Spark's clients do: give clients='all'."
+            )
         self.path = os.path.abspath(os.fspath(path))
         self._port = port
         self._ready_seconds = ready_seconds

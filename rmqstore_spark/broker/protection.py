@@ -72,7 +72,9 @@ class Protection:
     def _check_open(self, config: StoreConfig) -> None:
         """Refuse to let strangers in, unless that is wanted."""
         lacks = []
-        if self.accounts is None and not config.tls_server_trust_cert_path:
+        accounts = self.accounts
+        is_open = accounts is None or accounts.accounts.white.has_everybody
+        if is_open and not config.tls_server_trust_cert_path:
             lacks.append(
                 "anyone could read and write all messages (set aclEnable and aclPath, or "
                 "tlsServerTrustCertPath)"

@@ -31,6 +31,7 @@ from rmqstore_spark.secretfiles import read_file
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import REPEATABLE, UNAUTHENTICATED
+from rmqstore_spark.wire.login import login_answer
 from rmqstore_spark.wire.messages import OpenRequest
 from rmqstore_spark.wire.protocol import ALPN, MAX_ANSWER, MAX_REQUEST, Code
 
@@ -419,7 +420,7 @@ def _log_in(link: Link, account: SessionCredentials, until: float) -> None:
 
     challenge = ask(b"")
     if challenge:
-        ask(account.proof(challenge))
+        ask(login_answer(challenge, account, link.server))
 
 
 def _tls_context(

@@ -134,6 +134,11 @@ class Link:
         return lengths.tolist(), last.tolist()
 
     @property
+    def server(self) -> bytes:
+        """Fingerprint of the server's certificate; empty on a plain connection."""
+        return self._transport.server
+
+    @property
     def is_quiet(self) -> bool:
         """Whether the connection is open, and nothing came that was not asked for."""
         if self._begin != self._end:

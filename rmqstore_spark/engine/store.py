@@ -40,7 +40,7 @@ from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.types import CommitRequest, CommitResult
+from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo
 
 
 def _wall_clock() -> int:
@@ -346,6 +346,10 @@ class StoreWriter:
             RefusedError: the id is invalid, in use or aborted, or the store accepts nothing.
         """
         return self._batches.begin_stage(stage_id, owner, identity)
+
+    def staged_topics(self, stages: Sequence[StageInfo]) -> Collection[str]:
+        """Return the topics of stages; nothing of a stage that is not here."""
+        return self._batches.staged_topics(stages)
 
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Commit a batch: append its stages to the log, all of it and once; see `Committer.commit`.

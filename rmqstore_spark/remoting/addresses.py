@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqstore_spark.errors import ServiceError
 
-_BACKLOG: Final = 1024
+BACKLOG: Final = 1024
 _MAPPED: Final = "::ffff:"
 _PORT: Final = re.compile("[0-9]{1,5}")
 
@@ -70,7 +70,7 @@ def listen(bound: socket.socket) -> None:
         ServiceError: another process was faster.
     """
     try:
-        bound.listen(_BACKLOG)
+        bound.listen(BACKLOG)
     except OSError as error:
         raise _taken(error, bound.getsockname()) from None
 

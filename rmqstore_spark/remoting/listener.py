@@ -7,6 +7,7 @@ with a request of it, or ask for it in the TLS handshake (ALPN).
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import ssl
@@ -16,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.addresses import address_text, listen
+from rmqstore_spark.remoting.addresses import BACKLOG, address_text, listen
 from rmqstore_spark.remoting.codec.command import decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_FRAME, frame_lengths
 from rmqstore_spark.remoting.limits import Limits
@@ -27,6 +28,9 @@ from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.1
+_BEGIN_SECONDS: Final = 10.0
+"""How long a connection may take from its first byte until it is clear what it is."""
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 _RECORD: Final = 5
@@ -42,11 +46,13 @@ class OtherProtocol(NamedTuple):
         alpn: its name in TLS handshakes.
         take: gets each connection that begins so, in the thread of the event loop; nothing of it
             has been read. It must not wait.
+        make_room: ends an idle connection of the protocol: no more files can be opened.
     """
 
     codes: range
     alpn: str
     take: Callable[[socket.socket], object]
+    make_room: Callable[[], object]
 
 
 class Home(Protocol):
@@ -108,7 +114,7 @@ class PortListener:
         bound.setblocking(False)
         if self._tls.mode is TlsMode.DISABLED and self._other is None:
             self._server = await asyncio.get_running_loop().create_server(
-                self._home.new_connection, sock=bound
+                self._home.new_connection, sock=bound, backlog=BACKLOG
             )
         else:
             self._accepting = asyncio.create_task(self._accept(bound))
@@ -130,7 +136,11 @@ class PortListener:
         while True:
             try:
                 await self._accept_one(listening)
-            except OSError:  # too many files are open, or the other end has gone already
+            except OSError as error:  # perhaps the other end has gone already
+                if error.errno in _NO_ROOM:
+                    self._home.log.warning("", "No more connections can be accepted: %s.", error)
+                    if self._other is not None:
+                        self._other.make_room()
                 await asyncio.sleep(_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - nobody could connect any more
                 _log.exception("A connection could not be accepted.")
@@ -151,38 +161,49 @@ class PortListener:
             raise
 
     async def _open(self, accepted: socket.socket, peer: str) -> None:
-        loop = asyncio.get_running_loop()
+        is_taken = False
         accepted.setblocking(False)
         try:
             with suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            first = await asyncio.wait_for(_peeked(accepted, 1), self._limits.idle_seconds)
-            if first and self._other is not None:
-                begin = _begin(accepted, first == HANDSHAKE, self._other)
-                if await asyncio.wait_for(begin, self._limits.frame_seconds):
-                    self._other.take(accepted)
-                    return
-            if first == HANDSHAKE and self._tls.context is not None:
-                await self._open_tls(accepted, self._tls.context)
-                return
-            if first and self._tls.mode is not TlsMode.ENFORCING:
-                await loop.connect_accepted_socket(self._home.new_connection, accepted)
-                return
-            if first:
-                self._home.log.warning(
-                    peer, "%s did not use TLS, without which nobody may talk here.", escaped(peer)
-                )
-        except asyncio.TimeoutError:
-            pass
+            is_taken = await self._hand_over(accepted, peer)
+        except (asyncio.TimeoutError, ConnectionError):
+            pass  # it says nothing, or has gone
         except (OSError, ssl.CertificateError) as error:
             reason = getattr(error, "reason", None) or error
             self._home.log.warning(
                 peer, "%s did not begin a TLS session: %s.", escaped(peer), escaped(str(reason))
             )
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
-        accepted.close()
+        except Exception as error:  # noqa: BLE001 - it must end this connection only
+            self._home.log.log(
+                logging.ERROR, peer, "The connection of %s could not be opened.", escaped(peer),
+                error=error,
+            )  # fmt: skip
+        finally:
+            if not is_taken:
+                accepted.close()
+
+    async def _hand_over(self, accepted: socket.socket, peer: str) -> bool:
+        """Find out what a connection is, and give it to who serves that; return whether it was."""
+        first = await asyncio.wait_for(_peeked(accepted, 1), self._limits.idle_seconds)
+        if not first:
+            return False
+        if self._other is not None:
+            begin = _begin(accepted, first == HANDSHAKE, self._other)
+            if await asyncio.wait_for(begin, min(_BEGIN_SECONDS, self._limits.frame_seconds)):
+                self._other.take(accepted)
+                return True
+        if first == HANDSHAKE and self._tls.context is not None:
+            await self._open_tls(accepted, self._tls.context)
+            return True
+        if self._tls.mode is TlsMode.ENFORCING:
+            self._home.log.warning(
+                peer, "%s did not use TLS, without which nobody may talk here.", escaped(peer)
+            )
+            return False
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._home.new_connection, accepted)
+        return True
 
     async def _open_tls(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
         home, received = self._home, self._received
@@ -193,7 +214,7 @@ class PortListener:
             await asyncio.wait_for(session.begun, self._limits.frame_seconds)
         except asyncio.TimeoutError as error:
             session.abort()
-            raise ConnectionError("the handshake took too long") from error
+            raise OSError("the handshake took too long") from error
         except asyncio.CancelledError:
             session.abort()
             raise
@@ -212,6 +233,8 @@ async def _first_code(accepted: socket.socket) -> int:
     """Return the code of the first request; -1 if it is none."""
     try:
         head = await _peeked(accepted, HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            return -1
         form, size, _ = frame_lengths(memoryview(head), 0, MAX_FRAME)
         header = await _peeked(accepted, HEAD_BYTES + min(size, _MOST_PEEKED))
         return decode_header(form, header[HEAD_BYTES:]).code
@@ -228,6 +251,10 @@ def _only_protocol(name: str) -> bytes:
 
 async def _peeked(accepted: socket.socket, count: int) -> bytes:
     """Return the first bytes that come, and leave them there; fewer if the other end goes."""
+    with suppress(BlockingIOError):
+        there = accepted.recv(count, socket.MSG_PEEK)
+        if not there or len(there) == count:
+            return there
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     # The loop is woken when all are here, and not again and again when some are.

@@ -28,6 +28,10 @@ HANDSHAKE: Final = b"\x16"
 """The first byte of a TLS connection. That of a plain one is 0, since no frame has 16 MiB."""
 
 
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+
+
 class TlsMode(Enum):
     """Which connections a server accepts (`tls.server.mode`)."""
 
@@ -63,10 +67,12 @@ class ServerTls:
     Attributes:
         mode: which connections it accepts.
         context: its certificates; needed unless the mode is DISABLED.
+        certificate: that of the server (DER); empty without one.
     """
 
     mode: TlsMode
     context: ssl.SSLContext | None = None
+    certificate: bytes = b""
 
     @classmethod
     def of(cls, keys: ServerTlsKeys) -> ServerTls:
@@ -93,7 +99,9 @@ class ServerTls:
         if not cert or mode is TlsMode.DISABLED:
             return PLAIN
         read_file(key, "private key", secret=True)  # others must not be able to read it
-        return cls(mode, server_context(cert, key, trust))
+        context = server_context(cert, key, trust)
+        with open(cert, encoding="ascii", errors="replace") as file:
+            return cls(mode, context, _first_certificate(file.read()))
 
 
 PLAIN: Final = ServerTls(TlsMode.DISABLED)
@@ -145,6 +153,11 @@ def client_context(
     if cert_path:
         _load(context, cert_path, key_path)
     return context
+
+
+def _first_certificate(pem: str) -> bytes:
+    begin, end = pem.index(_BEGIN), pem.index(_END) + len(_END)
+    return ssl.PEM_cert_to_DER_cert(pem[begin:end])
 
 
 def tls_reason(error: Exception) -> str:

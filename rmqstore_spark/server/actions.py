@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.engine.config.checks import host_and_port
@@ -21,6 +22,7 @@ from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
+from rmqstore_spark.server.callers import Caller, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
@@ -133,11 +135,15 @@ class StoreActions:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def commit(self, request: CommitRequest, identity: str) -> CommitResult:
-        return self._store.writer.commit(request, identity)
+    def commit(self, request: CommitRequest, caller: Caller) -> CommitResult:
+        """Write staged blocks, whose topics the client must still be allowed to write."""
+        if caller.limited() is not None:
+            staged = self._store.writer.staged_topics(request.stages)
+            caller.require(of_topics(staged, Right.PUB))
+        return self._store.writer.commit(request, caller.identity)
 
-    def abort(self, request: AbortRequest, identity: str) -> Done:
-        self._store.writer.abort(request.stage_ids, identity)
+    def abort(self, request: AbortRequest, caller: Caller) -> Done:
+        self._store.writer.abort(request.stage_ids, caller.identity)
         return Done()
 
     # ---- transactions --------------------------------------------------------------------------

@@ -12,15 +12,14 @@ import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from rmqstore_spark.broker.acl.rights import Need, Right
+from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.printable import escaped
 from rmqstore_spark.wire.failures import DENIED, UNAUTHENTICATED
+from rmqstore_spark.wire.login import NONCE_BYTES, asked_to_prove
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.acl.accounts import Account, Accounts, AccountSource
-
-_CHALLENGE_BYTES: Final = 32
 
 
 class Needs(NamedTuple):
@@ -47,12 +46,16 @@ WRITES: Final = Needs(uses=Right.PUB)
 
 
 def of_topics(topics: Iterable[str], right: Right) -> Needs:
-    """Return the need of a right for some topics.
+    """Return the need of a right for some topics; nothing for none.
 
-    A retry topic is written here like any other: it is not the client of its group that does so.
+    Who reads a retry topic needs SUB of its group. It is written like any other topic: only the
+    broker itself does so for the group.
     """
-    uses = Right.DENY if right is Right.ANY else right
-    return Needs(rights=tuple(Need(False, topic, right) for topic in topics), uses=uses)
+    if right is Right.PUB:
+        rights = tuple(Need(False, topic, right) for topic in topics)
+    else:
+        rights = tuple(need_of_topic(topic, right) for topic in topics)
+    return Needs(rights=rights, uses=right if rights and right is not Right.ANY else Right.DENY)
 
 
 class Caller:
@@ -72,8 +75,10 @@ class Caller:
         self._host = host
         self._challenge = self._proved = self._proof = b""
         self._key = ""
-        self._accounts: Accounts | None = None  # for which the login was checked last
+        self._accounts: Accounts | None = None  # for which these two were found
         self._account: Account | None = None
+        self._white_of: Accounts | None = None
+        self._is_white = False
 
     @property
     def identity(self) -> str:
@@ -83,17 +88,22 @@ class Caller:
     @property
     def is_known(self) -> bool:
         """Whether it may do anything at all."""
-        return self._source is None or self._is_white(self._source.accounts) or bool(self._proof)
+        return self._source is None or bool(self._proof) or self._has_white_address()
 
     def challenge(self) -> bytes:
         """Return what a login must answer; empty if nobody needs to log in."""
-        if self._source is None or self._is_white(self._source.accounts):
+        if self._source is None or self._has_white_address():
             return b""
-        self._challenge = secrets.token_bytes(_CHALLENGE_BYTES)
+        self._challenge = secrets.token_bytes(NONCE_BYTES)
         return self._challenge
 
-    def log_in(self, access_key: str, proof: bytes) -> None:
+    def log_in(self, access_key: str, answer: bytes, server: bytes) -> None:
         """Log in, with the answer to the last challenge.
+
+        Args:
+            access_key: of the account.
+            answer: see `wire.login`.
+            server: fingerprint of this side's certificate on an encrypted connection.
 
         Raises:
             RefusedError: no account has that access key and answers so.
@@ -102,12 +112,14 @@ class Caller:
         if self._source is None or not challenge:
             raise RefusedError("A login needs a challenge first.", UNAUTHENTICATED)
         account = self._source.accounts.by_key.get(access_key)
-        if account is None or not account.secret.has_proved(challenge, proof):
+        proved, proof = asked_to_prove(challenge, answer, server)
+        if account is None or not account.secret.has_proved(proved, proof):
             raise RefusedError(
                 f"No account has the access key {escaped(access_key[:64])} with this secret.",
                 UNAUTHENTICATED,
             )
-        self._key, self._proved, self._proof = access_key, challenge, proof
+        self._key, self._proved, self._proof = access_key, proved, proof
+        self._accounts = None
 
     def require(self, needs: Needs) -> None:
         """Refuse what the client may not do.
@@ -146,15 +158,20 @@ class Caller:
         return None if account is None or account.may_do_anything else account
 
     def _found(self, accounts: Accounts) -> Account | None:
-        if self._is_white(accounts):
+        if self._has_white_address():
             return None
         account = accounts.by_key.get(self._key) if self._proof else None
         if account is None or not account.secret.has_proved(self._proved, self._proof):
             raise RefusedError("A login with an account is needed.", UNAUTHENTICATED)
         return None if account.white.holds(self._host) else account
 
-    def _is_white(self, accounts: Accounts) -> bool:
-        return accounts.white.holds(self._host)
+    def _has_white_address(self) -> bool:
+        assert self._source is not None  # noqa: S101 - the callers have looked
+        accounts = self._source.accounts
+        if accounts is not self._white_of:
+            self._is_white = accounts.white.holds(self._host)
+            self._white_of = accounts
+        return self._is_white
 
 
 def _words(right: Right) -> str:

@@ -86,6 +86,8 @@ def serve(
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.server.stores.written import WriterService
 
+    if config.listen_port < 0 and config.clients != "spark":
+        raise OptionError(f"clients={config.clients} needs a port, and listenPort is -1.")
     if config.listen_port < 0 and not config.listen_socket and not _replicates(config):
         raise OptionError(_NOWHERE)
     run = _Run(config, ready_file, until_stdin_ends, announce)
@@ -200,6 +202,8 @@ class _Run:
         self._bound: socket.socket | None = None
         if config.listen_port >= 0:
             self._bound = bound_port(config.bind_address, config.listen_port)
+            if config.listen_port == 0 and config.vip_listen_port < 0:
+                config = replace(config, vip_listen_port=0)  # the port below may be anyone's
             config = replace(config, listen_port=self._bound.getsockname()[1])
         self.config = config
 
@@ -230,7 +234,9 @@ class _Run:
         opened.callback(server.close)
         opened.callback(_end, server, end, service)
         other = server.protocol if config.serves_spark else None
-        service.start(ServedPort(bound, protection, server.endpoints, other))
+        # A broker stops to listen before it closes the store, and `rmqstore stop` waits for both.
+        own = bound.dup() if bound is not None and config.is_broker else None
+        service.start(ServedPort(own, protection, server.endpoints, other))
         opened.enter_context(
             memory.given_back(
                 lambda: server.calls_at_work + service.broker_held // _MUCH,

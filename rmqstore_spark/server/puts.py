@@ -95,21 +95,21 @@ class BlockStreams:
             self._failures.count(UNAVAILABLE)
             blocks.acknowledge(Acknowledgement(group[0].head.opaque, UNAVAILABLE, 0, text))
             return False
-        allowed, refused = _allowed(blocks.call.caller, group)
-        if len(allowed) == 1:
-            done = [store.put(allowed[0].data)]  # together with blocks of other streams
-        else:
-            done = store.put_all([block.data for block in allowed])
-        for block, result in zip(allowed, done, strict=False):
-            answer = _answer(block.head.opaque, result, results)
-            blocks.acknowledge(answer)
-            if answer.status in TRANSIENT:
-                return False
-        if refused is None:
-            return True
-        blocks.acknowledge(refused)
-        rest = group[len(allowed) + 1 :]
-        return not rest or self._put_group(store, blocks, rest, results)
+        while group:
+            allowed, refused = _allowed(blocks.call.caller, group)
+            group = group[len(allowed) + 1 :]
+            if len(allowed) == 1:
+                done = [store.put(allowed[0].data)]  # together with blocks of other streams
+            else:
+                done = store.put_all([block.data for block in allowed]) if allowed else []
+            for block, result in zip(allowed, done, strict=False):
+                answer = _answer(block.head.opaque, result, results)
+                blocks.acknowledge(answer)
+                if answer.status in TRANSIENT:
+                    return False
+            if refused is not None:
+                blocks.acknowledge(refused)
+        return True
 
     # ---- stages --------------------------------------------------------------------------------
 

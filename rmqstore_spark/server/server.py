@@ -167,7 +167,8 @@ class StoreServer:
     @property
     def protocol(self) -> OtherProtocol:
         """What shows the listener of a broker which connections are for this server."""
-        return OtherProtocol(CODES, ALPN, self._connections.take)
+        connections = self._connections
+        return OtherProtocol(CODES, ALPN, connections.take, lambda: connections.end_idle(1))
 
     def _listen_on(self, path: str) -> None:
         if "#" in path:
@@ -361,7 +362,7 @@ class _Requests:
         challenge = b""
         try:
             if proof:
-                caller.log_in(request.head.ext.get(ACCESS_KEY, ""), proof)
+                caller.log_in(request.head.ext.get(ACCESS_KEY, ""), proof, connection.server)
             else:
                 challenge = caller.challenge()
         except RefusedError as error:

@@ -128,6 +128,7 @@ _ENDS: Final = RowRights(
 _OPENS: Final = RowRights(
     "PUB of the topics", lambda request: of_topics(request.topics or (), Right.PUB)
 )
+_SEES_ALL: Final = RowRights("PUB or SUB of all topics", Needs(everywhere=Right.ANY))
 _SEES: Final = RowRights("PUB or SUB of the topics", _sees)
 _MOVES: Final = RowRights("SUB of the group, and of the topics", _moves)
 _QUERIES: Final = RowRights(
@@ -145,10 +146,10 @@ ROWS: Final[tuple[ClientRow, ...]] = (
     ClientRow(Code.BLOCK, "put or stage a block of records", None, None),
     ClientRow(Code.FINISH, "end the stream", None, None),
     ClientRow(Code.COMMIT, "write staged blocks as one batch", CommitRequest, _WRITES,
-              lambda actions, request, caller: actions.commit(request, caller.identity)),
+              StoreActions.commit),
     ClientRow(Code.ABORT, "drop staged blocks", AbortRequest, _ANYONE,
-              lambda actions, request, caller: actions.abort(request, caller.identity)),
-    ClientRow(Code.FLUSH, "write everything to disk", Done, _ANYONE, _does(StoreActions.flush)),
+              StoreActions.abort),
+    ClientRow(Code.FLUSH, "write everything to disk", Done, _ADMIN, _does(StoreActions.flush)),
     ClientRow(Code.END_TRANSACTIONS, "commit or roll back transactions",
               EndRequest, _ENDS, _does(StoreActions.end_transactions)),
     ClientRow(Code.TRANSACTION_CHECKS, "half messages whose producer is asked",
@@ -180,7 +181,7 @@ ROWS: Final[tuple[ClientRow, ...]] = (
               _does(StoreActions.promote)),
     ClientRow(Code.DEMOTE, "make a master a slave", DemoteRequest, _ADMIN,
               _does(StoreActions.demote)),
-    ClientRow(Code.STATS, "figures of the store", Done, _ANYONE, _does(StoreActions.stats)),
+    ClientRow(Code.STATS, "figures of the store", Done, _SEES_ALL, _does(StoreActions.stats)),
     ClientRow(Code.STOP, "stop the process", Done, _ADMIN, _does(StoreActions.stop_process)),
 )
 # fmt: on

@@ -34,7 +34,9 @@ from rmqstore_spark.wire.messages import FileEntry
 
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset(LINKABLE)
-_MESSAGES: Final = _FOLDERS - {"config"}
+_CONFIG: Final = "config"
+_CONFIGURATIONS: Final = (".json", ".json.bak")
+_MESSAGES: Final = _FOLDERS - {_CONFIG}
 _FILES: Final = frozenset({"checkpoint"})
 _ABORT: Final = "abort"
 _LOCK: Final = "lock"
@@ -244,6 +246,8 @@ class StoreView:
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
         top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
+        if parts[0] == _CONFIG and not is_dir and not parts[-1].endswith(_CONFIGURATIONS):
+            return False  # RocketMQ's accounts may be there, and keys of TLS
         return top and not parts[-1].startswith(GUARD_NAME)
 
     def _bases(self, parts: list[str]) -> tuple[str, ...]:

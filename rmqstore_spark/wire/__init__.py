@@ -4,6 +4,7 @@ protocol   defines actions, schemas and acknowledgements
 messages   defines the requests and answers as dataclasses
 codec      converts dataclasses to JSON and back, strictly
 endpoint   parses the endpoint of a process
+login      shows that a client knows the secret of its account
 failures   the statuses with which a request is refused
 transport  the socket of a connection, plain or TLS, of both ends
 

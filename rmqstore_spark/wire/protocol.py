@@ -16,9 +16,9 @@ one after the other. A request is one of:
 - *A reading*: READ, whose body is a `RangesRequest`. Its answers hold pieces of the ranges, in
   order; each range has one or more, of which the last is marked (`pieces_head`).
 
-A client with an account first sends LOGIN, without a body. The answer is a challenge, or empty if
-nobody needs to log in. A second LOGIN answers a challenge: it has the field `AccessKey`, and as its
-body the HMAC-SHA256 of the challenge with the secret as its key. It holds for the connection.
+A client with an account first sends LOGIN, with the field `AccessKey` and no body. The answer is a
+challenge, or empty if nobody needs to log in. A second LOGIN answers a challenge (`login`), and
+holds for the connection.
 
 A refusal is an answer whose field `status` is one of `failures`; its remark says what to do. It is
 the last of a stream.

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.tlsstream import TlsStream
+from rmqstore_spark.wire.login import fingerprint
 
 __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "part_size"]
 
@@ -58,6 +59,7 @@ class PlainTransport:
 
     Attributes:
         peer: the peer's address or process, for messages to people.
+        server: fingerprint of the certificate of the server among both; empty.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -68,6 +70,7 @@ class PlainTransport:
         self._socket = connection
         self._patience: float | None = None
         self.peer = peer_name(connection)
+        self.server = b""
 
     def peek(self, seconds: float) -> bytes:
         """Wait for the first byte, and leave it there; return nothing at the end.
@@ -197,6 +200,7 @@ class TlsTransport:
     Attributes:
         peer: the peer's address, for messages to people.
         identity: the identity in the peer's certificate; empty without one.
+        server: fingerprint of the server's certificate, at a client.
     """
 
     def __init__(
@@ -208,6 +212,7 @@ class TlsTransport:
         self._tls: TlsStream | None = None
         self.peer = peer_name(connection)
         self.identity = ""
+        self.server = b""
 
     def begin(self, seconds: float) -> None:
         """Do the handshake.
@@ -229,7 +234,10 @@ class TlsTransport:
         )
         self._socket = tls
         tls.do_handshake()
-        self.identity = _identity(tls) if self._host is None else ""
+        if self._host is None:
+            self.identity = _identity(tls)
+        else:
+            self.server = fingerprint(tls.getpeercert(binary_form=True))
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
         self._tls = TlsStream(tls, SEND_SECONDS)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,16 +14,24 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
+from rmqstore_spark.errors import FrameError, OptionError, RefusedError, ServiceError
 from rmqstore_spark.remoting.access.credentials import read_credentials
 from rmqstore_spark.remoting.access.signing import SecretKey
+from rmqstore_spark.wire.login import fingerprint, login_answer
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import Code
 from tests.support.accounts import KEY, SECRET, account_file, guarded
+from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.plainclient import PlainClient, request
 from tests.support.processes.serving import Served, block_of, eventually, served
 
 Work = Callable[[StoreClient], object]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
 
 ADMIN = {"accessKey": "administrator", "secretKey": "admins-secret-1", "admin": True}
 
@@ -236,7 +245,7 @@ def test_a_login_counts_for_its_own_connection_and_challenge(tmp_path: Path) -> 
             )
             assert len(first) == 32
             assert first != second
-            heard = SecretKey(SECRET).proof(first)
+            heard = one.proof(SECRET, first)
             assert two.ask(Code.LOGIN, heard, extFields={"AccessKey": KEY}).status
             assert not one.ask(Code.LOGIN, heard, extFields={"AccessKey": KEY}).status
             # A challenge is answered once.
@@ -248,7 +257,94 @@ def test_a_login_counts_for_its_own_connection_and_challenge(tmp_path: Path) -> 
             assert peer.ask(Code.LOGIN, signed, extFields={"AccessKey": KEY}).status
 
 
-@pytest.mark.threat("Who may connect")
+@pytest.mark.threat("Accounts")
+def test_the_last_login_of_a_connection_counts(tmp_path: Path) -> None:
+    with store_with(tmp_path) as (here, _), PlainClient(here.endpoint) as peer:
+
+        def creates(name: str) -> str:
+            settings = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+            return peer.ask(Code.CREATE_TOPIC, {"name": name, **settings}).status
+
+        assert not peer.log_in("admins-secret-1", "administrator").status
+        assert not creates("one")
+        assert not peer.log_in(SECRET).status
+        assert creates("two") == "NO_PERMISSION"
+        assert not peer.log_in("admins-secret-1", "administrator").status
+        assert not creates("three")
+
+
+@pytest.mark.threat("Accounts")
+def test_a_right_that_is_lost_after_staging_is_missing_at_the_commit(tmp_path: Path) -> None:
+    with store_with(tmp_path, topicPerms=["mine=PUB"]) as (here, client):
+        with client.stage_stream() as stream:
+            stream.send(block_of([b"a"], "mine"))
+            stages = (stream.finish(),)
+        guarded(tmp_path / "accounts.yml", {"topicPerms": ["mine=DENY"]}, ADMIN)
+        request = CommitRequest(WriterId("stream", "q", 0), stages)
+        eventually(lambda: is_refused(client, put("mine")))
+        before = here.store.published_end
+        assert is_refused(client, lambda c: c.commit(request))
+        assert here.store.published_end == before
+
+
+@pytest.mark.threat("Accounts")
+def test_figures_and_flushes_are_not_for_everybody(tmp_path: Path) -> None:
+    with store_with(tmp_path, topicPerms=["mine=PUB|SUB"]) as (_, client):
+        assert is_refused(client, lambda c: c.stats())
+        assert is_refused(client, lambda c: c.flush())
+
+
+@pytest.mark.threat("Accounts")
+def test_accounts_in_the_store_are_not_given_out(tmp_path: Path) -> None:
+    (tmp_path / "store" / "config").mkdir(parents=True)
+    path = tmp_path / "store" / "config" / "plain_acl.yml"
+    with (
+        served(tmp_path / "store", **guarded(path)) as here,
+        PlainClient(here.endpoint, SECRET) as peer,
+    ):
+        here.store.create_topic("mine")
+        here.store.flush()
+        listed = peer.ask(Code.LIST, {"path": "config"}).json()["entries"]
+        assert not [entry for entry in listed if "plain_acl" in entry["path"]]
+        asked = {"paths": ["config/plain_acl.yml"], "counts": [1], "offsets": [0], "lengths": [9]}
+        assert peer.ask(Code.READ, asked).status == "NOT_FOUND"
+
+
+@pytest.mark.threat("Accounts")
+def test_retry_topics_belong_to_their_groups(tmp_path: Path) -> None:
+    rights = {"defaultTopicPerm": "SUB", "groupPerms": ["mine=SUB", "closed=DENY"]}
+    with store_with(tmp_path, **rights) as (_, client):
+        assert not is_refused(client, lambda c: c.offsets(["%RETRY%mine"]))
+        assert is_refused(client, lambda c: c.offsets(["%RETRY%closed"]))
+        assert is_refused(client, READS["list"])  # the log holds what was sent back by all groups
+
+
+@pytest.mark.threat("Accounts")
+def test_a_login_counts_for_the_server_that_was_found(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """Who passes a challenge on to a client gets an answer that counts for himself alone."""
+    tls = {
+        "tls_server_cert_path": certificates.server_cert,
+        "tls_server_key_path": certificates.server_key,
+    }
+    with served(tmp_path / "store", **guarded(tmp_path / "accounts.yml"), **tls) as here:
+        context = ssl.create_default_context(cafile=certificates.ca)
+        with PlainClient(here.endpoint, tls=context) as peer:
+            challenge = peer.ask(Code.LOGIN, extFields={"AccessKey": KEY}).body
+            credentials = read_credentials(account_file(tmp_path / "mine"))
+            passed_on = login_answer(challenge, credentials, fingerprint(b"another certificate"))
+            assert peer.ask(Code.LOGIN, passed_on, extFields={"AccessKey": KEY}).status
+        with StoreClient(
+            here.endpoint, acl_file=tmp_path / "mine", tls_ca=certificates.ca
+        ) as client:
+            assert client.topics() == {}
+    for challenge in (b"", b"x", bytes(31), bytes(64)):
+        with pytest.raises(FrameError):
+            login_answer(challenge, credentials, b"")
+
+
+@pytest.mark.threat("Accounts")
 def test_accounts_that_change_count_for_open_connections(tmp_path: Path) -> None:
     path = tmp_path / "accounts.yml"
     with store_with(tmp_path, defaultTopicPerm="PUB|SUB") as (here, client):
@@ -337,6 +433,7 @@ def test_the_permission_of_the_broker_counts_for_all(tmp_path: Path, permission:
                 return f"brokerPermission is {permission}" in str(error)
             return False
 
+        assert client.open(()).protocol  # with which each client begins
         assert [is_forbidden(WRITES[way]("mine")) for way in WRITES] == [not permission & 2] * 3
         assert is_forbidden(lambda c: c.query("mine", "key")) is not bool(permission & 4)
         with PlainClient(here.endpoint) as peer:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import ssl
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -12,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.wire.protocol import Code
 from tests.broker.broker import ask, message
+from tests.support.accounts import guarded
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.plainclient import PlainClient, connected, request
 from tests.support.processes.serving import (
@@ -187,3 +193,71 @@ def test_who_is_served_is_one_key(tmp_path: Path) -> None:
                 else:
                     with pytest.raises(ServiceError, match="a broker's port"):
                         client.topics()
+
+
+@pytest.mark.threat("Resource limits")
+@pytest.mark.parametrize("how", ["closes", "sends no more", "resets"])
+def test_who_goes_early_leaves_nothing_behind(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    begin = request(Code.TOPICS, b"{}")
+    with served(tmp_path / "store", **ALL) as here, serving_brokers_clients(here):
+        with StoreClient(here.endpoint) as client:
+            client.topics()
+        with connected(f"rmq://{address_of(here)}") as peer:
+            peer.sendall(b"\0")
+        eventually(lambda: not here.server.connections)
+        before = len(os.listdir("/proc/self/fd"))
+        parts = [begin[:count] for count in (1, 3, 7, 8, 12, 17, 18, 40)]
+        for sent in (*parts, b"\x16", b"\x16\x03"):
+            with connected(f"rmq://{address_of(here)}") as peer:
+                peer.sendall(sent)
+                if how == "sends no more":
+                    peer.shutdown(socket.SHUT_WR)
+                    with suppress(ConnectionError):
+                        assert not peer.recv(100).startswith(b"HTTP")
+                elif how == "resets":
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        eventually(lambda: len(os.listdir("/proc/self/fd")) <= before)
+        with StoreClient(here.endpoint) as client:
+            assert client.topics() == {}
+    assert "Traceback" not in caplog.text
+    assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("clients", ["spark", "rocketmq", "all"])
+def test_the_port_is_open_until_the_store_is_closed(tmp_path: Path, clients: str) -> None:
+    """`rmqstore stop` counts on it, and who starts the next process then."""
+    with StoreProcess(
+        tmp_path / "store", tmp_path, f"--clients={clients}", "--set=vipListenPort=0",
+        environment={"RMQSTORE_FAILPOINT": "close.before_guard:1:stop"},
+    ) as process:  # fmt: skip
+        ready = process.ready()
+        host, _, port = (ready["broker"] or ready["endpoint"].removeprefix("rmq://")).partition(":")
+        process.signal(signal.SIGTERM)
+        state = Path(f"/proc/{process.process.pid}/stat")
+        eventually(lambda: state.read_text().rpartition(") ")[2].startswith("T"))
+        socket.create_connection((host, int(port)), 10).close()
+        process.signal(signal.SIGCONT)
+        assert process.wait() == 0
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((host, int(port)), 10)
+
+
+@pytest.mark.parametrize("protect", ["everybody is white", "nothing"])
+def test_everybody_is_no_protection(
+    tmp_path: Path, certificates: Certificates, protect: str
+) -> None:
+    white = ("*",) if protect == "everybody is white" else ()
+    tls: dict[str, Any] = {
+        "tls_server_mode": "enforcing",
+        "tls_server_cert_path": certificates.server_cert,
+        "tls_server_key_path": certificates.server_key,
+    }
+    accounts = guarded(tmp_path / "accounts.yml", white=white)
+    config = StoreConfig(bind_address="0.0.0.0", **tls, **accounts)
+    if white:
+        with pytest.raises(OptionError, match="anyone could read and write"):
+            Protection.of(config)
+    else:
+        assert Protection.of(config).accounts

@@ -45,7 +45,10 @@ class Account:
         """Return whether it has one of some rights for all topics, the broker's own included."""
         if self.may_do_anything:
             return True
-        return all(owned & right for owned in (self.default_topic, *self.topics.values()))
+        owned = (self.default_topic, *self.topics.values())
+        if right is Right.SUB:  # their retry topics
+            owned += tuple(self.groups.values())
+        return all(each & right for each in owned)
 
     def may(self, need: Need) -> bool:
         """Return whether it has a right that is needed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
-from rmqstore_spark.types import CommitRequest, CommitResult
+from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +76,10 @@ class Batches:
         self._commit_failures = Failures()
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
+
+    def staged_topics(self, stages: Sequence[StageInfo]) -> Collection[str]:
+        """Return the topics of stages; nothing of a stage that is not here."""
+        return self._staging.topics(stages)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage the records of one task attempt; see `Staging.begin`."""

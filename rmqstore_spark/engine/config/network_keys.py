@@ -147,7 +147,8 @@ class NetworkKeys:
     )  # fmt: skip
     vip_listen_port: int = number(
         -1, -1, 65_535, "Port for RocketMQ's clients with `vipChannelEnabled`, and for the slaves "
-        "of a RocketMQ broker. -1: `listenPort` - 2, where they expect it; 0: none.",
+        "of a RocketMQ broker. -1: `listenPort` - 2, where they expect it, or none if that is any "
+        "free port; 0: none.",
         group=_BROKER, own=True,
     )  # fmt: skip
     namesrv_addr: str = text(

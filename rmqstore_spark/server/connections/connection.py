@@ -23,6 +23,7 @@ from rmqstore_spark.server.connections.receiver import (
     Receiver,
 )
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL
+from rmqstore_spark.wire.login import fingerprint
 from rmqstore_spark.wire.protocol import STATUS_FIELD
 from rmqstore_spark.wire.transport import Part, PlainTransport, TlsTransport, Transport, part_size
 
@@ -63,6 +64,7 @@ class ClientConnection:
     Attributes:
         transport: its socket.
         caller: its client.
+        server: fingerprint of the certificate that was shown; empty without TLS.
         is_trusted: whether one of its requests was admitted.
         since: monotonic seconds when it was accepted.
         has_call: whether a request is being handled.
@@ -78,6 +80,7 @@ class ClientConnection:
         plain = PlainTransport(accepted)
         self.transport: Transport = plain
         self.caller = caller
+        self.server = b""
         self.is_trusted = False
         self.since = time.monotonic()
         self.has_call = False
@@ -140,6 +143,7 @@ class ClientConnection:
             self._receiver = Receiver(transport, self._requests.budget_of, self._admit)
             transport.begin(_BEGIN_SECONDS)
             self.caller.certificate = transport.identity
+            self.server = fingerprint(self._tls.certificate)
         elif self._tls.mode is TlsMode.ENFORCING:
             self.refuse(
                 DENIED, "The store process is reached over TLS only: rmqs://.", _REFUSED_SECONDS

@@ -6,6 +6,7 @@ that never comes.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import socket
@@ -146,8 +147,16 @@ class PlainClient:
         challenge = self.ask(Code.LOGIN, extFields={"AccessKey": key})
         if challenge.status:
             return challenge
-        proof = hmac.digest(secret.encode(), challenge.body, "sha256")
-        return self.ask(Code.LOGIN, proof, extFields={"AccessKey": key})
+        return self.ask(
+            Code.LOGIN, self.proof(secret, challenge.body), extFields={"AccessKey": key}
+        )
+
+    def proof(self, secret: str, challenge: bytes, nonce: bytes = bytes(32)) -> bytes:
+        """What answers a challenge on this connection."""
+        tls = isinstance(self.socket, ssl.SSLSocket) and self.socket.getpeercert(binary_form=True)
+        server = hashlib.sha256(tls).digest() if tls else b""
+        signed = b"rmqstore login\0" + nonce + challenge + server
+        return nonce + hmac.digest(secret.encode(), signed, "sha256")
 
     def begin(self, **command: Any) -> None:
         """Begin a stream of blocks."""
