@@ -1,6 +1,6 @@
 """Find the stores of a query through name servers.
 
-A store process announces its endpoint in its registration (`broker.registering`), and
+A store process announces its endpoint in its registration (`broker.faces.remoting.registering`), and
 is then read as with option `endpoint`. From any other broker, messages are pulled.
 """
 
