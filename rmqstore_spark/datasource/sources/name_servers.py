@@ -1,6 +1,6 @@
 """Find the stores of a query through name servers.
 
-A store process announces its endpoint when it registers (`broker.faces.remoting.registering`), and is
+A store process announces its endpoint when it registers (`broker.faces.remoting.registering`). It is
 then read as with option `endpoint`. From any other broker, messages are pulled.
 """
 
