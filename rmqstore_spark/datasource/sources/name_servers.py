@@ -1,7 +1,7 @@
 """Find the stores of a query through name servers.
 
-A store process announces its endpoint in its registration (`broker.faces`), and is then read as with
-option `endpoint`. From any other broker, messages are pulled.
+A store process announces its endpoint in its registration (`broker.faces`), and is then read as
+with option `endpoint`. From any other broker, messages are pulled.
 """
 
 from __future__ import annotations
