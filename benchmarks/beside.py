@@ -11,10 +11,10 @@ from typing import Final
 from benchmarks.figures import Figure
 from benchmarks.sink import served_store
 from benchmarks.stores import Stores
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.types import CommitRequest, WriterId
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import block_of

@@ -9,6 +9,7 @@ process to write to, and `rmqstore_spark.engine.StoreWriter` writes without one.
 
 The folders, from the bytes up (`docs/architecture.md`):
 
+    base        what all of them use
     layout      the format: bytes to Arrow and back
     produce     what a producer's client adds to a message
     remoting    RocketMQ's protocol, for both ends
@@ -26,9 +27,7 @@ The folders, from the bytes up (`docs/architecture.md`):
     datasource  `format("rmqstore")`
     pipelines   ready-made Spark jobs
 
-Modules: `embedding` runs a store process for one program, `workers` chooses the Python of Spark's
-workers, `secretfiles` reads files with secrets, `tlsstream` lets two threads use a TLS connection,
-`settings` declares options and keys; `types`, `errors`, `status` and `printable` serve all folders.
+Modules: `embedding` runs a store process for one program, `errors` has the errors of all folders.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def __getattr__(name: str) -> object:
 
 
 def _data_source() -> type[RmqStoreDataSource]:
-    from rmqstore_spark.workers import require_spark
+    from rmqstore_spark.base.workers import require_spark
 
     require_spark()
     from rmqstore_spark.datasource.source import RmqStoreDataSource

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
+from rmqstore_spark.base.workers import use_this_python
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.workers import use_this_python
 
 Setting: TypeAlias = str | int | float | bool
 

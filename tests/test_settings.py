@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rmqstore_spark.settings import (
+from rmqstore_spark.base.settings import (
     Declaration,
     as_text,
     declare,

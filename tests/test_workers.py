@@ -31,7 +31,7 @@ SESSION = """
     )
 """
 CHOSEN = "import os; print(os.environ.get('PYSPARK_PYTHON'))"
-HERE = "from rmqstore_spark.workers import use_this_python as choose; choose();"
+HERE = "from rmqstore_spark.base.workers import use_this_python as choose; choose();"
 IN_JOBS = "from rmqstore_spark.pipelines.session import prepare_environment as choose; choose();"
 
 
@@ -112,7 +112,7 @@ def test_an_old_pyarrow_is_told(tmp_path: Path, version: str | None, told: str) 
         (tmp_path / f"pyarrow-{version}.dist-info").mkdir()
     script = """
         from rmqstore_spark.errors import InstallationError
-        from rmqstore_spark.workers import check_packages
+        from rmqstore_spark.base.workers import check_packages
         try:
             check_packages()
         except InstallationError as error:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
+from rmqstore_spark.base.settings import Declaration
 from rmqstore_spark.engine.config.broker_keys import DEVIATIONS
 from rmqstore_spark.engine.config.table import KEYS
-from rmqstore_spark.settings import Declaration
 from tools.settings import table
 
 __all__ = ["CONFIGURATION_PAGE", "STORE_CONF", "configuration_page", "store_conf"]

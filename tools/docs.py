@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM
 from rmqstore_spark.datasource.options.sink_table import SINK_OWN
 from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
-from rmqstore_spark.settings import settings_of
 from tools.codes import FEATURES_PAGE, features_page
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
 from tools.settings import cell, table

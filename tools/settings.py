@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmqstore_spark.settings import Declaration
+from rmqstore_spark.base.settings import Declaration
 
 __all__ = ["cell", "row", "table"]
 

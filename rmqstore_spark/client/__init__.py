@@ -12,9 +12,9 @@
     filesystem   gives access to the store's files as a file system of fsspec
     brokers/     asks name servers and brokers, in RocketMQ's protocol
 
-From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`, `types` and
-`errors`; `brokers/` also the rest of `remoting`, and `printable`. It imports neither the engine nor
-the reader, so that Spark tasks start fast.
+From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`, `base` and
+`errors`; `brokers/` also the rest of `remoting`. It imports neither the engine nor the reader, so
+that Spark tasks start fast.
 """
 
 from rmqstore_spark.client.store_client import StoreClient

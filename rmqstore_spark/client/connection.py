@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.client.contact import FirstContact, note_reached, was_reached
 from rmqstore_spark.client.link import Link, connect
 from rmqstore_spark.client.pauses import backoff
@@ -27,7 +28,6 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
 from rmqstore_spark.remoting.tls import client_context
-from rmqstore_spark.secretfiles import read_file
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import REPEATABLE, UNAUTHENTICATED

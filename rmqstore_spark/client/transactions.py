@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.errors import OptionError, RefusedError
@@ -28,7 +29,6 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
     ChecksRequest,

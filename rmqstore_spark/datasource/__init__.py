@@ -17,6 +17,5 @@
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the
 modules that its step needs. From outside it imports `client`, `remoting`, `wire`, `reader`,
-`produce`, `files`, `layout`, `workers`, `settings`, `types` and `errors`, but neither `server` nor
-`engine`.
+`produce`, `files`, `layout`, `base` and `errors`, but neither `server` nor `engine`.
 """

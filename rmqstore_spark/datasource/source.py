@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.base.workers import check_packages, check_spark
 from rmqstore_spark.datasource.contacts import share_contacts
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import (
@@ -32,7 +33,6 @@ from rmqstore_spark.datasource.tables import (
     with_options,
 )
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.workers import check_packages, check_spark
 
 
 class RmqStoreDataSource(DataSource):

@@ -37,10 +37,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from rmqstore_spark.base.status import PutStatus
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
-    from rmqstore_spark.status import PutStatus
 
 __all__ = ["PutResult", "PutStatus", "StoreConfig", "StoreWriter"]
 

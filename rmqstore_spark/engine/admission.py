@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.health import Health
@@ -28,7 +29,6 @@ from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.record.block import Block, Route, check_block
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.status import PutStatus
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
-from rmqstore_spark.status import PutStatus
 
 
 class Failures:

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.layout.spans import I8
-from rmqstore_spark.status import PutStatus
 
 STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "READ_ONLY", "FAILED", "CLOSED")
 """The states of a store. It accepts messages only in the first one. READ_ONLY is the state of one

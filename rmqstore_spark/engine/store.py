@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -40,7 +41,6 @@ from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo
 
 
 def _wall_clock() -> int:

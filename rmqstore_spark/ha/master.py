@@ -12,12 +12,12 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.ha.slave_connection import SlaveConnection
 from rmqstore_spark.remoting.tls import server_context
-from rmqstore_spark.secretfiles import read_file
 
 _log = logging.getLogger(__name__)
 

@@ -18,4 +18,5 @@ Each format is complete, in both directions, though the package itself uses only
 any file with it, and compare it with RocketMQ's.
 
 From outside it imports `errors` alone.
+
 """

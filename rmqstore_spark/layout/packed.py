@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError, CorruptRecordError
 from rmqstore_spark.layout.compression import MAX_UNPACKED, compression_type, unpacked_size
 from rmqstore_spark.layout.constants import (
@@ -23,7 +24,6 @@ from rmqstore_spark.layout.kernel.reference.parse import field_at
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I4, Spans
-from rmqstore_spark.status import PutStatus
 
 MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
 """Maximum bytes of all decompressed bodies of a block together."""

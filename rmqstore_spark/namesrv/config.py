@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.engine.config.checks import address
 from rmqstore_spark.engine.config.key import (
     as_properties,
@@ -24,7 +25,6 @@ from rmqstore_spark.engine.config.key import (
 )
 from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.settings import settings_of
 
 _log = logging.getLogger(__name__)
 

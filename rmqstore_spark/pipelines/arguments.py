@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Generic, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from rmqstore_spark.base.settings import Declaration
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
 from rmqstore_spark.datasource.options.table import OWN
-from rmqstore_spark.settings import Declaration
 
 __all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_option"]
 

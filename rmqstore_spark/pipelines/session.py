@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqstore_spark.workers import use_this_python
+from rmqstore_spark.base.workers import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

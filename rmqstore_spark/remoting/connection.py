@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, ServiceError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.answers import LARGE, Answers
 from rmqstore_spark.remoting.backlog import Backlog

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import BACKLOG, address_text, listen
 from rmqstore_spark.remoting.codec.command import decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_FRAME, frame_lengths

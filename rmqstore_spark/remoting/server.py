@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import Final
 
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.remoting.connection import (
     RemotingConnection,
     Request,

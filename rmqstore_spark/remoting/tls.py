@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.secretfiles import read_file
 
 __all__ = [
     "HANDSHAKE",

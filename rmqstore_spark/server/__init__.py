@@ -16,4 +16,5 @@ monitoring, metrics, logs    show operators the state of the process
 
 From outside it imports `engine`, `ha`, `broker`, `wire`, `reader` and what lies below, but no
 client.
+
 """

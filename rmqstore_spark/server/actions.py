@@ -11,6 +11,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
@@ -18,13 +20,11 @@ from rmqstore_spark.engine.config.checks import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
 from rmqstore_spark.server.callers import Caller, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
@@ -18,7 +19,6 @@ from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
 from rmqstore_spark.server.callers import Caller, of_topics
 from rmqstore_spark.server.connections.receiver import ReceivedRequest
-from rmqstore_spark.status import PutStatus
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
 from rmqstore_spark.wire.protocol import Acknowledgement

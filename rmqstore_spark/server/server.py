@@ -148,8 +148,10 @@ class StoreServer:
         self._service = service = _Requests(StoresByName(stores), config, self._calls, stop)
         self.room = service.room
         self._failures = service.failures
-        self._connections = Connections(self._remote, _most_connections(config.max_streams))
-        self._local_ones = Connections(self._local, _most_connections(config.max_streams))
+        ways = 2 if config.listen_socket else 1
+        most = _most_connections(config.max_streams) // ways
+        self._connections = Connections(self._remote, most)
+        self._local_ones = Connections(self._local, most)
         self.endpoints: list[Endpoint] = []
         try:
             if bound is not None and config.serves_spark:

@@ -8,6 +8,5 @@ login      shows that a client knows the secret of its account
 failures   the statuses with which a request is refused
 transport  the socket of a connection, plain or TLS, of both ends
 
-From outside it imports `remoting.addresses`, `layout.constants`, `tlsstream`, `types`, `status`,
-`errors` and `printable`.
+From outside it imports `remoting.addresses`, `layout.constants`, `base` and `errors`.
 """

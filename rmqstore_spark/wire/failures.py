@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqstore_spark.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 
 BUSY: Final = PutStatus.OS_PAGECACHE_BUSY
 """RocketMQ's status of a store that gets more than it can write. Nothing was stored: try again."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.layout.constants import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
-from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.wire.codec import AtMost, Between
 
 __all__ = [

@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
 PROTOCOL: Final = 5

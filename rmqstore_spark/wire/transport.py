@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.tlsstream import TlsStream
 from rmqstore_spark.remoting.addresses import address_text
-from rmqstore_spark.tlsstream import TlsStream
 from rmqstore_spark.wire.login import fingerprint
 
 __all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "part_size"]

@@ -22,7 +22,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from rmqstore_spark.workers import spark_version
+from rmqstore_spark.base.workers import spark_version
 from tests.datasource.driving import GrowingStore
 from tests.datasource.sink.serving import Served
 from tests.pipelines.processes import ROOT, environment

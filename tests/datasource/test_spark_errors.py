@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+from rmqstore_spark.base.workers import spark_version
 from rmqstore_spark.datasource.sink.commit import START_AGAIN
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.workers import spark_version
 from tests.datasource.driving import GrowingStore
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult
@@ -18,7 +19,6 @@ from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.status import PutStatus
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.records import record_batch
 from tests.support.stores.storing import Clock

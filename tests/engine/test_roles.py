@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role import Role
 from rmqstore_spark.engine.role_file import (
@@ -26,7 +27,6 @@ from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.status import PutStatus
 from tests.ha.peers import log_bytes
 from tests.support.messages.batches import commit_batch, rows_block
 from tests.support.processes.delaying import delayed, delivered, rows_of

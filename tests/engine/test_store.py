@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -34,7 +35,6 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.status import PutStatus
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import Clock, config, in_queues, messages, until

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers
 from tests.fault.rounds.disk import fill, opened, put, small_disk

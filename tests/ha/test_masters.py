@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.status import PutStatus
 from tests.fault.proxy import BreakingProxy
 from tests.ha.peers import (
     PlainMaster,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.ha.follower import LogFollower
-from rmqstore_spark.status import PutStatus
 from tests.ha.peers import (
     PlainMaster,
     PlainSlave,

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.replication import Replication
-from rmqstore_spark.status import PutStatus
 from tests.broker.broker import running_broker
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes

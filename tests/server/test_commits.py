@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
@@ -16,7 +17,6 @@ from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.server.table import BY_CODE
-from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient

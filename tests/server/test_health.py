@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
-from rmqstore_spark.status import PutStatus
 from tests.fault.rounds.disk import fill, opened, small_disk
 from tests.support.processes.alerts import firing, recommended
 from tests.support.processes.serving import StoreProcess, block_of, eventually

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -29,7 +30,6 @@ from rmqstore_spark.reader.groups import delay_progress, group_names, group_offs
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
-from rmqstore_spark.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.verify.run import verify
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates

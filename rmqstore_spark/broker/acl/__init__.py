@@ -7,6 +7,5 @@ accounts_file  reads them
 files          the files of a broker: loads them, again when they change
 gate           lets through what an account may ask, before any handler sees it
 
-From outside it imports `remoting`, `engine.queue_reader`, `layout`, `errors`,
-`printable` and `secretfiles`.
+From outside it imports `remoting`, `engine.queue_reader`, `layout`, `base` and `errors`.
 """

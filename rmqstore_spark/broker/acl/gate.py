@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.acl.accounts import Account, AccountSource
 from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
 from rmqstore_spark.engine.queue_reader import QueueReader
@@ -18,7 +19,6 @@ from rmqstore_spark.layout.constants import PROPERTY_REAL_TOPIC, SCHEDULE_TOPIC,
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import Spans
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.notices import GroupNotices
 from rmqstore_spark.broker.core.peer import Peer
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.subscriptions import Heartbeat, Membership, Subscription
 from rmqstore_spark.broker.core.texts import shown
-from rmqstore_spark.printable import escaped
 
 _MOST_MEMBERS: Final = 100_000
 """Most memberships of all connections in all groups."""

@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
@@ -22,7 +23,6 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_WAIT,
 )
 from rmqstore_spark.layout.spans import I4, U1, Spans
-from rmqstore_spark.status import PutStatus
 
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _LEAST_ENTRY: Final = 22

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.messages import (
     Send,
@@ -38,7 +39,6 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
-from rmqstore_spark.status import PutStatus
 
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
 _LAST: Final = PROPERTY_SEPARATOR.encode()

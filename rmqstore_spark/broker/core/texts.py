@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.base.printable import escaped
 
 MAX_NAME: Final = 255
 """Most characters of a name that is shown: as many as one of a group may have."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from rmqstore_spark.base.settings import Declaration, declare, nearest, settings_of
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.settings import Declaration, declare, nearest, settings_of
 
 __all__ = ["BATCH", "BOTH", "STREAM", "Given", "OptionTable", "option"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH, OptionTable, option
 from rmqstore_spark.datasource.options.values import (
@@ -21,7 +22,6 @@ from rmqstore_spark.datasource.options.values import (
 )
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import topic_fault
-from rmqstore_spark.settings import settings_of
 
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark adds to those of a stream's sink; this sink does not use them."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH, STREAM, OptionTable, option
 from rmqstore_spark.datasource.options.positions import (
@@ -38,7 +39,6 @@ from rmqstore_spark.datasource.options.values import (
 )
 from rmqstore_spark.layout.constants import is_safe_group_name, is_system_topic
 from rmqstore_spark.reader.filters import parse_keys, parse_tags
-from rmqstore_spark.settings import settings_of
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from rmqstore_spark.base.settings import parse_boolean, parse_choice
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.filters import parse_names
 from rmqstore_spark.reader.sizes import parse_bytes
 from rmqstore_spark.reader.times import check_milliseconds, parse_timestamp_ms
 from rmqstore_spark.remoting.addresses import parse_address
-from rmqstore_spark.settings import parse_boolean, parse_choice
 
 __all__ = [
     "parse_addresses",

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
@@ -25,7 +26,6 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
-from rmqstore_spark.status import PutStatus
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2

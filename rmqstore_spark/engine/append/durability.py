@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.role import Role
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.status import PutStatus
 
 
 class Shortfall(NamedTuple):

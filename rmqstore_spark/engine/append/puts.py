@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
@@ -27,7 +28,6 @@ from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.status import PutStatus
 
 
 class _Checks(Protocol):

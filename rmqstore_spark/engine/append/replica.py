@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
@@ -43,7 +44,6 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
-from rmqstore_spark.status import PutStatus
 
 _log = logging.getLogger(__name__)
 

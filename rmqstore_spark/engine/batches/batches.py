@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
@@ -23,7 +24,6 @@ from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
-from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo
 
 _log = logging.getLogger(__name__)
 

@@ -21,6 +21,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import (
+    CommitRequest,
+    CommitResult,
+    Content,
+    WriterId,
+    topics_with_most_rows,
+)
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
@@ -37,14 +45,6 @@ from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import (
-    CommitRequest,
-    CommitResult,
-    Content,
-    WriterId,
-    topics_with_most_rows,
-)
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 

@@ -28,13 +28,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import Content, WriterId, is_writer_name
 from rmqstore_spark.engine.batches.committed import Committed, is_long
 from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import replace_file
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import Content, WriterId, is_writer_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.batches.markers import Markers

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import HeldPortion, StagingMemory
 from rmqstore_spark.engine.batches.spares import SpareFiles
@@ -34,8 +36,6 @@ from rmqstore_spark.files.durable import FOLDER_MODE
 from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
 from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import I4, U1
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import StageInfo
 
 
 class StageRoom(Protocol):

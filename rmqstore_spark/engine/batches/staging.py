@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import StagingMemory
 from rmqstore_spark.engine.batches.owners import is_another
@@ -25,8 +27,6 @@ from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 

@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rmqstore_spark.engine.config.properties_file import format_properties
-from rmqstore_spark.errors import OptionError
-from rmqstore_spark.settings import (
+from rmqstore_spark.base.settings import (
     Declaration,
     as_text,
     declare,
@@ -21,6 +19,8 @@ from rmqstore_spark.settings import (
     parse_choice,
     settings_of,
 )
+from rmqstore_spark.engine.config.properties_file import format_properties
+from rmqstore_spark.errors import OptionError
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from rmqstore_spark.base.settings import Declaration, as_text, nearest
 from rmqstore_spark.engine.config.broker_keys import (
     BROKER_KEYS,
     STRAY_KEYS,
@@ -20,7 +21,6 @@ from rmqstore_spark.engine.config.table import KEYS, StoreKeys
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.settings import Declaration, as_text, nearest
 
 _log = logging.getLogger(__name__)
 

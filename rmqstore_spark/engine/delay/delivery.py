@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.delay.copies import Copies, copies_of
@@ -38,7 +39,6 @@ from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
-from rmqstore_spark.status import PutStatus
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Container, Mapping
 from typing import Final
 
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.reader.groups import offsets_past_end
 
 _log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.reader.transactions import Transaction
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import HalfId
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"

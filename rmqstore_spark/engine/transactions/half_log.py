@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, SegmentExpiredError
@@ -14,8 +16,6 @@ from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.reader.transactions import Transaction, transactions_of
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import HalfId
 
 
 class HalfLog:

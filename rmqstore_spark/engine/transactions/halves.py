@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -16,7 +17,6 @@ from rmqstore_spark.layout.constants import BLANK_SIZE, TRANS_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.half import hold
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.status import PutStatus
 
 
 class Holder(Protocol):

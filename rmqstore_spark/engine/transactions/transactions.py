@@ -18,6 +18,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender, Stored
 from rmqstore_spark.engine.append.durability import Durability
@@ -51,8 +53,6 @@ from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPI
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.reader.transactions import Transaction, identities_of, transactions_of
-from rmqstore_spark.status import PutStatus
-from rmqstore_spark.types import HalfId
 
 _log = logging.getLogger(__name__)
 

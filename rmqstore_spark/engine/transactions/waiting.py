@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
-from rmqstore_spark.status import PutStatus
 
 _MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""

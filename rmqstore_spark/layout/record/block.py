@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import values_at
@@ -37,7 +38,6 @@ from rmqstore_spark.layout.fields import (
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
 from rmqstore_spark.layout.spans import I4, I8, U1
-from rmqstore_spark.status import PutStatus
 
 __all__ = [
     "MAX_ROWS",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
@@ -34,7 +35,6 @@ from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
-from rmqstore_spark.status import PutStatus
 
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX: Final = (1 << 31) - 1

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
@@ -43,7 +44,6 @@ from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I8, U1, Spans, array_texts, binary_array
-from rmqstore_spark.status import PutStatus
 
 
 def hold(block: Block, *, most_bytes: int) -> Block:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 MAX_INT: Final = (1 << 31) - 1

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
@@ -27,7 +28,6 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.status import PutStatus
 from tests.fault.claims import Claims, Outcome
 from tests.fault.messages import block, read_numbers
 from tests.fault.rounds.driver import Scene

@@ -8,4 +8,5 @@ cleaning  files that are removed because somebody asks for it
 state     figures of the broker, with its `rates` and `days`, and its configuration
 
 From outside it imports what `broker` does, and `reader` for keys.
+
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.printable import escaped
 
 _log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.clients import Clients, Group
 from rmqstore_spark.broker.core.consumers.offsets import NamedQueue
@@ -19,7 +20,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.layout.constants import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
-from rmqstore_spark.printable import escaped
 
 _log = logging.getLogger(__name__)
 

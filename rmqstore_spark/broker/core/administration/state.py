@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.administration.days import Days
 from rmqstore_spark.broker.core.administration.rates import Rates
 from rmqstore_spark.broker.core.catalog import Catalog
@@ -23,7 +24,6 @@ from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import TRACE_TOPIC
-from rmqstore_spark.printable import escaped
 
 _log = logging.getLogger(__name__)
 

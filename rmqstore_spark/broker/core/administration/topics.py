@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.clients import Clients
 from rmqstore_spark.broker.core.consumers.offsets import NamedQueue
@@ -28,7 +29,6 @@ from rmqstore_spark.layout.constants import (
     is_topic_of_group,
     is_writable_topic,
 )
-from rmqstore_spark.printable import escaped
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import ipaddress
 import random
 from typing import Final, NamedTuple
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.producing import refusal
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
@@ -35,7 +36,6 @@ from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import Spans
 from rmqstore_spark.remoting.addresses import address_text
-from rmqstore_spark.status import PutStatus
 
 _FIRST_LEVEL: Final = 3
 _OWN_FLAGS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG | TRANSACTION_MASK

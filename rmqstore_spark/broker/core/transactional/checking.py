@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.broker.core.clients import Clients
 from rmqstore_spark.broker.core.peer import Peer
 from rmqstore_spark.engine.store import StoreWriter
@@ -22,7 +23,6 @@ from rmqstore_spark.layout.record.addressee import addressees
 from rmqstore_spark.layout.record.half import restored
 from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.transactions import Transaction
-from rmqstore_spark.types import HalfId
 
 _MOST_OF_GROUP: Final = 64
 """Most checks of a group in a round: its producers must keep up."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.transactions.answers import COMMITTED, ENDED_BEFORE, ROLLED_BACK, Ended
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.types import HalfId
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _AGAIN: Final = "The transaction had ended before; nothing was stored."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.broker.core.administration.groups import Deletion, GroupTopic, ResetAsked
 from rmqstore_spark.broker.core.administration.messages import KeyQuery
 from rmqstore_spark.broker.core.administration.state import SumsAsked
@@ -32,7 +33,6 @@ from rmqstore_spark.remoting.codec.bodies import objects_in, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
-from rmqstore_spark.types import HalfId
 
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.subscriptions import TAG, Heartbeat
@@ -17,7 +18,6 @@ from rmqstore_spark.broker.faces.remoting.lanes.new_groups import NewGroups
 from rmqstore_spark.broker.faces.remoting.refusals import refused
 from rmqstore_spark.broker.faces.remoting.telling import connection_of
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection

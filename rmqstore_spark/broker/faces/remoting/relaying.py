@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.clients import Clients
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import Reply
@@ -19,7 +20,6 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_SEPARATOR,
     REPLY_SUFFIX,
 )
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.administration.groups import ConsumeStats, QueueSpan, Reset
 from rmqstore_spark.broker.core.administration.messages import FoundMessages
 from rmqstore_spark.broker.core.administration.topics import Entries, EntriesAsked, StoredQueue
@@ -17,7 +18,6 @@ from rmqstore_spark.broker.core.subscriptions import Subscription
 from rmqstore_spark.broker.core.texts import shown
 from rmqstore_spark.broker.faces.remoting.results import in_json, subscription_data
 from rmqstore_spark.layout.fastjson import ObjectKey
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import VERSION, Command

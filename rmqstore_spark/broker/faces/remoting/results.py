@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.core.clients import Group, Member, MemberNames
 from rmqstore_spark.broker.core.consumers.locks import LockedQueue
 from rmqstore_spark.broker.core.consumers.pulls import Outcome, Pull
@@ -19,7 +20,6 @@ from rmqstore_spark.broker.core.transactional.ending import End
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.status import PutStatus
 
 
 def in_json(request: Command, value: object) -> Command:

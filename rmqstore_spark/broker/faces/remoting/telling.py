@@ -10,12 +10,12 @@ import logging
 from contextlib import suppress
 from typing import Final, cast
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.administration.groups import Reset
 from rmqstore_spark.broker.core.peer import Peer
 from rmqstore_spark.broker.core.transactional.checking import Check
 from rmqstore_spark.broker.faces.remoting.reports import reset_list, reset_table
 from rmqstore_spark.errors import FrameError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection

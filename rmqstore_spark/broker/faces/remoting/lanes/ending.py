@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.broker.core.transactional.ending import End, Ending
@@ -17,7 +18,6 @@ from rmqstore_spark.broker.faces.remoting.refusals import refused
 from rmqstore_spark.broker.faces.remoting.row import LaneRows
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.peerlog import PeerLog

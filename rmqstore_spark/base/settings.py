@@ -83,7 +83,7 @@ def _settings_of(holder: type) -> tuple[Declaration, ...]:
 
 def _in_camel_case(attribute: str) -> str:
     # Spark's planner reads options, which all have names: it need not load `unicodedata`.
-    from rmqstore_spark.printable import camel_case
+    from rmqstore_spark.base.printable import camel_case
 
     return camel_case(attribute)
 

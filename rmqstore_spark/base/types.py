@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.printable import escaped
-from rmqstore_spark.status import PutStatus
 
 MOST_TOPICS: Final = 8
 """Topics that an error names."""
