@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 import rmqstore_spark
-from rmqstore_spark import workers
+from rmqstore_spark.base import workers
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import InstallationError
 from tests.pipelines.processes import ROOT, environment
