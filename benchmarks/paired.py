@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.figures import Figure, met, print_table, spread
+from benchmarks.report.figures import Figure, met, print_table, spread
 
 __all__ = ["main"]
 

@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from benchmarks.child import ROOT
 from benchmarks.clients.brokers import QUEUES
 from benchmarks.clients.load import Sent
 from benchmarks.clients.rounds import in_turns, middle, seconds_of
-from benchmarks.figures import Figure, met
+from benchmarks.means.child import ROOT
+from benchmarks.report.figures import Figure, met
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from tests.broker.broker import name_server, route

@@ -16,7 +16,7 @@ import psutil
 
 from benchmarks.clients.brokers import QUEUES
 from benchmarks.clients.rounds import count_of, seconds_of
-from benchmarks.figures import Figure, met
+from benchmarks.report.figures import Figure, met
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from benchmarks.beside import staged_batch
-from benchmarks.figures import Figure, ratio_cells
+from benchmarks.means.stores import Stores
 from benchmarks.protocols.calls import (
     Calls,
     pull_request,
@@ -21,7 +20,8 @@ from benchmarks.protocols.calls import (
 )
 from benchmarks.protocols.loads import PUTS, SCANS, SENDERS, SENDS, Load
 from benchmarks.protocols.store import Served, served
-from benchmarks.stores import Stores
+from benchmarks.report.figures import Figure, ratio_cells
+from benchmarks.spark.beside import staged_batch
 from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["protocol_figures"]

@@ -20,9 +20,9 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.beside import traffic_block
-from benchmarks.child import ROOT
+from benchmarks.means.child import ROOT
 from benchmarks.protocols.calls import send_request
+from benchmarks.spark.beside import traffic_block
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient

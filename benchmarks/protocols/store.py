@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.beside import traffic_block
 from benchmarks.protocols.calls import QUEUES
+from benchmarks.spark.beside import traffic_block
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from tests.support.processes.ports import free_port

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.figures import Figure
-from benchmarks.page import page
-from benchmarks.plots import PLOTS, plot
-from benchmarks.results import read_results
+from benchmarks.report.figures import Figure
+from benchmarks.report.page import page
+from benchmarks.report.plots import PLOTS, plot
+from benchmarks.report.results import read_results
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

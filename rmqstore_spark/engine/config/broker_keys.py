@@ -137,7 +137,7 @@ DEVIATIONS: Final = {
 """Settings of a broker's file that a store process follows differently, or not at all."""
 
 
-def heed(name: str, given: str, source: str) -> bool:
+def check_deviation(name: str, given: str, source: str) -> bool:
     """Check a broker's setting for a deviation: warn of it, or refuse it.
 
     Returns:

@@ -12,7 +12,7 @@ from rmqstore_spark.base.settings import Declaration, as_text, nearest
 from rmqstore_spark.engine.config.broker_keys import (
     BROKER_KEYS,
     STRAY_KEYS,
-    heed,
+    check_deviation,
     tell_passed_over,
 )
 from rmqstore_spark.engine.config.key import as_properties, read_value, shown, unknown_key
@@ -86,7 +86,7 @@ class StoreConfig(StoreKeys):
                 changed[key.attribute] = _read(key, name, given, source)
             elif name not in BROKER_KEYS | STRAY_KEYS:
                 raise OptionError(f"{source}{unknown_key(name, [*_BY_NAME, *BROKER_KEYS])}")
-            elif not heed(name, given, source):
+            elif not check_deviation(name, given, source):
                 passed_over.append(name)
         tell_passed_over(passed_over, source)
         return replace(self, **changed)
@@ -184,7 +184,7 @@ def _checked(key: Declaration, given: object) -> Any:
 
 
 def _read(key: Declaration, name: str, given: str, source: str) -> Any:
-    heed(key.name, given, source)
+    check_deviation(key.name, given, source)
     return read_value(key, name, given, source)
 
 

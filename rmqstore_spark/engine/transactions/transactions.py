@@ -246,7 +246,7 @@ class Transactions:
                 self._give_up(part)
 
     def _give_up(self, part: Sequence[Transaction]) -> None:
-        made = self._outcomes.surrender(part, *self._log.read(part))
+        made = self._outcomes.give_up(part, *self._log.read(part))
         self._restore(made)
         self._append(made)
         self._given_up += len(made.ended)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from benchmarks.figures import Figure
-from benchmarks.plots import PLOTS
+from benchmarks.report.figures import Figure
+from benchmarks.report.plots import PLOTS
 
 __all__ = ["page"]
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import benchmarks
-from benchmarks.cpu import Cpu, measured_cpu
-from benchmarks.figures import Figure, ratio_cells, spread
-from benchmarks.stores import Shape, Stores, record_size
+from benchmarks.means.cpu import Cpu, measured_cpu
+from benchmarks.means.stores import Shape, Stores, record_size
+from benchmarks.report.figures import Figure, ratio_cells, spread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["Turns", "memory_figures", "session", "spark_figures"]
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _CORES: Final = 2
 _ROUNDS: Final = 5
 _MESSAGES: Final = {100: 4_000_000, 1024: 1_000_000}
@@ -43,7 +43,7 @@ def session() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     import rmqstore_spark
-    from benchmarks.sources import NullArrowSink, ReadyMadeSource, WatchedSource
+    from benchmarks.spark.sources import NullArrowSink, ReadyMadeSource, WatchedSource
 
     cloudpickle.register_pickle_by_value(benchmarks)  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:

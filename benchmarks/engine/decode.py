@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import BODY_SIZES, Shape, Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import BODY_SIZES, Shape, Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_by_commitlog, plan_by_queue
@@ -121,11 +121,11 @@ def decode_figures(stores: Stores) -> Iterator[Figure]:
         for case in _CASES:
             store = str(stores(Shape(body, case.queues)))
             if case.queues not in raw:
-                found = in_child("benchmarks.decode:measure_raw", store=store, passes=_PASSES)
+                found = in_child(f"{__name__}:measure_raw", store=store, passes=_PASSES)
                 raw[case.queues] = statistics.median(found)
             for columns, aim in ((None, 2), (THREE, 5)):
                 times = in_child(
-                    "benchmarks.decode:measure", plain=case.plain, store=store, columns=columns,
+                    f"{__name__}:measure", plain=case.plain, store=store, columns=columns,
                     by=case.by, passes=2 if case.plain else _PASSES,
                 )  # fmt: skip
                 time = statistics.median(times)
@@ -181,7 +181,7 @@ def plan_figures(stores: Stores) -> Iterator[Figure]:
             times = {
                 by: statistics.median(
                     in_child(
-                        "benchmarks.decode:measure", store=store, columns=columns, by=by, passes=3,
+                        f"{__name__}:measure", store=store, columns=columns, by=by, passes=3,
                     )
                 )
                 for by in ("commitlog", "queue")
@@ -223,7 +223,7 @@ def _pass_ns(
     store: str, columns: Sequence[str] | None, rows: int = ReadOptions.batch_rows
 ) -> float:
     times = in_child(
-        "benchmarks.decode:measure", store=store, columns=columns, by="commitlog",
+        f"{__name__}:measure", store=store, columns=columns, by="commitlog",
         passes=_COLUMN_PASSES, rows=rows,
     )  # fmt: skip
     return float(statistics.median(times))
@@ -236,7 +236,7 @@ def tag_figures(stores: Stores) -> Iterator[Figure]:
         few, full = (
             statistics.median(
                 in_child(
-                    "benchmarks.decode:measure", store=store, columns=None, by="commitlog",
+                    f"{__name__}:measure", store=store, columns=None, by="commitlog",
                     passes=3, tags=tags,
                 )
             )

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
-from benchmarks.figures import Figure, ratio_cells, spread
-from benchmarks.spark import Turns, session
-from benchmarks.stores import Stores, record_size
+from benchmarks.means.stores import Stores, record_size
+from benchmarks.report.figures import Figure, ratio_cells, spread
+from benchmarks.spark.queries import Turns, session
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import BODY_SIZES, Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import BODY_SIZES, Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.index.build import link_entries
 from rmqstore_spark.layout.index.format import (
     DEFAULT_ENTRIES,
@@ -112,7 +112,7 @@ def block_figures(stores: Stores) -> Iterator[Figure]:
     """Each step at each body size, and all but the encoding together."""
     del stores  # nothing of it is on disk
     for body_size in BODY_SIZES:
-        found = in_child("benchmarks.blocks:measure", body_size=body_size)
+        found = in_child("benchmarks.engine.blocks:measure", body_size=body_size)
         size = f"{body_size} B" if body_size < 1024 else f"{body_size // 1024} KiB"
         section = f"A block to be stored, bodies of {size}"
         for step, took in found.items():

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 __all__ = ["in_child"]
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 _MARK: Final = "result: "
 
 
@@ -20,13 +20,13 @@ def in_child(function: str, *, plain: bool = False, **arguments: object) -> Any:
     """Call a function of this package in another process.
 
     Args:
-        function: as `benchmarks.decode:measure`; what it takes and gives must be JSON.
+        function: as `benchmarks.engine.decode:measure`; what it takes and gives must be JSON.
         plain: let the NumPy kernel do the work of the compiled one there.
     """
     environment = dict(os.environ)
     if plain:
         environment["RMQSTORE_KERNEL"] = "plain"
-    command = [sys.executable, "-m", "benchmarks.child", function, json.dumps(arguments)]
+    command = [sys.executable, "-m", "benchmarks.means.child", function, json.dumps(arguments)]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -15,10 +15,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores, record_size
-from benchmarks.writer import message_columns
+from benchmarks.engine.writer import message_columns
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores, record_size
+from benchmarks.report.figures import Figure
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -68,17 +68,17 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
         process.start()
         process.join()
         (store / "checkpoint").unlink(missing_ok=True)  # nothing vouches for anything
-        rate = in_child("benchmarks.recovery:measure_scan", store=str(store))
+        rate = in_child("benchmarks.engine.recovery:measure_scan", store=str(store))
         yield _rate("walk of the log, with CRC", rate, f"{_AIM} GB/s", rate >= _AIM)
         (store / "checkpoint").unlink(missing_ok=True)
-        seconds = in_child("benchmarks.recovery:measure_open", store=str(store))
+        seconds = in_child("benchmarks.engine.recovery:measure_open", store=str(store))
         rate = _LOG_BYTES / seconds / 1e9
         yield _rate("killed: walk of the log, queues compared, index rebuilt", rate)
     with _folder(stores) as folder:
         topics = {f"topic-{number}": 16 for number in range(20)}
         path = sparse_store(folder / "long", _SEGMENTS, topics)
-        in_child("benchmarks.recovery:measure_open", store=str(path))  # makes the index
-        seconds = in_child("benchmarks.recovery:measure_open", store=str(path))
+        in_child("benchmarks.engine.recovery:measure_open", store=str(path))  # makes the index
+        seconds = in_child("benchmarks.engine.recovery:measure_open", store=str(path))
         yield Figure(
             _SECTION,
             f"closed cleanly: {_SEGMENTS} GB, 320 queues (sparse)",
@@ -88,11 +88,11 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
         )
     with _folder(stores) as folder:
         path = sparse_store(folder / "wide", 1, {"wide": _QUEUES})
-        in_child("benchmarks.recovery:measure_open", store=str(path))
-        seconds = in_child("benchmarks.recovery:measure_open", store=str(path))
+        in_child("benchmarks.engine.recovery:measure_open", store=str(path))
+        seconds = in_child("benchmarks.engine.recovery:measure_open", store=str(path))
         yield Figure(_SECTION, f"closed cleanly: {_QUEUES:,} queues", f"{seconds:.2f} s")
     with _folder(stores) as folder:
-        times = in_child("benchmarks.recovery:measure_wide", store=str(folder / "wider"))
+        times = in_child("benchmarks.engine.recovery:measure_wide", store=str(folder / "wider"))
         for name in ("opened", "closed, nothing new", _CLOSED):
             each = times[name] / _MANY_QUEUES
             one = name == _CLOSED

@@ -17,9 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.cpu import Cpu, measured_cpu
-from benchmarks.figures import Figure, ratio_cells, spread
-from benchmarks.stores import BODY_SIZES, Stores
+from benchmarks.means.cpu import Cpu, measured_cpu
+from benchmarks.means.stores import BODY_SIZES, Stores
+from benchmarks.report.figures import Figure, ratio_cells, spread
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter

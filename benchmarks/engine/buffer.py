@@ -16,10 +16,10 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
-from benchmarks.writer import new_store
+from benchmarks.engine.writer import new_store
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
@@ -39,7 +39,7 @@ def buffer_figures(stores: Stores) -> Iterator[Figure]:
     stores.folder.mkdir(parents=True, exist_ok=True)
     for count in _MESSAGES:
         put, write, copy = in_child(
-            "benchmarks.buffer:measure_buffer", place=str(stores.folder), count=count
+            "benchmarks.engine.buffer:measure_buffer", place=str(stores.folder), count=count
         )
         yield Figure(
             _SECTION,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from benchmarks.figures import Figure
+from benchmarks.report.figures import Figure
 
 __all__ = ["PLOTS", "Plot", "plot"]
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.figures import Figure
-from benchmarks.sink import served_store
-from benchmarks.stores import Stores
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
+from benchmarks.spark.sink import served_store
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError

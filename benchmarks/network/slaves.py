@@ -12,7 +12,7 @@ from typing import Final
 
 import psutil
 
-from benchmarks.child import ROOT
+from benchmarks.means.child import ROOT
 from rmqstore_spark.ha.frames import HEADER_SIZE, MOST_FRAME_BYTES, decode_header, encode_report
 from rmqstore_spark.ha.master import Master
 
@@ -32,7 +32,7 @@ def following(master: Master, path: Path, *settings: str) -> Iterator[psutil.Pop
 @contextmanager
 def taking(master: Master) -> Iterator[psutil.Popen]:
     """Run a slave that reports what it is sent, and does not even copy it out of the socket."""
-    with _running("benchmarks.slaves", master.address) as process:
+    with _running("benchmarks.network.slaves", master.address) as process:
         yield process
 
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from benchmarks.backfill import run_backfill
-from benchmarks.child import in_child
-from benchmarks.figures import Figure, ratio_cells, spread
-from benchmarks.stores import Shape, Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Shape, Stores
+from benchmarks.report.figures import Figure, ratio_cells, spread
+from benchmarks.spark.backfill import run_backfill
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.backfill import backfill
 from rmqstore_spark.pipelines.backfill_arguments import JOB
@@ -65,7 +65,7 @@ def _processor_times(store: Path, body: int, messages: int) -> Iterator[Figure]:
                 function = "write_from_driver"
                 if name != "driver":
                     function, given["words"] = "backfill_here", _TARGETS[name]
-                found = in_child(f"benchmarks.tables:{function}", **given)
+                found = in_child(f"benchmarks.spark.tables:{function}", **given)
                 seconds.append(found)
     against = (("parquet", "the Parquet job", _LEAST), ("driver", "one write_deltalake", None))
     for name in ("delta", "iceberg"):

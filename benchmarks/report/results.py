@@ -1,6 +1,6 @@
 """The last figure of everything that was measured: results.csv, and the page and plots made of it.
 
-`python -m benchmarks.results` makes page and plots again, without measuring.
+`python -m benchmarks.report.results` makes page and plots again, without measuring.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from benchmarks.figures import Figure, machine
-from benchmarks.page import page
-from benchmarks.plots import PLOTS, plot
+from benchmarks.report.figures import Figure, machine
+from benchmarks.report.page import page
+from benchmarks.report.plots import PLOTS, plot
 
 __all__ = ["Measured", "read_results", "write_page", "write_results"]
 
-FOLDER: Final = Path(__file__).parent
+FOLDER: Final = Path(__file__).parents[1]
 _TABLE: Final = FOLDER / "results.csv"
 _PAGE: Final = FOLDER / "RESULTS.md"
 

@@ -15,9 +15,9 @@ from typing import Final
 
 import pyarrow as pa
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import BODY_SIZES, Stores, record_size
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import BODY_SIZES, Stores, record_size
+from benchmarks.report.figures import Figure
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
@@ -59,7 +59,10 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
     for body_size in BODY_SIZES:
         for queues in _QUEUES:
             rates = in_child(
-                "benchmarks.writer:measure_blocks", place=place, body_size=body_size, queues=queues
+                f"{__name__}:measure_blocks",
+                place=place,
+                body_size=body_size,
+                queues=queues,
             )
             name = f"{body_size} B, {queues} queue{'s' if queues > 1 else ''}"
             best = _ROCKETMQ[body_size]
@@ -78,7 +81,7 @@ def writer_figures(stores: Stores) -> Iterator[Figure]:
                     f"{cpu * 1e9:,.0f} ns of CPU a message, of all threads",
                 )
     for threads, other in _SYNC_ROCKETMQ.items():
-        rate, raw = in_child("benchmarks.writer:measure_single", place=place, threads=threads)
+        rate, raw = in_child(f"{__name__}:measure_single", place=place, threads=threads)
         yield Figure(
             _SYNC_SECTION,
             f"{threads} thread{'s' if threads > 1 else ''}",

@@ -15,10 +15,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from benchmarks.cpu import Cpu, measured_cpu
-from benchmarks.figures import Figure, ratio_cells, spread
-from benchmarks.spark import session
-from benchmarks.stores import Shape, Stores, record_size
+from benchmarks.means.cpu import Cpu, measured_cpu
+from benchmarks.means.stores import Shape, Stores, record_size
+from benchmarks.report.figures import Figure, ratio_cells, spread
+from benchmarks.spark.queries import session
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 from tests.support.processes.serving import block_of

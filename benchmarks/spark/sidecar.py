@@ -1,7 +1,7 @@
 """A sidecar: what it leaves of the page cache, what it costs a writer, how fast Spark reads.
 
-`python -m benchmarks.sidecar --cold 8g --hot 1g --rows 512m` measures this alone. The store needs
-as much disk as `--cold` and `--hot` together, and is removed at the end.
+`python -m benchmarks.spark.sidecar --cold 8g --hot 1g --rows 512m` measures this alone. The store
+needs as much disk as `--cold` and `--hot` together, and is removed at the end.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.figures import Figure, print_table, ratio_cells, spread
-from benchmarks.spark import ROOT, Turns, session
-from benchmarks.stores import Shape, Stores, record_size
+from benchmarks.means.stores import Shape, Stores, record_size
+from benchmarks.report.figures import Figure, print_table, ratio_cells, spread
+from benchmarks.spark.queries import ROOT, Turns, session
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
@@ -202,7 +202,15 @@ def _sidecar(path: Path, folder: Path, *arguments: str) -> Iterator[str]:
 
 def _reader(endpoint: str, size: int) -> list[str]:
     """Return the command of a process that reads the log's first bytes; 0: all of it, forever."""
-    return [sys.executable, "-m", "benchmarks.sidecar", "--read", endpoint, "--cold", str(size)]
+    return [
+        sys.executable,
+        "-m",
+        "benchmarks.spark.sidecar",
+        "--read",
+        endpoint,
+        "--cold",
+        str(size),
+    ]
 
 
 def _read(endpoint: str, size: int) -> None:
@@ -219,7 +227,7 @@ def _read(endpoint: str, size: int) -> None:
 
 def main() -> None:
     """Parse the command line, and measure."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sidecar", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark.sidecar", description=__doc__)
     sizes = Sizes()
     for name in ("cold", "hot", "rows"):
         parser.add_argument(f"--{name}", type=parse_bytes, default=getattr(sizes, name))

@@ -15,10 +15,10 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure, met, ratio_cells, spread
-from benchmarks.slaves import cpu_seconds, following, taking
-from benchmarks.stores import Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores
+from benchmarks.network.slaves import cpu_seconds, following, taking
+from benchmarks.report.figures import Figure, met, ratio_cells, spread
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.follower import LogFollower
@@ -77,7 +77,7 @@ def _catching_up(folder: Path) -> Figure:
         _put(store, _block(), _BYTES)
         end = store.published_end
         copy = str(folder / "copy")
-        function = "benchmarks.replication:catch_up"
+        function = "benchmarks.network.replication:catch_up"
         took = in_child(function, master=master.address, path=copy, end=end)
     rate, disk = end / took / 1e6, _disk_rate(folder / "raw")
     aim = min(_AIM_MBS, _AIM_OF_DISK * disk)

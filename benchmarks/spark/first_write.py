@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.sink import rows_to_write, served_store
-from benchmarks.spark import session
-from benchmarks.stores import Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
+from benchmarks.spark.queries import session
+from benchmarks.spark.sink import rows_to_write, served_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,8 +31,8 @@ def first_write_figures(stores: Stores) -> Iterator[Figure]:
     ours: list[Sequence[float]] = []
     null: list[Sequence[float]] = []
     for _ in range(_ROUNDS):
-        ours.append(in_child("benchmarks.first_write:store_writes", folder=folder))
-        null.append(in_child("benchmarks.first_write:null_writes"))
+        ours.append(in_child("benchmarks.spark.first_write:store_writes", folder=folder))
+        null.append(in_child("benchmarks.spark.first_write:null_writes"))
     first, second = (statistics.median(seconds) for seconds in zip(*ours, strict=True))
     null_first, null_second = (statistics.median(seconds) for seconds in zip(*null, strict=True))
     aim = _TIMES_SECOND * second + null_first - null_second

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import uvloop
 
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.client import RemotingClient

@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Shape, Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Shape, Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 
 __all__ = ["measure", "planning_figures"]
@@ -29,7 +29,7 @@ def planning_figures(stores: Stores) -> Iterator[Figure]:
     """Each time in a new process, as Spark has it."""
     store = str(stores(_SHAPE))
     seconds = statistics.median(
-        [in_child("benchmarks.planning:measure", store=store) for _ in range(5)]
+        [in_child("benchmarks.spark.planning:measure", store=store) for _ in range(5)]
     )
     yield Figure(
         "Planning",

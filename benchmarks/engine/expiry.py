@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
@@ -30,7 +30,7 @@ _MOST_S: Final = 0.050
 def expiry_figures(stores: Stores) -> Iterator[Figure]:
     """Measure puts of 100 messages of 1 KiB, one after the other."""
     stores.folder.mkdir(parents=True, exist_ok=True)
-    found = in_child("benchmarks.expiry:measure_expiry", place=str(stores.folder))
+    found = in_child("benchmarks.engine.expiry:measure_expiry", place=str(stores.folder))
     longest, before, count = found["during"], found["before"], found["puts"]
     yield Figure(
         _SECTION,

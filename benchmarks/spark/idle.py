@@ -1,6 +1,6 @@
 """What a stream costs while no message comes: CPU of all its processes, as a part of one core.
 
-`python -m benchmarks.idle` measures this alone, in about two minutes.
+`python -m benchmarks.spark.idle` measures this alone, in about two minutes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from benchmarks.figures import Figure, print_table
-from benchmarks.spark import ROOT, session
-from benchmarks.stores import Shape, Stores
+from benchmarks.means.stores import Shape, Stores
+from benchmarks.report.figures import Figure, print_table
+from benchmarks.spark.queries import ROOT, session
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

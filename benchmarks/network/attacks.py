@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from tests.fault.attacks.driver import MOST_AFTER, MOST_DURING, Outcome, attacked, run
 from tests.fault.attacks.table import ATTACKS, Row
 

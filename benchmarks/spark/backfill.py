@@ -16,9 +16,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Shape, Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Shape, Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.parquet.files import FileFormat
 from rmqstore_spark.reader.options import ReadOptions
@@ -77,7 +77,7 @@ def _run_alone(store: Path, messages: int) -> float:
         def write(number: int) -> float:
             return float(
                 in_child(
-                    "benchmarks.backfill:write_ready_made",
+                    "benchmarks.spark.backfill:write_ready_made",
                     store=str(store), path=f"{folder}/{number}.parquet", rows=rows,
                 )
             )  # fmt: skip

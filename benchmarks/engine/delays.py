@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.child import in_child
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
@@ -35,7 +35,7 @@ _MOST_GROWTH: Final = 64 << 20
 def delay_figures(stores: Stores) -> Iterator[Figure]:
     """Measure in processes of their own."""
     stores.folder.mkdir(parents=True, exist_ok=True)
-    due = in_child("benchmarks.delays:measure_due", place=str(stores.folder))
+    due = in_child("benchmarks.engine.delays:measure_due", place=str(stores.folder))
     yield Figure(
         _SECTION,
         f"{_DUE:,} that are due within {due['put']:.1f} s: the last is delivered",
@@ -43,7 +43,7 @@ def delay_figures(stores: Stores) -> Iterator[Figure]:
         aim=f"{_MOST_LATE_S:.0f} s",
         met="yes" if due["late"] <= _MOST_LATE_S else "no",
     )
-    waiting = in_child("benchmarks.delays:measure_waiting", place=str(stores.folder))
+    waiting = in_child("benchmarks.engine.delays:measure_waiting", place=str(stores.folder))
     growth = waiting["after"] - waiting["before"]
     yield Figure(
         _SECTION,
