@@ -6,7 +6,6 @@ import select
 import ssl
 import threading
 import time
-from contextlib import suppress
 from typing import Final
 
 _PIECE: Final = 256 << 10
@@ -70,11 +69,6 @@ class TlsStream:
                 self._await(select.POLLOUT, self._write_seconds)
             except ssl.SSLWantReadError:
                 self._await(select.POLLIN, self._write_seconds)
-
-    def send_now(self, data: bytes) -> None:
-        """Send a few bytes if this needs no waiting."""
-        with suppress(OSError), self._lock:
-            self._connection.send(data)
 
     def _await(self, event: int, seconds: float | None) -> None:
         poll = select.poll()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -115,8 +114,6 @@ def _start(
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
-    # Otherwise gRPC would log failed handshakes between our messages or lines of JSON.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.meta_path.insert(0, _WithoutPandas())
     try:
         app(prog_name="rmqstore")

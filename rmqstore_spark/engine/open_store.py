@@ -275,9 +275,10 @@ def _require_store_or_nothing(path: str) -> None:
     """Refuse to create a store in a folder that holds other things."""
     try:
         files = LocalFiles()
-        listed = {info.name for info in files.list(path, sizes=False)}
+        listing = files.list(path, sizes=False)
+        listed = {info.name for info in listing}
         names = {name for name in listed - _HARMLESS if not _is_prepared(os.path.join(path, name))}
-        if not names or looks_like_store(files, path):
+        if not names or looks_like_store(files, path, listing):
             return
     except FileNotFoundError:
         if not os.path.lexists(path):

@@ -111,9 +111,9 @@ class StoreDirectory:
         for folder in folders:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
         try:
-            if not folders and not looks_like_store(files, path):
-                raise no_store(files, path, os.fspath(url))
             listing = files.list(path, sizes=False)
+            if not folders and not looks_like_store(files, path, listing):
+                raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
         except FileNotFoundError as error:

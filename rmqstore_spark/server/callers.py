@@ -134,10 +134,10 @@ class Caller:
         if needs.is_admin and not account.is_admin:
             lacks = "is not an administrator"
         elif needs.everywhere and not account.may_everywhere(needs.everywhere):
-            lacks = f"lacks {_words(needs.everywhere)} for all topics"
+            lacks = f"lacks {needs.everywhere.words} for all topics"
         for need in needs.rights if not lacks else ():
             if not account.may(need):
-                lacks = f"lacks {_words(need.right)} for {escaped(str(need)[:200])}"
+                lacks = f"lacks {need.right.words} for {escaped(str(need)[:200])}"
                 break
         if lacks:
             raise RefusedError(f"The account {self._key} {lacks}.", DENIED)
@@ -172,7 +172,3 @@ class Caller:
             self._is_white = accounts.white.holds(self._host)
             self._white_of = accounts
         return self._is_white
-
-
-def _words(right: Right) -> str:
-    return "PUB or SUB" if right is Right.ANY else str(right.name)

@@ -1,6 +1,6 @@
 """The protocol between a store process and its clients. It imports neither of them.
 
-protocol   defines actions, schemas and acknowledgements
+protocol   defines codes, acknowledgements, and answers with ranges of files
 messages   defines the requests and answers as dataclasses
 codec      converts dataclasses to JSON and back, strictly
 endpoint   parses the endpoint of a process

@@ -16,7 +16,6 @@ from rmqstore_spark.errors import OptionError
 TCP: Final = "rmq"
 TLS: Final = "rmqs"
 UNIX: Final = "unix"
-SCHEMES: Final = (TCP, TLS, UNIX)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")

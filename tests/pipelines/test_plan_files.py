@@ -33,9 +33,7 @@ SPLITS: list[Split] = [
     KeySplit(0, 100, RANGES),
 ]
 SPEC = StoreSpec("/data/store", "broker-a", ("/disk1/log", "/disk2/log"))
-BEHIND_A_PROCESS = EndpointSpec(
-    "rmq://h:1#a", None, options=(("token_file", None), ("retries", 17))
-)
+BEHIND_A_PROCESS = EndpointSpec("rmq://h:1#a", None, options=(("acl_file", None), ("retries", 17)))
 
 
 @pytest.mark.parametrize("spec", [SPEC, BEHIND_A_PROCESS], ids=["directory", "endpoint"])

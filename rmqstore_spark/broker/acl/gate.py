@@ -179,7 +179,7 @@ class AccountGate:
         if not account.may(need):
             raise self._refusal(
                 peer, f"No default permission for {escaped(str(need)[:MAX_NAME])}, "
-                f"accessKey={account.access_key} needs {_words(need.right)}",
+                f"accessKey={account.access_key} needs {need.right.words}",
             )  # fmt: skip
 
     def _refusal(self, peer: str, what: str) -> RemotingError:
@@ -197,10 +197,6 @@ def _is_signed(request: Command, account: Account) -> bool:
 
 def _host(peer: str) -> str:
     return peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
-
-
-def _words(right: Right) -> str:
-    return "PUB or SUB" if right is Right.ANY else str(right.name)
 
 
 def _topic_of(record: Records) -> str:

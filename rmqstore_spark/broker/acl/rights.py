@@ -17,6 +17,11 @@ class Right(Flag):
     SUB = 8
     ANY = 12
 
+    @property
+    def words(self) -> str:
+        """The right, or either of two, for people."""
+        return "PUB or SUB" if self is Right.ANY else str(self.name)
+
 
 RIGHTS: Final = {
     "DENY": Right.DENY,

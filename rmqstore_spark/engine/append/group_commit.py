@@ -138,6 +138,9 @@ class GroupCommit:
                 self._is_led = False
 
     def _store(self, group: list[_Put]) -> None:
+        if len(group) == 1:
+            group[0].result = self._settle(self._append(group[0].block))
+            return
         stored = list(append_together(self._append, [put.block for put in group]))
         for put, result in zip(group, settle_all(self._settle, stored), strict=True):
             put.result = result

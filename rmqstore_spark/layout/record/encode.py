@@ -185,10 +185,12 @@ def _written(
 ) -> EncodedRecords:
     """Write records: `ints` are _INTS and the numbers of the hosts, `longs` _LONGS."""
     n = ints.shape[1]
-    heads = n * (MIN_RECORD_SIZE + (magic == MAGIC_V2)) + V6_EXTRA * sum(
-        int(wide[code].sum(dtype=np.int64)) for code in ints[len(_INTS) :]
-    )
-    total = heads + sum(int(offsets[-1]) - int(offsets[0]) for offsets, _ in texts)
+    heads = n * (MIN_RECORD_SIZE + (magic == MAGIC_V2))
+    if wide.any():
+        heads += V6_EXTRA * int(wide[ints[len(_INTS) :]].sum(dtype=np.int64))
+    total = heads
+    for offsets, _ in texts:
+        total += int(offsets[-1]) - int(offsets[0])
     starts, sizes, data = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(total, np.uint8)
     kernel.active.write_records(
         magic & 0xFFFFFFFF, ints, longs, hosts, wide, *texts[0], *texts[1], *texts[2],
