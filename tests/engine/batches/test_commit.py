@@ -613,7 +613,7 @@ def test_a_store_with_ipv6_addresses(path: Path) -> None:
         assert store.commit(request).status == "COMMITTED"
     with Store.open(path) as read:
         _, row = [row for batch in read.scan() for row in batch.to_pylist()]
-    assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10911"
+    assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10921"
 
 
 @pytest.mark.parametrize("bad", [WriterId.of_stream("", 0), WriterId.of_stream("q", -1)])

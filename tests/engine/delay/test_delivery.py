@@ -88,7 +88,8 @@ def test_they_wait_and_are_delivered_as_by_a_broker(
 ) -> None:
     folder, path, clock = golden("delayed"), tmp_path / "s", Clock()
     waiting = [record for record in load_records(folder) if record.topic == WAITS]
-    with StoreWriter.open(path, config(mappedFileSizeCommitLog=1 << 18), clock=clock) as store:
+    settings = config(mappedFileSizeCommitLog=1 << 18, listenPort=10911)
+    with StoreWriter.open(path, settings, clock=clock) as store:
         for record in waiting:
             clock.now = record.store_timestamp
             row = {name: pa.array([value]) for name, value in asked_for(record).items()}
