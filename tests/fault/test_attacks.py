@@ -20,7 +20,7 @@ BUSY = {"OS_PAGECACHE_BUSY"}
 """What a store tells on a machine that is busy with others."""
 ROWS = {row.name: row for row in ATTACKS}
 OTHER_WAYS = [
-    *[(name, how) for name in ("without_a_login", "stages_of_32") for how in ("tls", "socket")],
+    *[("without_a_login", "tls"), ("stages_of_32", "tls"), ("stages_of_32", "socket")],
     *[(name, "tls") for name in ("half_small_sends", "unread_pulls")],
 ]
 

@@ -145,7 +145,7 @@ class PlainClient:
     def log_in(self, secret: str, key: str = KEY) -> Answer:
         """Log in; return the last answer."""
         challenge = self.ask(Code.LOGIN, extFields={"AccessKey": key})
-        if challenge.status:
+        if challenge.status or not challenge.body:  # refused, or nobody needs to log in
             return challenge
         return self.ask(
             Code.LOGIN, self.proof(secret, challenge.body), extFields={"AccessKey": key}
