@@ -7,31 +7,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.attacks import attack_figures
-from benchmarks.backfill import backfill_figures
-from benchmarks.beside import beside_figures
-from benchmarks.blocks import block_figures
-from benchmarks.buffer import buffer_figures
 from benchmarks.clients.figures import client_figures
-from benchmarks.decode import column_figures, decode_figures, plan_figures, tag_figures
-from benchmarks.delays import delay_figures
-from benchmarks.expiry import expiry_figures
-from benchmarks.figures import Figure, print_table, write_results
-from benchmarks.first_write import first_write_figures
-from benchmarks.idle import idle_figures
-from benchmarks.namesrv import namesrv_figures
-from benchmarks.planning import planning_figures
+from benchmarks.engine.blocks import block_figures
+from benchmarks.engine.buffer import buffer_figures
+from benchmarks.engine.decode import column_figures, decode_figures, plan_figures, tag_figures
+from benchmarks.engine.delays import delay_figures
+from benchmarks.engine.expiry import expiry_figures
+from benchmarks.engine.recovery import recovery_figures, service_memory
+from benchmarks.engine.service import service_figures
+from benchmarks.engine.writer import writer_figures
+from benchmarks.means.stores import Stores
+from benchmarks.network.attacks import attack_figures
+from benchmarks.network.namesrv import namesrv_figures
+from benchmarks.network.replication import replication_figures
 from benchmarks.protocols.figures import protocol_figures
-from benchmarks.recovery import recovery_figures, service_memory
-from benchmarks.replication import replication_figures
-from benchmarks.service import service_figures
-from benchmarks.sidecar import sidecar_figures
-from benchmarks.sink import sink_figures
-from benchmarks.spark import memory_figures, spark_figures
-from benchmarks.stores import Stores
-from benchmarks.streams import stream_figures
-from benchmarks.tables import table_figures
-from benchmarks.writer import writer_figures
+from benchmarks.report.figures import Figure, print_table
+from benchmarks.report.results import write_results
+from benchmarks.spark.backfill import backfill_figures
+from benchmarks.spark.beside import beside_figures
+from benchmarks.spark.first_write import first_write_figures
+from benchmarks.spark.idle import idle_figures
+from benchmarks.spark.planning import planning_figures
+from benchmarks.spark.queries import memory_figures, spark_figures
+from benchmarks.spark.sidecar import sidecar_figures
+from benchmarks.spark.sink import sink_figures
+from benchmarks.spark.streams import stream_figures
+from benchmarks.spark.tables import table_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LONG, _SHORT = 20, 3  # gigabytes of the long partition
@@ -42,7 +43,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--only", metavar="NAME", action="append", help="measure this, of: ")
     parser.add_argument("--full", action="store_true", help=f"a partition of {_LONG} GB")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write benchmarks/RESULTS.md, its figures and plots"
+    )
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="of the stores")
     measured: dict[str, Callable[[Stores], Iterator[Figure]]] = {
         "decode": decode_figures,

@@ -1,7 +1,7 @@
 """Compares this checkout with an earlier commit: the same figures of both, in turns.
 
-`python -m benchmarks.paired COMMIT decode writer` measures both three times; `--write` also writes
-RESULTS.md.
+`python -m benchmarks.paired COMMIT decode writer` measures both three times, and prints a table for
+the message of the commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.figures import Figure, met, print_table, spread, write_results
+from benchmarks.report.figures import Figure, met, print_table, spread
 
 __all__ = ["main"]
 
@@ -58,7 +58,6 @@ def main() -> None:
     parser.add_argument("name", nargs="+", help="what to measure, as for `python -m benchmarks`")
     parser.add_argument("--turns", type=int, default=3, help="how often each side is measured")
     parser.add_argument("--folder", type=Path, default=ROOT / ".bench", help="of the stores")
-    parser.add_argument("--write", action="store_true", help="write benchmarks/RESULTS.md")
     arguments = parser.parse_args()
     figures = []
     with _checkout(arguments.commit) as before:
@@ -69,8 +68,6 @@ def main() -> None:
             ]
             figures += list(_compared(name, arguments.commit, turns))
     print_table(figures)
-    if arguments.write:
-        write_results(figures)
 
 
 @contextmanager

@@ -47,15 +47,15 @@ def show_clients(spark: SparkSession) -> bool:
         with console.status("Starting a name server, a broker and a consumer ..."):
             names = running.enter_context(name_server())
             port = free_port()
-            broker = rmqstore_spark.embedded("broker", listenPort=port, namesrvAddr=names)
+            broker = rmqstore_spark.embedded("broker", port=port, clients="all", namesrvAddr=names)
             endpoint = running.enter_context(broker)
             with StoreClient(endpoint) as client:
                 client.create_topic("greetings")
             said = running.enter_context(consumer(names))
         console.print(
-            f"A name server listens on {names}. A store process serves {endpoint},\n"
-            f"and is a broker at 127.0.0.1:{port}. A consumer, which uses RocketMQ's C++ client,\n"
-            "has subscribed to a topic of it.\n"
+            f"A name server listens on {names}. A store process serves Spark at\n"
+            f"{endpoint}, and is a broker on the same port. A consumer, which uses\n"
+            "RocketMQ's C++ client, has subscribed to a topic of it.\n"
         )
         show_code(write_greetings)
         write_greetings(spark, endpoint)

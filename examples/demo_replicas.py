@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PART = 12_000
 """Messages that are written before the kill, and again after the restart."""
 
-WARNINGS = ("Reading grpc://", "The replica grpc://")
+WARNINGS = ("Reading rmq://", "The replica rmq://")
 """What the source says on stderr when it continues at another replica, as it should here."""
 
 PATIENCE = 300.0

@@ -9,6 +9,7 @@ process to write to, and `rmqstore_spark.engine.StoreWriter` writes without one.
 
 The folders, from the bytes up (`docs/architecture.md`):
 
+    base        what all of them use
     layout      the format: bytes to Arrow and back
     produce     what a producer's client adds to a message
     remoting    RocketMQ's protocol, for both ends
@@ -20,15 +21,13 @@ The folders, from the bytes up (`docs/architecture.md`):
     broker      a store process as a broker: producers and consumers of RocketMQ
     wire        the protocol between store process and clients
     client      calls a store process, name servers and brokers
-    server      the store process: Arrow Flight
+    server      the store process: what Spark and the command ask
     namesrv     the name server
     cli         the `rmqstore` command
     datasource  `format("rmqstore")`
     pipelines   ready-made Spark jobs
 
-Modules: `embedding` runs a store process for one program, `workers` chooses the Python of Spark's
-workers, `secretfiles` reads files with secrets, `tlsstream` lets two threads use a TLS connection;
-`types`, `errors` and `printable` serve all folders.
+Modules: `embedding` runs a store process for one program, `errors` has the errors of all folders.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def __getattr__(name: str) -> object:
 
 
 def _data_source() -> type[RmqStoreDataSource]:
-    from rmqstore_spark.workers import require_spark
+    from rmqstore_spark.base.workers import require_spark
 
     require_spark()
     from rmqstore_spark.datasource.source import RmqStoreDataSource

@@ -23,10 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
+from rmqstore_spark.base.workers import use_this_python
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.workers import use_this_python
-
-__all__ = ["READY_SECONDS", "EmbeddedStore", "Setting"]
 
 Setting: TypeAlias = str | int | float | bool
 
@@ -53,7 +51,7 @@ class EmbeddedStore:
         settings: keys of the store's configuration (docs/configuration.md).
 
     Raises:
-        OptionError: the port is negative.
+        OptionError: the port is negative or given twice, or the settings keep this program out.
     """
 
     def __init__(
@@ -68,6 +66,12 @@ class EmbeddedStore:
             raise OptionError(
                 f"EmbeddedStore cannot have port {port}: this program reaches its store over a "
                 "port. Give 0 for any free one."
+            )
+        if "listenPort" in (settings or {}):
+            raise OptionError("Give the port of an embedded store as port=, not as listenPort.")
+        if (settings or {}).get("clients") == "rocketmq":
+            raise OptionError(
+                "This program reaches its store as Spark's clients do: give clients='all'."
             )
         self.path = os.path.abspath(os.fspath(path))
         self._port = port

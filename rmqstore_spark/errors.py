@@ -27,30 +27,6 @@ Each text says what happened, in which file at which offset, and what to do.
 
 from __future__ import annotations
 
-__all__ = [
-    "BlockError",
-    "CorruptRecordError",
-    "CorruptStoreError",
-    "DataLossError",
-    "FrameError",
-    "InstallationError",
-    "OptionError",
-    "RefusedError",
-    "RemotingError",
-    "ReplicaError",
-    "ReplicationError",
-    "RmqStoreError",
-    "RowError",
-    "SegmentExpiredError",
-    "ServiceError",
-    "StoreAccessError",
-    "StoreLockedError",
-    "StoreNotFoundError",
-    "StoreWriteError",
-    "TopicNotFoundError",
-    "UnsupportedStoreError",
-]
-
 
 class RmqStoreError(Exception):
     """Base of all errors of this package."""
@@ -114,7 +90,7 @@ class RefusedError(RmqStoreError):
 
     Args:
         text: what is refused, why, and what to do.
-        status: RocketMQ's name for it (a name of `PutStatus`).
+        status: RocketMQ's name for it (`status.PutStatus`, as text from a process).
         is_open: a put failed while its messages were being written to the log. Only the next
             opening of the store shows whether they are in it. If put again, they may be stored
             twice.

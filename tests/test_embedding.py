@@ -70,7 +70,7 @@ def test_it_serves_until_the_block_ends(tmp_path: Path) -> None:
     with pytest.raises(ServiceError, match="call start"):
         _ = store.endpoint
     with store as endpoint:
-        assert endpoint.startswith("grpc://127.0.0.1:")
+        assert endpoint.startswith("rmq://127.0.0.1:")
         pid = pid_of(store)
         put(endpoint, b"one", b"two")
         assert (path / "abort").exists()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqstore_spark.printable import camel_case
+from rmqstore_spark.base.printable import camel_case
 
 
 @pytest.mark.parametrize(

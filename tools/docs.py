@@ -1,20 +1,22 @@
-"""Generate the references of options and configuration, and the table of the threat model.
+"""Generate the references of options and configuration, and the tables of codes and of threats.
 
 python -m tools.docs
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
-from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Option
-from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
-from rmqstore_spark.datasource.options.table import OPTIONS
+from rmqstore_spark.base.settings import settings_of
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM
+from rmqstore_spark.datasource.options.sink_table import SINK_OWN
+from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
 from rmqstore_spark.datasource.sink.columns import SINK_COLUMNS
+from tools.codes import FEATURES_PAGE, features_page
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf
+from tools.settings import cell, table
 from tools.threats import THREAT_PAGE, threat_page
 
 __all__ = ["OPTIONS_PAGE", "options_page"]
@@ -79,7 +81,7 @@ other column is an error. If a column is null, the message does not have that va
 
 def options_page() -> str:
     """Return the text of docs/options.md."""
-    parts = [_HEAD, _CONNECTION, *_table(CONNECTION_OPTIONS), "# Reading\n"]
+    parts = [_HEAD, _CONNECTION, *table("option", settings_of(ConnectionOptions)), "# Reading\n"]
     for scope, title in (
         (BOTH, "Batch and stream"),
         (BATCH, "Batch only"),
@@ -93,7 +95,7 @@ def options_page() -> str:
                 "A batch query ignores these and logs a warning, so that the same options work for "
                 "a stream and its backfill.\n"
             )
-        parts += _table(option for option in OPTIONS if option.scope == scope)
+        parts += table("option", (option for option in OWN.options if option.group == scope))
     parts.append(_TABLES)
     parts.append(_OFFSETS)
     parts.append(
@@ -112,37 +114,18 @@ def _writing() -> list[str]:
         parts.append(f"## {title} (writing)\n")
         if scope == BATCH:
             parts.append("A stream refuses these.\n")
-        own = (option for option in SINK_OPTIONS if option not in CONNECTION_OPTIONS)
-        parts += _table(option for option in own if option.scope == scope)
+        parts += table("option", (option for option in SINK_OWN.options if option.group == scope))
     parts.append(_SINK_COLUMNS)
     parts.append("| column | type | meaning |\n|---|---|---|")
     parts += [
-        f"| `{column.name}` | {column.kinds} | {_cell(column.doc)} |" for column in SINK_COLUMNS
+        f"| `{column.name}` | {column.kinds} | {cell(column.doc)} |" for column in SINK_COLUMNS
     ]
     return parts
-
-
-def _table(options: Iterable[Option]) -> list[str]:
-    head = "| option | value | default | meaning |\n|---|---|---|---|"
-    return [head, *map(_row, options), ""]
-
-
-def _row(option: Option) -> str:
-    names = " or ".join(f"`{name}`" for name in (option.name, *option.aliases))
-    default = option.default_doc or (f"`{option.default}`" if option.default else "")
-    kind = option.kind
-    if option.minimum is not None:
-        kind += f", {option.minimum} or more"
-    cells = (names, kind, default, option.doc)
-    return "| " + " | ".join(map(_cell, cells)) + " |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
 
 
 if __name__ == "__main__":
     OPTIONS_PAGE.write_text(options_page(), encoding="utf-8")
     CONFIGURATION_PAGE.write_text(configuration_page(), encoding="utf-8")
     STORE_CONF.write_text(store_conf(), encoding="utf-8")
+    FEATURES_PAGE.write_text(features_page(), encoding="utf-8")
     THREAT_PAGE.write_text(threat_page(), encoding="utf-8")

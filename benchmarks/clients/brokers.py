@@ -112,6 +112,7 @@ def bench(rocketmq: RocketMq, folder: Path) -> Iterator[Bench]:
         settings: dict[str, Setting] = {
             **_SIZES,
             "brokerName": ours.name,
+            "clients": "rocketmq",
             "listenPort": int(ours.address.rpartition(":")[2]),
             "vipListenPort": 0,
             "namesrvAddr": name_server.address,

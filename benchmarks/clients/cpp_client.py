@@ -15,15 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from benchmarks.child import ROOT
 from benchmarks.clients.brokers import QUEUES
 from benchmarks.clients.load import Sent
 from benchmarks.clients.rounds import in_turns, middle, seconds_of
-from benchmarks.figures import Figure, met
+from benchmarks.means.child import ROOT
+from benchmarks.report.figures import Figure, met
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from tests.broker.broker import name_server, route
-from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 __all__ = ["cpp_figures"]
@@ -60,7 +59,7 @@ def cpp_figures(folder: Path) -> Iterator[Figure]:
         return
     with name_server(folder) as address:
         settings: dict[str, Setting] = {
-            "listenPort": free_port(),
+            "clients": "all",
             "vipListenPort": 0,
             "namesrvAddr": address,
         }

@@ -13,8 +13,8 @@ from benchmarks.clients.cpp_client import cpp_figures
 from benchmarks.clients.held_pulls import held_figures
 from benchmarks.clients.java_clients import java_figures
 from benchmarks.clients.spark import spark_client_figures
-from benchmarks.figures import Figure
-from benchmarks.stores import Stores
+from benchmarks.means.stores import Stores
+from benchmarks.report.figures import Figure
 from tests.rocketmq.processes import RocketMq
 from tools.java import find_java
 

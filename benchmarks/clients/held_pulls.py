@@ -16,8 +16,8 @@ import psutil
 
 from benchmarks.clients.brokers import QUEUES
 from benchmarks.clients.rounds import count_of, seconds_of
-from benchmarks.figures import Figure, met
-from rmqstore_spark.embedding import EmbeddedStore
+from benchmarks.report.figures import Figure, met
+from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
@@ -53,8 +53,10 @@ def held_figures(folder: Path) -> list[Figure]:
     pulls = count_of(_PULLS)
     count = min(pulls, most)
     port = free_port()
-    settings = {"listenPort": port, "vipListenPort": 0, "waitTimeMillsInSendQueue": 60_000}
-    store = EmbeddedStore(folder / "held", settings=settings)
+    settings: dict[str, Setting] = {
+        "clients": "all", "vipListenPort": 0, "waitTimeMillsInSendQueue": 60_000,
+    }  # fmt: skip
+    store = EmbeddedStore(folder / "held", port=port, settings=settings)
     with store, ExitStack() as ends:
         process = psutil.Process(store.pid)
         sender = ends.enter_context(_connected(port))

@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.clients.brokers import QUEUES, Bench
 from benchmarks.clients.load import Sent
 from benchmarks.clients.rounds import count_of, middle
-from benchmarks.figures import Figure, met
+from benchmarks.report.figures import Figure, met
 
 __all__ = ["java_figures"]
 

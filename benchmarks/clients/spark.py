@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.clients.brokers import QUEUES, Bench
 from benchmarks.clients.rounds import count_of, middle
-from benchmarks.cpu import measured_cpu
-from benchmarks.figures import Figure, met
-from benchmarks.sink import rows_to_write
-from benchmarks.spark import session
+from benchmarks.means.cpu import measured_cpu
+from benchmarks.report.figures import Figure, met
+from benchmarks.spark.queries import session
+from benchmarks.spark.sink import rows_to_write
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""RocketMQ's protocol and Arrow Flight on one store process: what each costs the other's calls.
+"""RocketMQ's clients and Spark's on one store process: what each costs the other's calls.
 
 figures   each kind of call, alone and beside what the other protocol does at full speed
 calls     calls that begin at fixed times, and how long each takes

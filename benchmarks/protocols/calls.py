@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +14,6 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.wire.protocol import Acknowledgement
 from tests.broker.broker import message, pull
 from tests.support.processes.serving import block_of
 
@@ -100,7 +98,9 @@ async def _ask(client: RemotingClient, request: Command, calls: Calls) -> None:
 
 
 def put_calls(endpoint: str, seconds: float) -> Calls:
-    """Put blocks of one message of 100 bytes through one stream of Flight.
+    """Put blocks of one message of 100 bytes through one stream, one every `_PERIOD`.
+
+    One that has to wait for the one before it is late by that much.
 
     Args:
         endpoint: of the store process.
@@ -110,16 +110,14 @@ def put_calls(endpoint: str, seconds: float) -> Calls:
         RefusedError: the store process accepts none at present.
     """
     calls = Calls()
-    begun: deque[float] = deque()
-
-    def acknowledged(_: Acknowledgement) -> None:
-        calls.seconds.append(time.perf_counter() - begun.popleft())
-
     block = block_of([_BODY])
-    with StoreClient(endpoint) as client, client.put_stream(on_ack=acknowledged) as stream:
-        until = time.perf_counter() + seconds
-        while (now := time.perf_counter()) < until:
-            begun.append(now)
+    with StoreClient(endpoint) as client, client.put_stream() as stream:
+        due = time.perf_counter()
+        until = due + seconds
+        while due < until:
+            time.sleep(max(due - time.perf_counter(), 0.0))
             stream.send(block)
-            time.sleep(_PERIOD)
+            stream.drain()
+            calls.seconds.append(time.perf_counter() - due)
+            due += _PERIOD
     return calls

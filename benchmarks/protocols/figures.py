@@ -1,4 +1,4 @@
-"""Sends and pulls over remoting beside Flight at full speed, and puts of Flight beside remoting."""
+"""RocketMQ's clients beside blocks at full speed, and puts of blocks beside RocketMQ's clients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import uvloop
 
-from benchmarks.beside import staged_batch
-from benchmarks.figures import Figure, ratio_cells
+from benchmarks.means.stores import Stores
 from benchmarks.protocols.calls import (
     Calls,
     pull_request,
@@ -21,7 +20,8 @@ from benchmarks.protocols.calls import (
 )
 from benchmarks.protocols.loads import PUTS, SCANS, SENDERS, SENDS, Load
 from benchmarks.protocols.store import Served, served
-from benchmarks.stores import Stores
+from benchmarks.report.figures import Figure, ratio_cells
+from benchmarks.spark.beside import staged_batch
 from rmqstore_spark.remoting.codec.command import Command
 
 __all__ = ["protocol_figures"]
@@ -34,17 +34,17 @@ _MOST: Final = 10.0
 _ALONE: Final = "alone"
 _COMMIT: Final = "a commit of 1 GB"
 _BESIDE: Final = {
-    SCANS: "a scan of the log through Flight",
-    PUTS: "puts of 4 MiB through Flight",
+    SCANS: "a scan of the log through the endpoint",
+    PUTS: "puts of 4 MiB through the endpoint",
     SENDS: f"{SENDERS} clients that send over remoting",
 }
 _REQUESTS: Final[dict[str, Callable[[int], Command]]] = {
     "a send over remoting": send_request,
     "a pull of 32 messages over remoting": pull_request,
 }
-_PUT: Final = "a put of one message through Flight"
+_PUT: Final = "a put of one message through the endpoint"
 
-_SECTION: Final = "Remoting beside Flight on one store process"
+_SECTION: Final = "RocketMQ's clients beside Spark's on one store process"
 
 
 class _Measured(NamedTuple):

@@ -20,9 +20,9 @@ from typing import Final
 
 import uvloop
 
-from benchmarks.beside import traffic_block
-from benchmarks.child import ROOT
+from benchmarks.means.child import ROOT
 from benchmarks.protocols.calls import send_request
+from benchmarks.spark.beside import traffic_block
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
@@ -42,7 +42,7 @@ class Load:
     """A process that keeps a store process busy in a `with` block.
 
     Args:
-        name: how: PUTS of blocks through Flight, SCANS of the whole log through Flight, one after
+        name: how: PUTS of blocks through the endpoint, SCANS of the whole log through it, one after
             the other, or single SENDS over remoting.
         address: the store process's endpoint, or its broker's address.
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from benchmarks.beside import traffic_block
 from benchmarks.protocols.calls import QUEUES
+from benchmarks.spark.beside import traffic_block
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.embedding import EmbeddedStore
+from rmqstore_spark.embedding import EmbeddedStore, Setting
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
@@ -26,9 +26,9 @@ class Served(NamedTuple):
     """A store process.
 
     Attributes:
-        endpoint: of Flight.
+        endpoint: of Spark.
         address: of its broker.
-        client: of Flight.
+        client: of the endpoint.
     """
 
     endpoint: str
@@ -46,10 +46,10 @@ def served(place: Path) -> Iterator[Served]:
     place.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="protocols-", dir=place))
     port = free_port()
-    settings = {"listenPort": port, "vipListenPort": 0}
+    settings: dict[str, Setting] = {"clients": "all", "vipListenPort": 0}
     try:
         with (
-            EmbeddedStore(folder / "store", settings=settings) as endpoint,
+            EmbeddedStore(folder / "store", port=port, settings=settings) as endpoint,
             StoreClient(endpoint) as client,
         ):
             client.create_topic("orders", write_queue_nums=QUEUES, read_queue_nums=QUEUES)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,24 +12,23 @@ from typing import Final
 
 import uvloop
 
-from rmqstore_spark.broker.acl.files import AccountFiles
 from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.faces.remoting.registering import Registering
+from rmqstore_spark.broker.faces.remoting.row import rights_of
+from rmqstore_spark.broker.faces.remoting.service import BrokerService
+from rmqstore_spark.broker.faces.remoting.table import ROWS
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.broker.registering import Registering
-from rmqstore_spark.broker.service import Broker
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.remoting.server import RemotingServer
-from rmqstore_spark.remoting.tls import TlsMode
-
-__all__ = ["BrokerRunner"]
 
 _log = logging.getLogger(__name__)
 
 _LIMITS: Final = Limits(in_flight=20_000)
-_RELOAD_SECONDS: Final = 1.0
 _VIP: Final = 2
 """How far below `listenPort` clients expect the port for those that matter more."""
 
@@ -39,34 +38,46 @@ class BrokerRunner:
 
     Args:
         store: the store; it is not closed here.
-        ha_address: where slaves connect, as `host:port`; "" if none are taken.
-        endpoint: where Arrow Flight is served to other machines; "" if it is not.
+        bound: the socket of its port, which is closed here.
+        protection: accounts and TLS.
+        ha_address: returns where slaves connect, as `host:port`; "" if none are taken.
+        endpoint: where Spark's clients of other machines are served; "" if they are not.
+        other: the protocol of Spark's clients, if they are served on the same port.
 
     Attributes:
         address: where clients connect, as `host:port`.
 
     Raises:
-        OptionError: `brokerId` does not fit the store's role, or accounts, keys or certificates
-            cannot be used.
+        OptionError: `brokerId` does not fit the store's role.
         ServiceError: nothing can listen there.
     """
 
-    def __init__(self, store: StoreWriter, ha_address: str = "", endpoint: str = "") -> None:
+    def __init__(
+        self,
+        store: StoreWriter,
+        bound: socket.socket,
+        protection: Protection,
+        ha_address: Callable[[], str] = str,
+        endpoint: str = "",
+        other: OtherProtocol | None = None,
+    ) -> None:
         config = store.config
         if config.vip_listen_port < 0 and config.listen_port <= _VIP:
             raise OptionError(
                 f"listenPort is {config.listen_port}, and the VIP port would be {_VIP} below it: "
                 "give vipListenPort, or another listenPort."
             )
-        is_slave = config.broker_role == "SLAVE"
-        if is_slave != (config.broker_id > 0):
+        broker_id = store.role.broker_id
+        if store.role.follows != (broker_id > 0):
             raise OptionError(
-                f"brokerId is {config.broker_id}: a SLAVE that is a broker (listenPort) needs a "
+                f"brokerId is {broker_id}: a SLAVE that is a broker needs a "
                 "number above 0, and a master has 0."
             )
         self._store = store
-        self._protection = Protection.of(config)
-        self._ha_address = ha_address or _next_port(config.host[0])
+        self._bound = bound
+        self._protection = protection
+        self._other = other
+        self._ha_address = lambda: ha_address() or _next_port(config.host[0])
         self._endpoint = endpoint
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
@@ -108,75 +119,46 @@ class BrokerRunner:
             loop.close()
 
     async def _serve(self) -> None:
-        config = self._store.config
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         catalog = Catalog(self._store)
         protection = self._protection
         accounts = protection.accounts
-        gate = OpenGate() if accounts is None else AccountGate(accounts)
-        broker = Broker(self._store, catalog, gate)
+        gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
+        broker = BrokerService(self._store, catalog, gate)
         server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
             await self._listen(server)
-            reloading = None if accounts is None else asyncio.create_task(_reload(accounts))
             registering = Registering(
-                config, catalog, self._ha_address, self._endpoint, protection.identity
+                self._store, catalog, self._ha_address, self._endpoint, protection.identity
             )
             self._store.topics.watch(registering)
+            self._store.role.watch(registering)
             self._ended = lambda: loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()
-            await ended.wait()
-            self._store.topics.unwatch(registering)
+            try:
+                await ended.wait()
+            finally:
+                self._store.topics.unwatch(registering)
+                self._store.role.unwatch(registering)
             await registering.close()
-            if reloading is not None:
-                reloading.cancel()
-                await asyncio.gather(reloading, return_exceptions=True)
         finally:
             await broker.close()
             await server.close()
 
     async def _listen(self, server: RemotingServer) -> None:
         config = self._store.config
-        host = config.remoting_bind_address
-        self.address = await server.start(host, config.listen_port)
+        self.address = await server.start(self._bound, self._other)
         vip = config.vip_listen_port
         if vip:
+            port = vip if vip > 0 else config.listen_port - _VIP
             try:
-                await server.start(host, vip if vip > 0 else config.listen_port - _VIP)
+                await server.start(bound_port(config.bind_address, port), self._other)
             except ServiceError as error:
                 raise ServiceError(
                     f"{error} This is the VIP port: listenPort - {_VIP}, or vipListenPort; "
                     "set vipListenPort=0 to disable it."
                 ) from error
-        has_accounts = self._protection.accounts is not None
-        if has_accounts and not (config.token_path or config.tls_trust_cert_path):
-            _log.warning(
-                "Accounts (aclEnable) guard RocketMQ's protocol only: anyone who reaches the "
-                "endpoint for Arrow Flight can read and write all topics. Set tokenPath."
-            )
-        if ipaddress.ip_address(host).is_loopback:
-            return
-        if not has_accounts:
-            _log.warning(
-                "The broker listens on %s. It requires no authentication: anyone who reaches this "
-                "address can send and consume messages.", self.address,
-            )  # fmt: skip
-        elif self._protection.tls.mode is not TlsMode.ENFORCING:
-            _log.warning(
-                "The broker listens on %s, also without TLS: anyone who can read the connections "
-                "of clients can send again what they sent. See tlsServerMode.", self.address,
-            )  # fmt: skip
-
-
-async def _reload(accounts: AccountFiles) -> None:
-    """Look at the files with accounts from time to time."""
-    while True:
-        await asyncio.sleep(_RELOAD_SECONDS)
-        try:
-            await asyncio.to_thread(accounts.reload)
-        except Exception:  # noqa: BLE001 - they would never be read again
-            _log.exception("The accounts could not be read again; they stay as they were.")
 
 
 def _next_port(address: str) -> str:

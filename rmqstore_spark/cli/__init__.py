@@ -10,8 +10,6 @@ import all layers below, but neither Spark nor `datasource`.
 
 from __future__ import annotations
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""

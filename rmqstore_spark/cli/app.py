@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -24,6 +23,7 @@ from rmqstore_spark.cli.commands.query import query
 from rmqstore_spark.cli.commands.read import read
 from rmqstore_spark.cli.commands.recover import recover
 from rmqstore_spark.cli.commands.reset_offset import reset_offset
+from rmqstore_spark.cli.commands.roles import demote, promote
 from rmqstore_spark.cli.commands.serve import serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
@@ -31,18 +31,16 @@ from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
 from rmqstore_spark.cli.commands.verify import verify
 from rmqstore_spark.cli.shared.connection import (
+    AclFile,
     Credentials,
     TlsCa,
     TlsCert,
     TlsKey,
-    TokenFile,
     takes_credentials,
     use_credentials,
 )
 from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
-
-__all__ = ["app", "main"]
 
 
 class _Commands(TyperGroup):
@@ -81,7 +79,7 @@ _LOCAL = (serve, follow, recover, namesrv)
 for command in (
     *(info, topics, groups, transactions, offsets, read, tail, query, verify),
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
-    *(recover, namesrv),
+    *(promote, demote, recover, namesrv),
 ):
     taken = command if command in _LOCAL else takes_credentials(command)
     app.command(command.__name__.replace("_", "-"))(taken)
@@ -99,7 +97,7 @@ def _start(
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
-    token_file: TokenFile = None,
+    acl_file: AclFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
@@ -107,18 +105,15 @@ def _start(
     """Inspect, read, verify and write RocketMQ message stores.
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
-    supports, or the endpoint of a store process (grpc://HOST:PORT). No broker is needed. Only
+    supports, or the endpoint of a store process (rmq://HOST:PORT). No broker is needed. Only
     serve, follow and recover change a store's files; put and the others ask a store process to. The
-    options for tokens and TLS are for store
-    processes that require them.
+    options for accounts and TLS are for store processes that require them.
     """
-    use_credentials(Credentials(token_file, tls_ca, tls_cert, tls_key))
+    use_credentials(Credentials(acl_file, tls_ca, tls_cert, tls_key))
 
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
-    # Otherwise gRPC would log failed handshakes between our messages or lines of JSON.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     sys.meta_path.insert(0, _WithoutPandas())
     try:
         app(prog_name="rmqstore")

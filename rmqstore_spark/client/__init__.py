@@ -4,16 +4,17 @@
     transactions `TransactionProducer`: puts transactional messages, ends and checks them
     streams      `PutStream`, `StageStream`: put blocks, or stage them
     blockstream  sends blocks, many in flight, and takes their acknowledgements
-    connection   one connection, with time limits, retries and plain errors
-    hangup, sockets    end connections to a process that is stalled
+    connection   calls a process, over connections that it keeps, with time limits and retries
+    link         one connection: requests and answers as frames
+    names        looks up the name of a host in limited time
     contact      the first contact with a process, which is given up sooner than later ones
     pauses       how long a client waits before it tries again
     filesystem   gives access to the store's files as a file system of fsspec
     brokers/     asks name servers and brokers, in RocketMQ's protocol
 
-From outside it imports `wire`, `produce`, `layout.constants`, `types` and `errors`; `brokers/` also
-`remoting` and `printable`. It imports neither the engine nor the reader, so that Spark tasks start
-fast.
+From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`, `base` and
+`errors`; `brokers/` also the rest of `remoting`. It imports neither the engine nor the reader, so
+that Spark tasks start fast.
 """
 
 from rmqstore_spark.client.store_client import StoreClient

@@ -1,96 +1,51 @@
 """Sends blocks to a store process: many in flight at once, each acknowledged.
 
-The caller's thread sends, a second thread takes acknowledgements, and a third ends a stream that
-makes no progress. Blocks are kept until they are acknowledged, at most a window of bytes.
+Blocks are kept until they are acknowledged, at most a window of bytes. All is done in the thread
+that sends: it takes the acknowledgements that have come after each block, and waits for more when
+the window is full.
 """
 
 from __future__ import annotations
 
-import atexit
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
-from weakref import WeakSet
-
-import pyarrow as pa
-from pyarrow import flight
 
 from rmqstore_spark.client.connection import Connection
-from rmqstore_spark.client.hangup import hang_up
+from rmqstore_spark.client.link import Link
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.codec import MessageError, encode
 from rmqstore_spark.wire.failures import TRANSIENT
 from rmqstore_spark.wire.messages import StreamCommand
-from rmqstore_spark.wire.protocol import FINISH, Acknowledgement, block_batch, number_bytes
+from rmqstore_spark.wire.protocol import Acknowledgement, Code
 
-__all__ = ["BlockStream"]
-
-_WATCH_SECONDS: Final = 0.25
-_JOIN_SECONDS: Final = 5.0
-_CANCEL_SECONDS: Final = 1.0
+_MAX_ACKNOWLEDGEMENT: Final = 64 << 20
+_NUMBERS: Final = (1 << 31) - 1
 
 
 class _Sent(NamedTuple):
-    """A block in flight."""
-
-    number: int
-    batch: pa.RecordBatch
-    size: int
-
-
-class _Lane:
-    """One stream of Flight. A `BlockStream` opens another to send blocks again.
+    """A block in flight.
 
     Attributes:
-        has_ended: whether no more answers come.
-        refusal: the transient refusal with which the store ended it, or None.
+        number: the one by which it is acknowledged, of 31 bits.
     """
 
-    def __init__(self, writer: Any, reader: Any) -> None:
-        self.writer = writer
-        self.reader = reader
-        self.has_ended = False
-        self.refusal: RefusedError | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self, take: Callable[[_Lane], None]) -> None:
-        """Start a thread that takes the answers."""
-        name = "rmqstore-acknowledgements"
-        self._thread = threading.Thread(target=take, args=(self,), name=name, daemon=True)
-        self._thread.start()
-
-    def close(self, seconds: float) -> None:
-        """Close it.
-
-        Args:
-            seconds: how long the store may take to end its side, though it has said all.
-        """
-        if not self.has_ended:
-            self.reader.cancel()
-        _join(self._thread)
-        late = threading.Timer(seconds, self.reader.cancel)
-        late.daemon = True
-        late.start()
-        # An error here was raised before, or the stream was abandoned.
-        with suppress(flight.FlightError, pa.ArrowException):
-            self.writer.close()
-        late.cancel()
-        late.join()
+    number: int
+    data: memoryview
 
 
 class BlockStream:
     """A stream of blocks, for puts or for a stage. Only one thread may use it at a time.
 
     Args:
-        connection: the connection to the store process.
+        connection: calls the store process.
         command: the purpose of the stream.
         max_in_flight_bytes: maximum bytes of blocks in flight. A single block may be larger.
-        on_ack: called with each acknowledgement, in order, from another thread.
+        on_ack: called with each acknowledgement, in order, while the stream is used; it must not
+            use the stream itself.
         begins_again: whether blocks are sent again after a transient refusal.
         resends: whether they are also sent again after the connection broke, although the store
             may have them.
@@ -118,22 +73,22 @@ class BlockStream:
         self._resends = resends
         self._attempts_left = self._attempts
         self._waits = backoff()
-        self._moved = threading.Condition()
         self._waiting: deque[_Sent] = deque()
+        self._written = 0  # of those that wait, on this connection
         self._in_flight = 0
         self._count = 0
         self._since = time.monotonic()
         self._failure: RmqStoreError | None = None
         self._last_words: bytes | None = None
-        self._is_finishing = self._is_closed = self._must_begin_again = False
-        self._is_writing = False
-        self._lane = self._open_lane()
-        _open_streams.add(self)
-        self._watcher = threading.Thread(target=self._watch, name="rmqstore-watch", daemon=True)
-        self._watcher.start()
+        self._is_finishing = self._is_finish_sent = self._is_closed = False
+        self._link: Link | None = None  # until it is open
+        self._link = self._open_link()
 
     def send(self, data: Any) -> int:
         """Send a block, waiting while the window is full.
+
+        Acknowledgements are taken by this method and `drain` alone. A stream that is left alone for
+        `streamIdleTimeout` of the store process is ended.
 
         Args:
             data: bytes-like, contiguous encoded records; must not change until it is acknowledged.
@@ -145,19 +100,17 @@ class BlockStream:
             RefusedError: the store refused this block or an earlier one.
             ServiceError: the store process cannot be reached, or is stalled.
         """
-        batch = block_batch(data)
-        size = batch.column(0).buffers()[2].size
-        self._wait(lambda: not self._waiting or self._in_flight + size <= self._window)
-        with self._moved:
-            sent = _Sent(self._count, batch, size)
-            self._count += 1
-            if not self._waiting:
-                self._since = time.monotonic()
-            self._waiting.append(sent)
-            self._in_flight += size
-            lane = self._lane
-        self._write(lane, lambda: _write_block(lane, sent))
-        return sent.number
+        view = memoryview(data).cast("B")
+        self._advance(lambda: not self._waiting or self._in_flight + len(view) <= self._window)
+        number = self._count
+        sent = _Sent(number & _NUMBERS, view)
+        self._count += 1
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(sent)
+        self._in_flight += len(view)
+        self._advance(lambda: True)
+        return number
 
     def drain(self) -> None:
         """Wait until all blocks are acknowledged.
@@ -165,188 +118,185 @@ class BlockStream:
         Raises:
             RefusedError, ServiceError: as for `send`.
         """
-        self._wait(lambda: not self._waiting)
+        self._advance(lambda: not self._waiting)
 
     @property
     def is_finished(self) -> bool:
         """Whether the stream was finished, with all blocks acknowledged."""
-        return self._is_finishing and self._lane.has_ended and self._failure is None
+        return self._last_words is not None
 
     def close(self) -> None:
         """End the stream. Blocks without an acknowledgement may be in the store or not."""
-        with self._moved:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._moved.notify_all()
-        self._lane.close(self._connection.timeout_s)
-        _join(self._watcher)
+        self._is_closed = True
+        self._drop_link()
 
-    def _finish(self) -> bytes | None:
+    def _finish(self) -> bytes:
         """Announce the end of the stream, and return the final answer."""
         self.drain()
-        with self._moved:
-            self._is_finishing = True
-            self._since = time.monotonic()
-            lane = self._lane
-        # No `done_writing` here: if the connection breaks, the reading thread does the same, and
-        # gRPC aborts the process if both do it at once.
-        self._write(lane, lambda: lane.writer.write_metadata(FINISH))
-        self._wait(lambda: lane.has_ended)
+        self._is_finishing = True
+        self._since = time.monotonic()
+        self._advance(lambda: self._last_words is not None)
+        assert self._last_words is not None  # noqa: S101 - it was waited for
+        if self._link is not None:
+            self._connection.give_back(self._link)
+            self._link = None
         return self._last_words
 
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition holds, and send blocks again when necessary."""
+    # ---- one connection, or several ------------------------------------------------------------
+
+    def _advance(self, is_done: Callable[[], bool]) -> None:
+        """Send what is not sent, and take acknowledgements until a condition holds."""
         while True:
-            with self._moved:
-                self._moved.wait_for(lambda: self._failure or self._must_begin_again or condition())
-                if self._failure is not None:
-                    raise self._failure
-                if not self._must_begin_again:
-                    return
-            self._begin_again()
+            if self._failure is not None:
+                raise self._failure
+            if self._is_closed:
+                raise ServiceError(f"The stream to {self._connection.endpoint} is closed.")
+            try:
+                with self._connection.own_errors():
+                    self._advance_once(is_done)
+                return
+            except MessageError as error:
+                self._fail(self._connection.nonsense(error))
+            except RmqStoreError as failure:
+                if not (self._may_pass(failure) and self._attempts_left > 0):
+                    self._fail(failure)
+            except BaseException:
+                self.close()  # a part of a block may be sent: nothing can follow it
+                raise
+            self._drop_link()
+            if self._failure is None:
+                self._attempts_left -= 1
+                time.sleep(next(self._waits))
+                self._since = time.monotonic()
 
-    def _write(self, lane: _Lane, work: Callable[[], None]) -> None:
-        self._is_writing = True
+    def _advance_once(self, is_done: Callable[[], bool]) -> None:
+        if self._link is None:
+            self._link = self._open_link()
+        link = self._link
+        while self._written < len(self._waiting):
+            sent = self._waiting[self._written]
+            self._written += 1
+            self._send(link, Code.BLOCK, sent.data, sent.number)
+            self._take_ready(link)
+        if self._is_finishing and not self._waiting and not self._is_finish_sent:
+            self._is_finish_sent = True
+            self._send(link, Code.FINISH, b"")
+        while not is_done():
+            self._take(link, self._awaited(link))
+
+    def _send(self, link: Link, code: Code, data: Any, number: int = 0) -> None:
         try:
-            work()
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            with self._moved:
-                # The reading thread learns why the stream was ended.
-                self._moved.wait_for(
-                    lambda: self._failure or lane.has_ended, timeout=self._connection.timeout_s
-                )
-                if not self._must_begin_again:
-                    self._fail(self._connection.explained(error))
-                if self._failure is not None:
-                    raise self._failure from None
-        finally:
-            with self._moved:
-                self._is_writing = False
-                self._moved.notify_all()
+            link.send(code, data, self._check, number)
+        except OSError:
+            self._take_ready(link)  # what came before the end, and why it came
+            raise
 
-    def _begin_again(self) -> None:
-        """Send all unacknowledged blocks again on another stream, after a pause."""
-        time.sleep(next(self._waits))
-        with self._moved:
-            self._must_begin_again = False
-            self._attempts_left -= 1
+    def _open_link(self) -> Link:
+        """Begin a stream on a connection; what was sent on another one is sent again.
+
+        If that fails, after all tries, the stream has failed.
+        """
+
+        def begin() -> Link:
+            link = self._connection.take(time.monotonic() + self._connection.timeout_s)
             self._since = time.monotonic()
-            waiting = list(self._waiting)
-        self._lane.close(self._connection.timeout_s)
-        self._lane = lane = self._open_lane()
-        for sent in waiting:
-            if self._must_begin_again:
-                break
-            self._write(lane, lambda: _write_block(lane, sent))  # noqa: B023 - called at once
+            try:
+                link.send(Code.BLOCKS, self._command, self._check)
+            except BaseException:
+                link.close()
+                raise
+            return link
 
-    def _open_lane(self) -> _Lane:
-        lane = _Lane(*self._connection.exchange(self._command))
-        lane.start(self._take)
-        return lane
+        self._written, self._is_finish_sent = 0, False
+        try:
+            return self._connection.repeated(begin)
+        except RmqStoreError as failure:
+            self._fail(failure)
+            raise
+
+    def _drop_link(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
 
     def _fail(self, failure: RmqStoreError) -> None:
-        """Keep the first failure. The caller holds the lock."""
+        """Keep the first failure."""
         if self._failure is None:
             self._failure = failure
-        self._moved.notify_all()
 
-    # ---- the other threads ---------------------------------------------------------------------
-
-    def _take(self, lane: _Lane) -> None:
-        """Take acknowledgements until the stream ends, or blocks must be sent again."""
-        failure: RmqStoreError | None = None
-        try:
-            while lane.refusal is None:
-                metadata = lane.reader.read_chunk().app_metadata
-                if metadata is not None:
-                    self._took(lane, metadata.to_pybytes())
-            lane.reader.cancel()
-        except StopIteration:
-            if not self._is_finishing:
-                failure = ServiceError(
-                    f"The store process at {self._connection.endpoint} closed a stream of "
-                    "blocks. See its log."
-                )
-        except MessageError as error:
-            failure = self._connection.nonsense(error)
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            failure = self._connection.explained(error)
-        with self._moved:
-            lane.has_ended = True
-            failure = lane.refusal or failure
-            if self._may_pass(failure) and self._attempts_left > 0:
-                self._must_begin_again = True
-            elif failure is not None:
-                self._fail(failure)
-            self._moved.notify_all()
-
-    def _may_pass(self, failure: RmqStoreError | None) -> bool:
+    def _may_pass(self, failure: RmqStoreError) -> bool:
         """Return whether the blocks in flight can be sent again."""
+        if self._failure is not None:
+            return False
         if isinstance(failure, RefusedError):
-            return failure.status in TRANSIENT
+            return failure.status in TRANSIENT and not failure.is_open
         return self._resends and isinstance(failure, ServiceError) and failure.can_pass
 
-    def _took(self, lane: _Lane, metadata: bytes) -> None:
-        with self._moved:
-            if self._is_finishing and not self._waiting:
-                self._last_words = metadata
-                return
-            ack = Acknowledgement.from_bytes(metadata)
-            if not self._waiting or self._waiting[0].number != ack.number:
-                raise MessageError(f"block {ack.number} is acknowledged out of order")
-            if ack.status in TRANSIENT and not ack.is_open:
-                lane.refusal = RefusedError(ack.remark, ack.status)
-                return
+    def _check(self, _sent: int) -> None:
+        """Look what the store process says, while it does not take all."""
+        if self._link is not None:
+            self._take_ready(self._link)
+        if self._is_late:
+            raise self._stalled()
+
+    @property
+    def _is_late(self) -> bool:
+        return time.monotonic() - self._since > self._connection.timeout_s
+
+    def _stalled(self) -> RmqStoreError:
+        """Return the error of a store process that acknowledges nothing; it is not tried again."""
+        self._fail(self._connection.too_late("acknowledge a block"))
+        assert self._failure is not None  # noqa: S101 - it was just set
+        return self._failure
+
+    # ---- acknowledgements ----------------------------------------------------------------------
+
+    def _take_ready(self, link: Link) -> None:
+        """Take the acknowledgements that are here."""
+        while (found := link.ready_head()) is not None:
+            self._take(link, found)
+
+    def _awaited(self, link: Link) -> tuple[Command, int]:
+        """Wait for an acknowledgement, or the final answer."""
+        try:
+            return link.head(self._since + self._connection.timeout_s)
+        except TimeoutError:
+            found = link.ready_head()  # it may have come long ago, while the caller was busy
+            if found is None:
+                raise self._stalled() from None
+            return found
+
+    def _take(self, link: Link, found: tuple[Command, int]) -> None:
+        """Take an acknowledgement, or the final answer."""
+        _, size = found
+        if size > _MAX_ACKNOWLEDGEMENT:
+            raise MessageError(f"an acknowledgement has {size} bytes")
+        try:
+            body = bytes(link.body(size, time.monotonic() + self._connection.timeout_s))
+        except TimeoutError:
+            raise self._stalled() from None
+        if self._is_finish_sent and not self._waiting and self._last_words is None:
+            self._last_words = body
+            return
+        ack = Acknowledgement.from_bytes(body)
+        if not self._written or self._waiting[0].number != ack.number:
+            raise MessageError(f"block {ack.number} is acknowledged out of order")
+        if ack.status in TRANSIENT and not ack.is_open:
+            raise RefusedError(ack.remark, ack.status)
         if self._on_ack is not None:
             self._on_ack(ack)
-        with self._moved:
-            self._in_flight -= self._waiting.popleft().size
-            self._since = time.monotonic()
-            self._attempts_left = self._attempts
-            self.rows += ack.rows
-            self._acknowledged(ack)
-            self._moved.notify_all()
+        self._in_flight -= len(self._waiting.popleft().data)
+        self._written -= 1
+        self._since = time.monotonic()
+        self._attempts_left = self._attempts
+        self.rows += ack.rows
+        self._acknowledged(ack)
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
-        """Handle an acknowledgement. The caller holds the lock."""
+        """Handle an acknowledgement.
+
+        Raises:
+            RefusedError: the block is not stored as it should be.
+        """
         if not ack.is_ok:
-            self._fail(RefusedError(ack.remark, ack.status, is_open=ack.is_open))
-
-    def _watch(self) -> None:
-        """End the stream when no answer comes in time."""
-        limit = self._connection.timeout_s
-        with self._moved:
-            while not (self._is_closed or self._failure or self.is_finished):
-                self._moved.wait(timeout=_WATCH_SECONDS)
-                due = bool(self._waiting) or self._is_finishing
-                if due and time.monotonic() - self._since > limit:
-                    self._fail(self._connection.too_late("acknowledge a block"))
-                    self._lane.reader.cancel()
-                    if not self._moved.wait_for(lambda: not self._is_writing, _CANCEL_SECONDS):
-                        hang_up(self._connection.endpoint)
-
-
-def _join(thread: threading.Thread | None) -> None:
-    """Wait for a thread, but not forever.
-
-    A thread that is inside Flight when the interpreter ends, or that then frees Flight's objects,
-    aborts the process.
-    """
-    if thread is not None and thread is not threading.current_thread():
-        thread.join(_JOIN_SECONDS)
-
-
-_open_streams: Final[WeakSet[BlockStream]] = WeakSet()
-os.register_at_fork(after_in_child=_open_streams.clear)  # a forked child has none of their threads
-
-
-@atexit.register
-def _close_streams() -> None:
-    """Close the streams that a program leaves open when it ends."""
-    for stream in list(_open_streams):
-        stream.close()
-
-
-def _write_block(lane: _Lane, sent: _Sent) -> None:
-    lane.writer.write_with_metadata(sent.batch, number_bytes(sent.number))
+            raise RefusedError(ack.remark, ack.status, is_open=ack.is_open)

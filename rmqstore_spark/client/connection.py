@@ -1,27 +1,39 @@
-"""One connection to a store process, with time limits, retries and plain errors."""
+"""Calls one store process, over connections of its own, with time limits, retries, plain errors."""
 
 from __future__ import annotations
 
 import logging
 import os
+import ssl
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import count
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from pyarrow import flight
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.client.contact import FirstContact, note_reached, was_reached
+from rmqstore_spark.client.link import Link, connect
 from rmqstore_spark.client.pauses import backoff
-from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.errors import (
+    FrameError,
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    ServiceError,
+)
+from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
+from rmqstore_spark.remoting.tls import client_context
 from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import REPEATABLE, refused
+from rmqstore_spark.wire.failures import REPEATABLE, UNAUTHENTICATED
+from rmqstore_spark.wire.login import login_answer
 from rmqstore_spark.wire.messages import OpenRequest
-from rmqstore_spark.wire.protocol import BLOCK_SCHEMA, MAX_ANSWER, STORE_HEADER, Actions
-from rmqstore_spark.wire.secrets import Token, read_certificate, read_key, read_token
+from rmqstore_spark.wire.protocol import ALPN, MAX_ANSWER, MAX_REQUEST, Code
 
 __all__ = ["Connection"]
 
@@ -29,25 +41,22 @@ _log = logging.getLogger("rmqstore_spark")
 
 T = TypeVar("T")
 
-# gRPC waits longer and longer before it connects again, up to two minutes, and fails all calls
-# until then. So a process that has been restarted would be found much too late. The "minimum" is
-# something else, in spite of its name: how long an attempt to connect may take.
-_RECONNECT: Final = (
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 20_000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
+_CONNECT_SECONDS: Final = 20.0
+_MOST_IDLE: Final = 8
+_MOST_IDLE_SECONDS: Final = 60.0
 _MOST_LATE: Final = 5
 _QUIET_TRIES: Final = 4
 _SHORTEST: Final = 0.1
 
 
 class Connection:
-    """A connection, opened when it is first used, and again after it broke.
+    """Calls a store process. Threads can share it: each call has a connection to itself.
+
+    Connections are opened when they are needed, and kept for later calls.
 
     Args:
         endpoint: an endpoint, or a text for `parse_endpoint`.
-        token_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
+        acl_file, tls_ca, tls_cert, tls_key: files; see `StoreClient`.
         timeout_s: seconds that an answer may take.
         retries: how often a repeatable call is tried again; at most five times after attempts
             that took all of `timeout_s`.
@@ -59,7 +68,7 @@ class Connection:
         self,
         endpoint: str | Endpoint,
         *,
-        token_file: str | os.PathLike[str] | None,
+        acl_file: str | os.PathLike[str] | None,
         tls_ca: str | os.PathLike[str] | None,
         tls_cert: str | os.PathLike[str] | None,
         tls_key: str | os.PathLike[str] | None,
@@ -71,24 +80,21 @@ class Connection:
         self.timeout_s = timeout_s
         self.retries = retries
         self._connect_s = connect_s
-        token = read_token(token_file) if token_file else None
-        self._check(token, tls_ca, tls_cert, tls_key)
-        options: dict[str, Any] = {
-            "middleware": [_Headers(token, self.endpoint.store)],
-            "generic_options": list(_RECONNECT),
-        }
-        if tls_ca:
-            options["tls_root_certs"] = read_certificate(tls_ca)
-        if tls_cert and tls_key:
-            options["cert_chain"] = read_certificate(tls_cert)
-            options["private_key"] = read_key(tls_key)
-        self._client: Any = flight.FlightClient(self.endpoint.address, **options)
+        self._account = _credentials(acl_file) if acl_file else None
+        self._check(tls_ca, tls_cert, tls_key)
+        self._tls = _tls_context(tls_ca, tls_cert, tls_key) if self.endpoint.scheme == TLS else None
+        self._lock = threading.Lock()
+        self._idle: list[Link] = []
+        # A file system of fsspec, and who reads through it, has nobody that closes it. Not by
+        # `__del__`: the sockets of the same garbage could go first.
+        weakref.finalize(self, _close_all, self._idle)
+        self._pid = os.getpid()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.endpoint)!r})"
 
-    def _check(self, token: Token | None, *tls: str | os.PathLike[str] | None) -> None:
-        """Refuse settings that would send a secret unencrypted, or have no effect."""
+    def _check(self, *tls: str | os.PathLike[str] | None) -> None:
+        """Refuse settings that have no effect."""
         _, cert, key = tls
         if self.endpoint.scheme != TLS and any(tls):
             raise OptionError(
@@ -96,14 +102,12 @@ class Connection:
             )
         if bool(cert) != bool(key):
             raise OptionError("Give a client's certificate together with its key, or neither.")
-        if token is not None and self.endpoint.can_be_overheard:
-            raise OptionError(f"The token would go to {self.endpoint} unencrypted. Use {TLS}://.")
 
-    def call(self, action: str, request: object, answer: type[T], *, repeat: bool = True) -> T:
+    def call(self, code: Code, request: object, answer: type[T], *, repeat: bool = True) -> T:
         """Call an action.
 
         Args:
-            action: its name.
+            code: its code.
             request: the message to send.
             answer: the class of the answer.
             repeat: whether the action may run twice, so that it can be tried again.
@@ -112,68 +116,117 @@ class Connection:
             RefusedError: the store process refused the request.
             ServiceError: the store process cannot be reached, or did not answer in time.
         """
-        data = self._call(action, request, repeat)
+        data = self._call(code, request, repeat)
         try:
-            return decode(answer, data, most=MAX_ANSWER)
+            return decode(answer, bytes(data), most=MAX_ANSWER)
         except MessageError as error:
             raise self.nonsense(error) from None
 
-    def call_json(self, action: str, request: object) -> Any:
+    def call_json(self, code: Code, request: object) -> Any:
         """Call a repeatable action whose answer is JSON of no declared class."""
-        data = self._call(action, request, repeat=True)
+        data = self._call(code, request, repeat=True)
         try:
-            return read_json(data, most=MAX_ANSWER)
+            return read_json(bytes(data), most=MAX_ANSWER)
         except MessageError as error:
             raise self.nonsense(error) from None
 
-    def call_table(self, action: str, request: object) -> pa.Table:
+    def call_table(self, code: Code, request: object) -> pa.Table:
         """Call a repeatable action whose answer is a table."""
-        data = self._call(action, request, repeat=True)
-        with self.own_errors(), pa.ipc.open_stream(data) as stream:
+        data = self._call(code, request, repeat=True)
+        with self.own_errors(), pa.ipc.open_stream(pa.py_buffer(data)) as stream:
             table = stream.read_all()
             table.validate(full=True)
             return table
 
-    def _call(self, action: str, request: object, repeat: bool) -> bytes:
-        def once() -> bytes:
-            sent = flight.Action(action, encode(request))
-            results = list(self._client.do_action(sent, self.options()))
-            return results[0].body.to_pybytes() if results else b""
+    def _call(self, code: Code, request: object, repeat: bool) -> memoryview:
+        body = encode(request)
+
+        def once() -> memoryview:
+            return self._ask(code, body, self.timeout_s)
 
         if repeat:
             return self.repeated(once)
         self._meet()
         return self.attempt(once)
 
-    def get(self, ticket: bytes) -> Any:
-        """Start reading the ranges of a ticket; return Flight's reader."""
-        return self._client.do_get(flight.Ticket(ticket), self.options())
+    def _ask(self, code: Code, body: bytes, seconds: float) -> memoryview:
+        with self.asked(code, body, seconds) as (link, until):
+            _, size = link.head(until)
+            if size > MAX_ANSWER:
+                raise FrameError(f"an answer has {size} bytes")
+            return link.body(size, until)
 
-    def exchange(self, command: bytes) -> tuple[Any, Any]:
-        """Open a stream of blocks; return Flight's writer and reader."""
-        descriptor = flight.FlightDescriptor.for_command(command)
+    @contextmanager
+    def asked(self, code: Code, body: bytes, seconds: float) -> Iterator[tuple[Link, float]]:
+        """Send a request, and lend the connection on which its answers come.
 
-        def begin() -> tuple[Any, Any]:
-            writer, reader = self._client.do_exchange(descriptor)
+        The context reads all of them, until the time that it gets with the connection. A connection
+        on which anything fails is closed.
+        """
+        until = time.monotonic() + seconds
+        link = self.take(until)
+        try:
+
+            def check(_sent: int) -> None:
+                if time.monotonic() > until:
+                    raise TimeoutError
+
             try:
-                writer.begin(BLOCK_SCHEMA)
-            except BaseException:
-                with suppress(flight.FlightError, pa.ArrowException):
-                    writer.close()
+                link.send(code, body, check)
+            except OSError:
+                link.ready_head()  # the refusal that came before the end
                 raise
-            return writer, reader
+            yield link, until
+        except BaseException:
+            link.close()
+            raise
+        self.give_back(link)
 
-        return self.repeated(begin)
+    def take(self, until: float) -> Link:
+        """Return a connection that nobody uses: a kept one, or a new one.
 
-    def options(self) -> flight.FlightCallOptions:
-        """Return the options of one call: its time limit."""
-        return flight.FlightCallOptions(timeout=self.timeout_s)
+        Args:
+            until: when it must be open, as `time.monotonic()`.
+
+        Raises:
+            OSError, FrameError, RefusedError: it cannot be opened.
+        """
+        while True:
+            with self._lock:
+                if self._pid != os.getpid():  # a fork
+                    _close_all(self._idle)
+                    self._pid = os.getpid()
+                if not self._idle:
+                    break
+                link = self._idle.pop()
+            # Something between the two may forget a connection that is silent for long.
+            if link.is_quiet and time.monotonic() - link.used < _MOST_IDLE_SECONDS:
+                return link
+            link.close()
+        seconds = min(until - time.monotonic(), _CONNECT_SECONDS)
+        link = connect(self.endpoint, self._tls, seconds)
+        if self._account is not None:
+            try:
+                _log_in(link, self._account, until)
+            except BaseException:
+                link.close()
+                raise
+        return link
+
+    def give_back(self, link: Link) -> None:
+        """Keep a connection for later calls."""
+        with self._lock:
+            if len(self._idle) < _MOST_IDLE and self._pid == os.getpid():
+                link.used = time.monotonic()
+                self._idle.append(link)
+                return
+        link.close()
 
     def _meet(self) -> None:
         """Find out whether a store process answers at all, if it never has.
 
         Raises:
-            ServiceError: it does not, or rejects the token.
+            ServiceError: it does not, or rejects the account.
         """
         place = self.endpoint.address
         if self._connect_s is None or was_reached(place):
@@ -203,8 +256,7 @@ class Connection:
         seconds = min(seconds, self.timeout_s)
 
         def ask() -> None:
-            sent = flight.Action(Actions.OPEN, encode(OpenRequest(())))
-            list(self._client.do_action(sent, flight.FlightCallOptions(timeout=seconds)))
+            self._ask(Code.OPEN, encode(OpenRequest(())), seconds)
 
         try:
             self.attempt(ask)
@@ -253,58 +305,55 @@ class Connection:
 
     @contextmanager
     def own_errors(self) -> Iterator[None]:
-        """Convert Flight's errors to errors of this package."""
+        """Convert errors of sockets and of the protocol to errors that name the endpoint."""
         try:
             yield
+        except FrameError as error:
+            raise ServiceError(
+                f"{self.endpoint} is not a store process of this version: {error}. "
+                f"Check {_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
+                can_pass=True,  # what answers may be about to make room for a store process
+            ) from None
+        except RefusedError as error:
+            if error.status == UNAUTHENTICATED:
+                raise ServiceError(
+                    f"The store process at {self.endpoint} requires an account, or rejected "
+                    f"yours: {error.args[0]} Set aclFile (--acl-file) to the file with its "
+                    "accessKey and secretKey."
+                ) from None
+            raise
         except RmqStoreError:
             raise
-        except (flight.FlightError, pa.ArrowException, OSError) as error:
-            raise self.explained(error) from None
+        except TimeoutError:
+            raise _TimedOutError(str(self.too_late("answer")), can_pass=True) from None
+        except pa.ArrowException as error:
+            raise ServiceError(
+                f"The store process at {self.endpoint} failed: {error}", can_pass=False
+            ) from None
+        except OSError as error:
+            raise self._unreachable(error) from None
 
-    def explained(self, error: Exception) -> RmqStoreError:
-        """Return an error of Flight as an error of this package."""
-        if isinstance(error, flight.FlightUnauthenticatedError):
+    def _unreachable(self, error: OSError) -> ServiceError:
+        if isinstance(error, ConnectionRefusedError | FileNotFoundError):
             return ServiceError(
-                f"The store process at {self.endpoint} requires a token, or rejected this one. "
-                "Set tokenFile to the file that holds it."
+                f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve.",
+                can_pass=True,
             )
-        refusal = refused(getattr(error, "extra_info", None))
-        if refusal is not None:
-            return refusal
-        text = str(error).partition(". gRPC client debug context")[0]
-        text = text.removesuffix(". Detail: Unavailable")
-        if isinstance(error, flight.FlightTimedOutError):
-            return _TimedOutError(str(self.too_late("answer")), can_pass=True)
-        if isinstance(error, flight.FlightUnavailableError):
-            return self._unavailable(text)
+        if isinstance(error, ssl.SSLError) and "wrong version number" in _plain(error):
+            return ServiceError(
+                f"{self.endpoint} answers without encryption. Use {TCP}://, or start the store "
+                "process with a certificate (tlsServerCertPath).",
+            )
+        if isinstance(error, ssl.SSLError | ssl.CertificateError):
+            return ServiceError(
+                f"No encrypted connection to {self.endpoint}: {_plain(error)}. Check the "
+                "certificates (tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's.",
+                can_pass="certificate verify failed" not in _plain(error),
+            )
         return ServiceError(
-            f"The store process at {self.endpoint} failed: {text}",
-            can_pass=isinstance(error, _BROKEN),
-        )
-
-    def _unavailable(self, text: str) -> ServiceError:
-        lowered = text.lower().replace("_", " ")
-        can_pass = not any(cause in lowered for cause in _MISCONFIGURED)
-        return ServiceError(self._unreachable(text, lowered), can_pass=can_pass)
-
-    def _unreachable(self, text: str, lowered: str) -> str:
-        if "refused" in lowered or "no such file" in lowered:
-            return (
-                f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve."
-            )
-        if _NOT_ENCRYPTED in lowered:
-            return (
-                f"{self.endpoint} answers without encryption. Use {TCP}:// if you send no "
-                "token, or start the store process with a certificate (tlsCertPath)."
-            )
-        if "ssl" in lowered or "certificate" in lowered:
-            return (
-                f"No encrypted connection to {self.endpoint}: {text}. Check the certificates "
-                "(tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's."
-            )
-        return (
-            f"The connection to {self.endpoint} broke: {text}. Check the process and "
-            f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}."
+            f"The connection to {self.endpoint} broke: {_plain(error)}. Check the process and "
+            f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
+            can_pass=True,
         )
 
     def too_late(self, what: str) -> ServiceError:
@@ -324,17 +373,20 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        with self._lock:
+            _close_all(self._idle)
+
+
+def _close_all(links: list[Link]) -> None:
+    for link in links:
+        link.close()
+    links.clear()
 
 
 class _TimedOutError(ServiceError):
     """A request was not answered in time."""
 
 
-# How a connection ends when its process does, besides being unavailable.
-_BROKEN: Final = (flight.FlightInternalError, flight.FlightCancelledError, OSError)
-_NOT_ENCRYPTED: Final = "wrong version number"
-_MISCONFIGURED: Final = (_NOT_ENCRYPTED, "certificate verify failed")
 _WHERE_IT_BREAKS: Final = {
     UNIX: "the socket's folder",
     TCP: f"host, port and network: perhaps it is encrypted ({TLS}://), or not a store process; a "
@@ -343,24 +395,46 @@ _WHERE_IT_BREAKS: Final = {
 }
 
 
-class _Headers(flight.ClientMiddlewareFactory):  # type: ignore[misc] # pyarrow has no types
-    """Adds to each call the token, and the name of the store."""
-
-    def __init__(self, token: Token | None, store: str) -> None:
-        super().__init__()
-        self._token = token
-        self._store = store
-
-    def start_call(self, _info: Any) -> Any:
-        return _Header(self._token, self._store)
+def _plain(error: OSError) -> str:
+    """Return what an error says, without its number."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    return (error.strerror or str(error)).lower().replace("_", " ")
 
 
-class _Header(flight.ClientMiddleware):  # type: ignore[misc] # pyarrow has no types
-    def __init__(self, token: Token | None, store: str) -> None:
-        super().__init__()
-        self._token = token
-        self._store = store
+def _credentials(path: str | os.PathLike[str]) -> SessionCredentials:
+    from rmqstore_spark.remoting.access.credentials import read_credentials  # imports yaml
 
-    def sending_headers(self) -> dict[str, str]:
-        headers = {} if self._token is None else {"authorization": self._token.header}
-        return {**headers, STORE_HEADER: self._store} if self._store else headers
+    return read_credentials(path)
+
+
+def _log_in(link: Link, account: SessionCredentials, until: float) -> None:
+    """Log in, if the store process asks for that; see `wire.protocol`."""
+
+    def ask(proof: bytes) -> bytes:
+        link.send(Code.LOGIN, proof, lambda _: None, ext={ACCESS_KEY: account.access_key})
+        _, size = link.head(until)
+        if size > MAX_REQUEST[Code.LOGIN]:
+            raise FrameError(f"the answer to a login has {size} bytes")
+        return bytes(link.body(size, until))
+
+    challenge = ask(b"")
+    if challenge:
+        ask(login_answer(challenge, account, link.server))
+
+
+def _tls_context(
+    ca: str | os.PathLike[str] | None,
+    cert: str | os.PathLike[str] | None,
+    key: str | os.PathLike[str] | None,
+) -> ssl.SSLContext:
+    """Return a client's TLS context.
+
+    Raises:
+        OptionError: a file cannot be used.
+    """
+    if key:
+        read_file(key, "private key", secret=True)  # others must not be able to read it
+    context = client_context(*(os.fspath(path) if path else "" for path in (ca, cert, key)))
+    context.set_alpn_protocols([ALPN])
+    return context

@@ -16,8 +16,6 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["CONNECT_SECONDS", "FirstContact", "note_reached", "remember_in", "was_reached"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 CONNECT_SECONDS: Final = 10.0

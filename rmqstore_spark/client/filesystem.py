@@ -1,8 +1,8 @@
 """A read-only file system of fsspec for the files of a store that a process serves.
 
-    Store.open("grpc://127.0.0.1:10921")
+    Store.open("rmq://127.0.0.1:10921")
 
-A path is the endpoint and a path in the store: `grpc://127.0.0.1:10921/config/topics.json`. One
+A path is the endpoint and a path in the store: `rmq://127.0.0.1:10921/config/topics.json`. One
 request can ask for many ranges.
 """
 
@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 from fsspec.spec import AbstractFileSystem
 
 from rmqstore_spark.client.store_client import StoreClient
@@ -30,7 +29,7 @@ from rmqstore_spark.wire.messages import (
     RangesRequest,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
 
 __all__ = ["StoreFileSystem"]
 
@@ -48,7 +47,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
         options: options of `StoreClient`; any other is a TypeError.
     """
 
-    protocol = ("grpc", "grpc+tls", "grpc+unix")
+    protocol = ("rmq", "rmqs", "unix")
     root_marker = ""
     cachable = False  # a connection belongs to the code that opened the store
     takes_ranges = True
@@ -89,7 +88,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List a folder."""
-        found = self._ask(path, Actions.LIST, lambda inner: PathRequest(inner), ListReply).entries
+        found = self._ask(path, Code.LIST, lambda inner: PathRequest(inner), ListReply).entries
         entries = [self._described(entry) for entry in found]
         return entries if detail else [entry["name"] for entry in entries]
 
@@ -103,7 +102,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     ) -> Any:
         """List everything below a folder."""
         depth = _DEPTH if maxdepth is None else max(maxdepth - 1, 0)
-        reply = self._ask(path, Actions.WALK, lambda inner: WalkRequest(inner, depth), ListReply)
+        reply = self._ask(path, Code.WALK, lambda inner: WalkRequest(inner, depth), ListReply)
         entries = [entry for entry in reply.entries if withdirs or not entry.is_dir]
         described = {entry["name"]: entry for entry in map(self._described, entries)}
         return described if detail else sorted(described)
@@ -111,7 +110,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe a file or folder."""
         return self._described(
-            self._ask(path, Actions.INFO, lambda inner: PathRequest(inner), FileEntry)
+            self._ask(path, Code.INFO, lambda inner: PathRequest(inner), FileEntry)
         )
 
     def cat_file(
@@ -169,22 +168,33 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             tuple(lengths),
         )
         path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
+        body, connection = encode(request), self.client.connection
 
         def read() -> list[bytes]:
             ranges: list[bytes] = []
-            pieces: list[Any] = []
-            for piece, last in self._pieces(request):
-                pieces.append(piece)
-                if last:
-                    ranges.append(b"".join(pieces))
-                    pieces = []
+            parts: list[memoryview] = []
+            room = sum(lengths)
+            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
+                while len(ranges) < len(offsets):
+                    sizes, last = link.pieces(until)
+                    room -= sum(sizes)
+                    if room < 0:
+                        raise _other_ranges(path)
+                    data = link.body(sum(sizes), until)
+                    for size, is_last in zip(sizes, last, strict=True):
+                        if size:
+                            parts.append(data[:size])
+                            data = data[size:]
+                        if is_last:
+                            ranges.append(b"".join(parts))
+                            parts = []
             if len(ranges) != len(offsets) or any(
                 len(data) > length for data, length in zip(ranges, lengths, strict=True)
             ):
                 raise _other_ranges(path)
             return ranges
 
-        return self._told(path, lambda: self.client.connection.repeated(read))
+        return self._told(path, lambda: connection.repeated(read))
 
     def read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         """Fill a buffer from a file; return the bytes read, fewer only at the file's end."""
@@ -199,37 +209,31 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     def _read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         request = RangesRequest((self._inner(path),), (1,), (offset,), (len(out),))
+        body, connection = encode(request), self.client.connection
+        room = memoryview(out)  # type: ignore[arg-type]
 
         def read() -> int:
-            done = 0
-            for piece, _ in self._pieces(request):
-                if len(piece) > len(out) - done:
-                    raise _other_ranges(path)
-                out[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-                done += len(piece)
+            done, is_complete = 0, False
+            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
+                while not is_complete:
+                    sizes, last = link.pieces(until)
+                    size, is_complete = sum(sizes), last[-1]
+                    if size > len(out) - done or any(last[:-1]):
+                        raise _other_ranges(path)
+                    link.body_into(room[done : done + size], until)
+                    done += size
             return done
 
-        return self._told(path, lambda: self.client.connection.repeated(read))
-
-    def _pieces(self, request: RangesRequest) -> Iterator[tuple[pa.Buffer, bool]]:
-        """Yield the parts of a request's ranges, and whether each ends its range."""
-        reader = self.client.connection.get(encode(request))
-        while True:
-            try:
-                batch = reader.read_chunk().data
-            except StopIteration:
-                return
-            for data, last in zip(batch.column(0), batch.column(1).to_pylist(), strict=True):
-                yield data.as_buffer(), last
+        return self._told(path, lambda: connection.repeated(read))
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":
             raise OSError(f"{path} is read-only: a store process serves its files to readers only.")
         return _RemoteFile(self, path)
 
-    def _ask(self, path: str, action: str, request: Callable[[str], object], answer: type[T]) -> T:
+    def _ask(self, path: str, code: Code, request: Callable[[str], object], answer: type[T]) -> T:
         asked = request(self._inner(path))
-        return self._told(path, lambda: self.client.connection.call(action, asked, answer))
+        return self._told(path, lambda: self.client.connection.call(code, asked, answer))
 
     def _told(self, path: str, work: Callable[[], T]) -> T:
         """Run something; raise FileNotFoundError or StoreAccessError if the path is refused."""
@@ -239,7 +243,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             if error.status == NOT_FOUND:
                 raise FileNotFoundError(f"{path} does not exist") from None
             if error.status == DENIED:
-                raise StoreAccessError(f"{path} is not served: {error.args[0]}") from None
+                raise StoreAccessError(f"{path} cannot be read: {error.args[0]}") from None
             raise
 
     def _inner(self, path: str) -> str:

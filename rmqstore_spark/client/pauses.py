@@ -6,8 +6,6 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = ["backoff"]
-
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 5.0
 

@@ -21,6 +21,8 @@ from rmqstore_spark.wire.messages import (
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
+    DemoteReply,
+    DemoteRequest,
     Done,
     ExpireReply,
     ExpireRequest,
@@ -29,14 +31,14 @@ from rmqstore_spark.wire.messages import (
     OffsetsRequest,
     OpenReply,
     OpenRequest,
+    PromoteReply,
+    PromoteRequest,
     QueryRequest,
     TopicRequest,
     TopicSettings,
     TopicsReply,
 )
-from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Actions
-
-__all__ = ["StoreClient"]
+from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Code
 
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
@@ -47,9 +49,10 @@ class StoreClient:
     """A client of one store process. It is a context manager, and threads can share it.
 
     Args:
-        endpoint: `grpc://host:port`, `grpc+tls://host:port` or `grpc+unix:///path`, with `#name`
+        endpoint: `rmq://host:port`, `rmqs://host:port` or `unix:/path`, with `#name`
             for one of several stores.
-        token_file: file with the token, which others must not be able to read.
+        acl_file: file with `accessKey` and `secretKey` of an account, as RocketMQ's `tools.yml`,
+            which others must not be able to read.
         tls_ca: file with the CA certificates for the server's; the system's by default.
         tls_cert, tls_key: files with the client's certificate and key, for mTLS.
         timeout_s: seconds that an answer, or an acknowledgement, may take.
@@ -66,7 +69,7 @@ class StoreClient:
         self,
         endpoint: str | Endpoint,
         *,
-        token_file: str | os.PathLike[str] | None = None,
+        acl_file: str | os.PathLike[str] | None = None,
         tls_ca: str | os.PathLike[str] | None = None,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
@@ -76,7 +79,7 @@ class StoreClient:
     ) -> None:
         self.connection = Connection(
             endpoint,
-            token_file=token_file,
+            acl_file=acl_file,
             tls_ca=tls_ca,
             tls_cert=tls_cert,
             tls_key=tls_key,
@@ -117,7 +120,7 @@ class StoreClient:
             ServiceError: the process cannot be reached, or speaks another version of the protocol.
         """
         request = OpenRequest(None if topics is None else tuple(topics))
-        reply = self.connection.call(Actions.OPEN, request, OpenReply)
+        reply = self.connection.call(Code.OPEN, request, OpenReply)
         if reply.protocol != PROTOCOL:
             raise ServiceError(
                 f"The store process at {self.endpoint} speaks version {reply.protocol} of the "
@@ -141,7 +144,8 @@ class StoreClient:
             resends: if the connection breaks, send all blocks again that were not acknowledged.
                 Those that the store had appended by then are stored twice.
             max_in_flight_bytes: maximum bytes of blocks in flight.
-            on_ack: called with each acknowledgement, in order, from another thread.
+            on_ack: called with each acknowledgement, in order, while the stream is used; it
+                must not use the stream itself.
         """
         return PutStream(
             self.connection,
@@ -170,11 +174,11 @@ class StoreClient:
                 the writer's number was used for other rows; or the writer or a stage belongs to
                 another client.
         """
-        return self.connection.call(Actions.COMMIT, request, CommitResult)
+        return self.connection.call(Code.COMMIT, request, CommitResult)
 
     def abort(self, stage_ids: Sequence[str]) -> None:
         """Discard stages. Committed stages stay committed."""
-        self.connection.call(Actions.ABORT, AbortRequest(tuple(stage_ids)), Done)
+        self.connection.call(Code.ABORT, AbortRequest(tuple(stage_ids)), Done)
 
     def producer(self, group: str) -> TransactionProducer:
         """Return a producer of transactional messages.
@@ -199,11 +203,11 @@ class StoreClient:
     ) -> None:
         """Create a topic, or change an existing one."""
         request = TopicRequest(name, read_queue_nums, write_queue_nums, perm)
-        self.connection.call(Actions.CREATE_TOPIC, request, Done)
+        self.connection.call(Code.CREATE_TOPIC, request, Done)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
-        self.connection.call(Actions.DELETE_TOPIC, TopicRequest(name), Done)
+        self.connection.call(Code.DELETE_TOPIC, TopicRequest(name), Done)
 
     def topics_to_write(self, names: Iterable[str], opened: OpenReply) -> dict[str, TopicSettings]:
         """Return the settings of topics. None is created: only a message that is stored does that.
@@ -228,12 +232,12 @@ class StoreClient:
 
     def topics(self) -> dict[str, TopicSettings]:
         """Return all topics by name."""
-        return dict(self.connection.call(Actions.TOPICS, Done(), TopicsReply).topics)
+        return dict(self.connection.call(Code.TOPICS, Done(), TopicsReply).topics)
 
     def offsets(self, topics: Sequence[str] | None = None) -> OffsetsReply:
         """Return the ends of the log, and of the queues of some or all topics."""
         request = OffsetsRequest(None if topics is None else tuple(topics))
-        return self.connection.call(Actions.OFFSETS, request, OffsetsReply)
+        return self.connection.call(Code.OFFSETS, request, OffsetsReply)
 
     def commit_offsets(
         self, group: str, offsets: Mapping[str, Mapping[int, int]], *, reset: bool = False
@@ -254,7 +258,7 @@ class StoreClient:
             for topic, queues in offsets.items()
         }
         request = CommitOffsetsRequest(group, by_text, reset)
-        return self.connection.call(Actions.COMMIT_OFFSETS, request, CommitOffsetsReply).changed
+        return self.connection.call(Code.COMMIT_OFFSETS, request, CommitOffsetsReply).changed
 
     def query(
         self,
@@ -272,13 +276,13 @@ class StoreClient:
             begin_ms, end_ms: least and greatest storeTimestamp.
         """
         request = QueryRequest(topic, key, max_num, begin_ms, end_ms)
-        return self.connection.call_table(Actions.QUERY, request)
+        return self.connection.call_table(Code.QUERY, request)
 
     # ---- the process ---------------------------------------------------------------------------
 
     def flush(self) -> FlushReply:
         """Flush everything to disk."""
-        return self.connection.call(Actions.FLUSH, Done(), FlushReply)
+        return self.connection.call(Code.FLUSH, Done(), FlushReply)
 
     def expire(self, before_ms: int, *, remove: bool = False) -> ExpireReply:
         """Return the segments all of whose messages were stored before a time.
@@ -287,13 +291,39 @@ class StoreClient:
             before_ms: milliseconds since the epoch.
             remove: also begin to remove them. Call this without it to learn how far the store is.
         """
-        return self.connection.call(Actions.EXPIRE, ExpireRequest(before_ms, remove), ExpireReply)
+        return self.connection.call(Code.EXPIRE, ExpireRequest(before_ms, remove), ExpireReply)
+
+    def promote(self, *, waits_for_slaves: bool = False, force: bool = False) -> PromoteReply:
+        """Make a slave the master.
+
+        Args:
+            waits_for_slaves: whether it becomes a SYNC_MASTER, and not an ASYNC_MASTER.
+            force: also if its master answers, or has sent a log that cannot be followed.
+
+        Raises:
+            RefusedError: it is a master, or `force` is needed.
+        """
+        request = PromoteRequest(waits_for_slaves, force)
+        return self.connection.call(Code.PROMOTE, request, PromoteReply, repeat=False)
+
+    def demote(self, master: str, master_broker: str = "") -> DemoteReply:
+        """Make a master a slave.
+
+        Args:
+            master: whom to follow: the `host:port` where that one serves slaves.
+            master_broker: the `host:port` where its broker answers clients; "" for none.
+
+        Raises:
+            RefusedError: it is a slave, or an address is none.
+        """
+        request = DemoteRequest(master, master_broker)
+        return self.connection.call(Code.DEMOTE, request, DemoteReply, repeat=False)
 
     def stats(self) -> dict[str, Any]:
         """Return the store's figures (docs/operate.md)."""
-        stats: dict[str, Any] = self.connection.call_json(Actions.STATS, Done())
+        stats: dict[str, Any] = self.connection.call_json(Code.STATS, Done())
         return stats
 
     def stop(self) -> None:
         """Ask the process to stop: it drains its calls, and flushes and closes the store."""
-        self.connection.call(Actions.STOP, Done(), Done, repeat=False)
+        self.connection.call(Code.STOP, Done(), Done, repeat=False)

@@ -19,8 +19,6 @@ from rmqstore_spark.wire.codec import MessageError, decode
 from rmqstore_spark.wire.messages import StageInfo, StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement
 
-__all__ = ["DEFAULT_WINDOW", "PutStream", "StageStream"]
-
 DEFAULT_WINDOW: Final = 8 << 20
 _MAX_INFO: Final = 64 << 10
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.errors import OptionError, RefusedError
@@ -28,7 +29,6 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from rmqstore_spark.types import HalfId
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
     ChecksRequest,
@@ -37,9 +37,7 @@ from rmqstore_spark.wire.messages import (
     OpenReply,
     TopicSettings,
 )
-from rmqstore_spark.wire.protocol import Actions
-
-__all__ = ["TransactionChecker", "TransactionProducer"]
+from rmqstore_spark.wire.protocol import Code
 
 _SEPARATOR: Final = b"\x02"
 _MOST_CHECKS: Final = 32
@@ -154,7 +152,7 @@ class TransactionProducer:
             most: the most half messages, up to 1024.
         """
         request = ChecksRequest(self._group, most)
-        return self._connection.call_table(Actions.TRANSACTION_CHECKS, request)
+        return self._connection.call_table(Code.TRANSACTION_CHECKS, request)
 
     def answer_checks(self, checker: TransactionChecker) -> int:
         """Ask a checker for the outcome of each half message that the store asks for.
@@ -187,7 +185,7 @@ class TransactionProducer:
                 tuple(half.physical_offset for half in part),
                 is_commit,
             )
-            reply = self._connection.call(Actions.END_TRANSACTIONS, request, EndReply)
+            reply = self._connection.call(Code.END_TRANSACTIONS, request, EndReply)
             statuses += reply.statuses
             remarks += reply.remarks
         return EndReply(tuple(statuses), tuple(remarks))

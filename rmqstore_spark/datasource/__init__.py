@@ -6,22 +6,16 @@
     options/     parses and checks options
     tables       carries a catalog table's options to its queries
     schema       defines the columns, and checks a user's choice of them
-    stores       finds the stores, and chooses their queues
-    routes       finds them through name servers
-    pulled/      reads a broker of RocketMQ's own over its protocol
-    spec         says which store to open, and how
-    opening      opens a store, or the first of its replicas that answers
-    replicas     defines what a replica must hold to be read in place of another
+    sources/     finds, opens and reads what a query names: the rest knows only a `Source`
     resolve      turns starting and ending positions into offsets
     batch        plans a batch query
     stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
-    partitions   reads a partition in a task; `scanned` filters a log without queues
+    partitions   cuts plans into partitions, and reads one in a task
     tasks        reads one batch ahead of Spark, and keeps Spark's garbage collections short
-    failover     reads a partition from one replica after the other
     sink/        writes
     failures     shows errors to Spark's users
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the
 modules that its step needs. From outside it imports `client`, `remoting`, `wire`, `reader`,
-`produce`, `files`, `layout`, `workers`, `types` and `errors`, but neither `server` nor `engine`.
+`produce`, `files`, `layout`, `base` and `errors`, but neither `server` nor `engine`.
 """

@@ -15,8 +15,6 @@ from typing import Final
 
 from rmqstore_spark.datasource.failures import is_spark_worker
 
-__all__ = ["share_contacts"]
-
 _FILES: Final = "userFiles-"
 _FOLDER: Final = "rmqstore-contacts"
 

@@ -1,225 +1,141 @@
-"""Read a partition in a task: a few splits of one store."""
+"""Make the partitions of a plan, and read one in a task: a few splits of one source.
+
+A micro-batch is over when its last task is, and the next one begins only then. So a part of the log
+that several queues share is split finer than in a batch query, and evenly. A task costs Spark some
+milliseconds, so small ranges share one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from rmqstore_spark.datasource.failures import host_name, plain_errors_of
-from rmqstore_spark.datasource.opening import patience_s
+from rmqstore_spark.datasource.failures import plain_errors_of
+from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.pulled.spec import BrokerSpec
-from rmqstore_spark.datasource.replicas import Evidence, ranges_of
-from rmqstore_spark.datasource.scanned import chosen_rows, with_needed
+from rmqstore_spark.datasource.options.table import PartitionOptions
 from rmqstore_spark.datasource.schema import Projection
-from rmqstore_spark.datasource.spec import AnySource, SourceBroker, StoreSpec
+from rmqstore_spark.datasource.sources.source import Source, SourcePartition
 from rmqstore_spark.datasource.tasks import one_ahead, short_collections
-from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
-from rmqstore_spark.files.open import local_path
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.rows.splits import Split
-    from rmqstore_spark.reader.store import Store
+    from rmqstore_spark.reader.plan import PlanLimits
+    from rmqstore_spark.reader.rows.splits import QueueRange, Split
 
-__all__ = [
-    "AnyPartition",
-    "PulledPartition",
-    "StorePartition",
-    "partitions_of",
-    "read_options",
-    "read_partition",
-]
-
-
-class StorePartition(InputPartition):
-    """Splits of one store that one task reads in order.
-
-    Args:
-        plan: id of the planning that created it.
-        store: the store.
-        splits: the splits to read.
-        replicas: the store and its replicas; empty if it has none.
-        evidence: what a replica must hold, if there are any.
-    """
-
-    def __init__(
-        self,
-        plan: str,
-        store: StoreSpec,
-        splits: Sequence[Split],
-        replicas: Sequence[StoreSpec] = (),
-        evidence: Evidence | None = None,
-    ) -> None:
-        super().__init__(plan)
-        self.store = store
-        self.splits = tuple(splits)
-        self.replicas = tuple(replicas)
-        self.evidence = evidence
-
-
-class PulledPartition(InputPartition):
-    """Ranges of queues of one broker that one task pulls in order.
-
-    Args:
-        plan: id of the planning that created it.
-        broker: the broker.
-        splits: the splits to read.
-    """
-
-    def __init__(self, plan: str, broker: BrokerSpec, splits: Sequence[Split]) -> None:
-        super().__init__(plan)
-        self.broker = broker
-        self.splits = tuple(splits)
-
-
-AnyPartition: TypeAlias = StorePartition | PulledPartition
+_PACK: Final = 1 << 20
+_STRETCH: Final = 64 << 20
+_TASKS: Final = 4
+"""Even for one, two and four cores. How many a cluster has is not known here, and each task looks
+at all its queues, so a query of many cores states `minPartitions`."""
 
 
 def partitions_of(
-    planned: Iterable[tuple[AnySource, Sequence[Sequence[Split]]]],
-) -> list[AnyPartition]:
-    """Create the partitions of one planning: groups of splits for each store."""
+    planned: Iterable[tuple[Source, Sequence[Sequence[Split]]]],
+) -> list[SourcePartition]:
+    """Create the partitions of one planning: groups of splits for each source."""
     plan = uuid4().hex
-    return [part for of, groups in planned for part in _partitions(plan, of, groups)]
+    return [part for source, groups in planned for part in source.partitions(plan, groups)]
 
 
-def _partitions(
-    plan: str, of: AnySource, groups: Sequence[Sequence[Split]]
-) -> Iterator[AnyPartition]:
-    if isinstance(of, SourceBroker):
-        broker = of.spec.led_by(of.store.servers.addresses)
-        for group in groups:
-            yield PulledPartition(plan, broker, group)
-        return
-    evidence = None
-    if of.replicas:
-        wanted = {one for group in groups for split in group for one in ranges_of(split)}
-        evidence = Evidence.of(of.store, wanted)
-    spec, replicas = of.spec.reached, [one.reached for one in of.replicas]
-    for group in groups:
-        own = None if evidence is None else evidence.about(group)
-        yield StorePartition(plan, spec, group, replicas, own)
+def limits_of(partitions: PartitionOptions, ranges: Sequence[QueueRange], total: int) -> PlanLimits:
+    """Return the limits of one source, from which some of a total of records are read."""
+    from rmqstore_spark.reader.plan import PlanLimits
+
+    least = partitions.min_partitions
+    if least is not None:
+        least = max(1, round(least * sum(wanted.count for wanted in ranges) / max(1, total)))
+    return PlanLimits(least, partitions.max_records, partitions.max_bytes)
+
+
+def batch_partitions(
+    opened: Sequence[Source], ranges: Mapping[QueueKey, tuple[int, int]], options: Options
+) -> list[SourcePartition]:
+    """Cut the ranges of a micro-batch into partitions that end at about the same time.
+
+    Args:
+        ranges: the first offset of each queue, and one past the last.
+    """
+    from rmqstore_spark.reader.rows.splits import QueueRange
+
+    by_broker: dict[str, list[QueueRange]] = {}
+    for key, (first, last) in ranges.items():
+        wanted = QueueRange(key.topic, key.queue_id, first, last)
+        by_broker.setdefault(key.broker, []).append(wanted)
+    total = sum(wanted.count for own in by_broker.values() for wanted in own)
+    return partitions_of(
+        (source, _plan_source(source, by_broker[source.broker_name], total, options))
+        for source in opened
+        if source.broker_name in by_broker
+    )
+
+
+def _plan_source(
+    source: Source, ranges: Sequence[QueueRange], total: int, options: Options
+) -> list[list[Split]]:
+    limits = limits_of(options.partitions, ranges, total)
+    finer = replace(limits, max_bytes=min(limits.max_bytes, _STRETCH), multiple=_TASKS)
+    return _packed(source.plan(ranges, finer, options), limits.min_partitions)
+
+
+def _packed(splits: Sequence[Split], least: int | None) -> list[list[Split]]:
+    """Group small splits, neighbours with neighbours.
+
+    Args:
+        least: keep at least this many groups.
+    """
+    groups: list[list[Split]] = []
+    spare = len(splits) - (least or 1)
+    size = 0
+    for split in splits:
+        if groups and size + split.size <= _PACK and spare > 0:
+            groups[-1].append(split)
+            size += split.size
+            spare -= 1
+        else:
+            groups.append([split])
+            size = split.size
+    return groups
 
 
 def read_options(options: Options, projection: Projection) -> ReadOptions:
     """Convert a query's options to the reader's form."""
     from rmqstore_spark.reader.options import ReadOptions
 
+    rows = options.rows
     return ReadOptions(
         columns=projection.columns,
         body_as_text=projection.body_as_text,
-        decompress=options.decompress,
-        check_crc=options.check_crc,
-        mode=options.mode,
-        fail_on_data_loss=options.fail_on_data_loss,
-        tags=options.tags,
-        keys=options.keys,
+        decompress=rows.decompress,
+        check_crc=rows.check_crc,
+        mode=rows.mode,
+        fail_on_data_loss=options.positions.fail_on_data_loss,
+        tags=rows.tags,
+        keys=rows.keys,
     )
-
-
-# The store that the last task of this worker read. Workers are reused, and listing a store for each
-# of thousands of tasks would cost more than reading. It serves only tasks of the same planning: it
-# was opened after that, so it contains everything that was planned.
-_opened: dict[tuple[str, StoreSpec], Store] = {}
-
-
-def _open(plan: str, spec: StoreSpec, *, is_replica: bool = False) -> Store:
-    store = _opened.get((plan, spec))
-    if store is None:
-        for other in list(_opened):
-            _close(*other)
-        store = _opened[plan, spec] = spec.open_replica() if is_replica else spec.open()
-    return store
-
-
-def _close(plan: str, spec: StoreSpec) -> None:
-    store = _opened.pop((plan, spec), None)
-    if store is not None:
-        store.close()
 
 
 def read_partition(
     partition: InputPartition, options: Options, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition; return nothing for the one that Spark creates for an empty plan."""
-    if isinstance(partition, PulledPartition):
-        return _run(one_ahead(_pull(partition, options, projection)))
-    if not isinstance(partition, StorePartition):
+    if not isinstance(partition, SourcePartition):
         return iter(())
-    batches = _read(partition, options, projection)
-    # A remote store is waited for. A local one only costs CPU, which other tasks can use.
-    return _run(batches if local_path(partition.store.url) else one_ahead(batches))
+    batches = partition.read(read_options(options, projection), options)
+    read = one_ahead(batches) if partition.is_waited_for else batches
+    return _run(read, projection.arrow_schema())
 
 
-def _run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with short_collections():
-        yield from plain_errors_of(batches)
-
-
-def _pull(
-    partition: PulledPartition, options: Options, projection: Projection
-) -> Generator[pa.RecordBatch]:
-    wanted = read_options(options, projection)
-    schema = projection.arrow_schema()
-    store = partition.broker.open()
-    try:
-        for split in partition.splits:
-            for batch in store.read(split, wanted):
-                yield _as_spark_wants(batch, schema)
-    finally:
-        store.close()
-
-
-def _read(
-    partition: StorePartition, options: Options, projection: Projection
-) -> Generator[pa.RecordBatch]:
-    from rmqstore_spark.reader.reading import read_split
-    from rmqstore_spark.reader.rows.splits import ScanSplit
-
-    wanted = read_options(options, projection)
-    if partition.evidence is not None:
-        yield from _read_replicated(partition, partition.evidence, options, projection)
-        return
-    scanned = replace(wanted, columns=with_needed(wanted.columns))
-    schema = projection.arrow_schema()
-    try:
-        store = _open(partition.value, partition.store)
-        for split in partition.splits:
-            if isinstance(split, ScanSplit):
-                for batch in read_split(store, split, scanned):
-                    yield _as_spark_wants(chosen_rows(batch, options, wanted.columns), schema)
-            else:
-                for batch in read_split(store, split, wanted):
-                    yield _as_spark_wants(batch, schema)
-    except RmqStoreError as error:
-        _explain_invisible(partition.store, error)
-        raise
-
-
-def _read_replicated(
-    partition: StorePartition, evidence: Evidence, options: Options, projection: Projection
-) -> Iterator[pa.RecordBatch]:
-    from rmqstore_spark.datasource.failover import ReplicatedSplits
-
-    first = partition.store
-    specs = [first, *(spec for spec in partition.replicas if spec != first)]
-    splits = ReplicatedSplits(
-        specs,
-        evidence,
-        partition.splits,
-        opened=lambda spec: _open(partition.value, spec, is_replica=True),
-        drop=lambda spec: _close(partition.value, spec),
-        patience_s=patience_s(options),
-    )
-    schema = projection.arrow_schema()
-    for batch in splits.read(read_options(options, projection)):
-        yield _as_spark_wants(batch, schema)
+def _run(batches: Generator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with short_collections(), closing(batches):
+        for batch in plain_errors_of(batches):
+            yield _as_spark_wants(batch, schema)
 
 
 def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -227,23 +143,3 @@ def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if batch.schema.equals(schema) or not len(schema):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-
-def _explain_invisible(spec: StoreSpec, error: RmqStoreError) -> None:
-    """Raise a different error if the cause is that this machine does not see the store."""
-    from rmqstore_spark.files.open import is_endpoint, open_files
-
-    if is_endpoint(spec.url):
-        return
-    try:
-        files, path = open_files(spec.url)
-        if files.exists(path):
-            return
-    except RmqStoreError:
-        if not isinstance(error, StoreNotFoundError):
-            return
-    raise StoreNotFoundError(
-        f"A task on host {host_name()} cannot find {spec.url}, which the driver found when it "
-        "planned the query. Stores must be accessible to all executors under the same path. "
-        f"({error})"
-    ) from None

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.positions import (
     EARLIEST,
     AtOffsets,
@@ -19,27 +18,28 @@ from rmqstore_spark.datasource.options.positions import (
     PerQueue,
     Position,
 )
-from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.options.table import PositionOptions
+from rmqstore_spark.datasource.sources.source import ChosenQueue, QueueName, Source
 from rmqstore_spark.errors import DataLossError, OptionError
-
-__all__ = ["ending_offsets", "lose", "starting_offsets"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 
-def starting_offsets(queues: Sequence[ChosenQueue], options: Options) -> dict[QueueKey, int]:
+def starting_offsets(
+    queues: Sequence[ChosenQueue], positions: PositionOptions
+) -> dict[QueueKey, int]:
     """Return where to start each queue; never before its first message, nor past its end.
 
     Raises:
         OptionError: a position omits a queue, names others, or lies past an end.
         DataLossError: messages after a position have expired, and `failOnDataLoss` is set.
     """
-    resolver = _Resolver(queues, options, options.starting, options.starting_option)
+    resolver = _Resolver(queues, positions, positions.starting, positions.starting_option)
     return {chosen.key: resolver.start(chosen) for chosen in queues}
 
 
 def ending_offsets(
-    queues: Sequence[ChosenQueue], options: Options, starts: Mapping[QueueKey, int]
+    queues: Sequence[ChosenQueue], positions: PositionOptions, starts: Mapping[QueueKey, int]
 ) -> dict[QueueKey, int]:
     """Return where to end each queue; never past its end, nor before its start.
 
@@ -47,12 +47,12 @@ def ending_offsets(
         OptionError: as `starting_offsets`, or a queue would start after its end.
         DataLossError: a queue ends before its position, and `failOnDataLoss` is set.
     """
-    resolver = _Resolver(queues, options, options.ending, options.ending_option)
+    resolver = _Resolver(queues, positions, positions.ending, positions.ending_option)
     return {chosen.key: resolver.end(chosen, starts[chosen.key]) for chosen in queues}
 
 
 def lose(
-    options: Options,
+    positions: PositionOptions,
     text: str,
     then: str = "",
     otherwise: str = "Set failOnDataLoss=false to continue with the messages that are left.",
@@ -60,7 +60,7 @@ def lose(
     """Raise for a loss of messages, or log it if the user allows it.
 
     Args:
-        options: the query's options.
+        positions: say whether it is allowed.
         text: a sentence that describes the loss.
         then: a sentence about how the query continues, for the log.
         otherwise: what to do about the loss, for the error.
@@ -68,7 +68,7 @@ def lose(
     Raises:
         DataLossError: `failOnDataLoss` is set.
     """
-    if options.fail_on_data_loss:
+    if positions.fail_on_data_loss:
         raise DataLossError(f"{text} {otherwise}")
     _log.warning("failOnDataLoss=false: %s", f"{text} {then}".rstrip())
 
@@ -81,14 +81,18 @@ class _Resolver:
     """
 
     def __init__(
-        self, queues: Sequence[ChosenQueue], options: Options, position: Position, name: str
+        self,
+        queues: Sequence[ChosenQueue],
+        positions: PositionOptions,
+        position: Position,
+        name: str,
     ) -> None:
-        self._options = options
+        self._positions = positions
         self._position = position
         self._name = name
         self._progress: dict[QueueKey, int] = {}
         if isinstance(position, OfGroup):
-            is_own = position.group == options.commit_group  # which begins with this stream
+            is_own = position.group == positions.commit_group  # which begins with this stream
             self._progress = _group_progress(position.group, queues, name, is_own)
         elif isinstance(position, AtOffsets):
             _check_coverage(position.offsets, queues, name)
@@ -99,7 +103,7 @@ class _Resolver:
         key, queue = chosen.key, chosen.queue
         wanted = self._wanted(chosen)
         if wanted is None:
-            if not isinstance(self._position, OfGroup) and not self._options.no_match_is_latest:
+            if not isinstance(self._position, OfGroup) and not self._positions.no_match_is_latest:
                 raise OptionError(
                     f"{self._name}: {key} has no message stored at or after the given time. Use "
                     "an earlier time, or set startingOffsetsByTimestampStrategy=latest to start "
@@ -110,11 +114,11 @@ class _Resolver:
             text = f"{self._name} is {wanted} for {key}, which ends at {queue.max_offset}."
             if not isinstance(self._position, OfGroup):
                 raise OptionError(f"{text} Set an offset of at most {queue.max_offset}.")
-            lose(self._options, f"{text} The queue was cut, or deleted and recreated.")
+            lose(self._positions, f"{text} The queue was cut, or deleted and recreated.")
             return queue.max_offset
         if wanted < queue.min_offset:
             lose(
-                self._options,
+                self._positions,
                 f"{queue.min_offset - wanted} messages of {key} have expired: {self._name} is "
                 f"{wanted}, but the queue now begins at {queue.min_offset}.",
             )
@@ -130,14 +134,14 @@ class _Resolver:
             wanted = queue.max_offset  # No message is that late.
         if wanted > queue.max_offset:
             lose(
-                self._options,
+                self._positions,
                 f"{self._name} is {wanted} for {key}, which ends at {queue.max_offset}.",
             )
             return queue.max_offset
         if wanted < start:
             if self._start_was_given(key):
                 raise OptionError(
-                    f"{key} would start after its end: {self._options.starting_option} gives "
+                    f"{key} would start after its end: {self._positions.starting_option} gives "
                     f"{start}, {self._name} gives {wanted}."
                 )
             # It starts at its first message, and all messages before the end have expired.
@@ -163,7 +167,7 @@ class _Resolver:
         return offset
 
     def _start_was_given(self, key: QueueKey) -> bool:
-        starting = self._options.starting
+        starting = self._positions.starting
         if isinstance(starting, AtOffsets):
             return _of(starting.offsets, key) >= 0
         return not isinstance(starting, Earliest)
@@ -200,24 +204,16 @@ def _check_coverage(numbers: PerQueue, queues: Sequence[ChosenQueue], name: str)
 def _group_progress(
     group: str, queues: Sequence[ChosenQueue], name: str, may_be_new: bool
 ) -> dict[QueueKey, int]:
-    from rmqstore_spark.reader.groups import group_offsets
-    from rmqstore_spark.reader.store import Store
-
-    stores = {chosen.key.broker: chosen.store for chosen in queues}
+    names: dict[Source, list[QueueName]] = {}
+    for chosen in queues:
+        names.setdefault(chosen.source, []).append(chosen.key[1:])
     progress: dict[QueueKey, int] = {}
     groups: set[str] = set()
-    for broker, store in stores.items():
-        if not isinstance(store, Store):
-            names = [chosen.key[1:] for chosen in queues if chosen.key.broker == broker]
-            offsets = store.group_offsets(group, names)
-            progress.update((QueueKey(broker, *name), at) for name, at in offsets.items())
-            groups |= {group} if may_be_new or any(offsets.values()) else store.groups(group)
-            continue
-        for entry in group_offsets(store):
-            groups.add(entry.group)
-            if entry.group == group:
-                progress[QueueKey(broker, entry.topic, entry.queue_id)] = entry.offset
-    if stores and group not in groups and not may_be_new:
+    for source, own in names.items():
+        offsets, known = source.group_progress(group, own, is_own=may_be_new)
+        progress.update((QueueKey(source.broker_name, *of), at) for of, at in offsets.items())
+        groups |= known
+    if names and group not in groups and not may_be_new:
         raise OptionError(
             f"{name}: unknown consumer group {group!r}. The store has: {some(sorted(groups))}."
         )

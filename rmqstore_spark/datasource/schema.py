@@ -28,8 +28,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMN_TYPES", "NEVER_NULL", "Projection", "full_schema", "project"]
-
 COLUMN_TYPES: dict[str, DataType] = {
     "brokerName": StringType(),
     "topic": StringType(),

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.base.workers import check_packages, check_spark
 from rmqstore_spark.datasource.contacts import share_contacts
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import (
@@ -32,9 +33,6 @@ from rmqstore_spark.datasource.tables import (
     with_options,
 )
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.workers import check_packages, check_spark
-
-__all__ = ["RmqStoreDataSource"]
 
 
 class RmqStoreDataSource(DataSource):
@@ -99,7 +97,7 @@ class RmqStoreDataSource(DataSource):
             )
         share_contacts()
         options = parse_sink_options(self.options, streaming=False)
-        columns = find_columns(schema, options)
+        columns = find_columns(schema, options.messages)
         return RmqStoreWriter(find_targets(options, schema, streaming=False), columns)
 
     @plain_errors
@@ -120,5 +118,5 @@ class RmqStoreDataSource(DataSource):
             )
         share_contacts()
         options = parse_sink_options(self.options, streaming=True)
-        columns = find_columns(schema, options)
+        columns = find_columns(schema, options.messages)
         return RmqStoreStreamWriter(find_targets(options, schema, streaming=True), columns)

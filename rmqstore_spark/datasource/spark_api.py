@@ -33,9 +33,9 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
+from rmqstore_spark.base.workers import spark_version
 from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.workers import spark_version
 
 if TYPE_CHECKING:
     import pyarrow as pa

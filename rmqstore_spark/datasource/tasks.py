@@ -14,8 +14,8 @@ from contextlib import closing, contextmanager
 from importlib import import_module
 from typing import Any, TypeVar
 
+from rmqstore_spark.base.workers import check_packages
 from rmqstore_spark.datasource.failures import plain_errors
-from rmqstore_spark.workers import check_packages
 
 __all__ = ["SentToTasks", "one_ahead", "short_collections"]
 

@@ -2,6 +2,8 @@
 
     store        the API of the writer
     open_store   the open store: opens and closes it
+    role         what the store may do now, as master or slave; `role_changes` changes it
+                 (`role_file`: on disk)
     lock, guard  keep other writers and brokers away
     reserve      keeps room on the disk for the next start
     config/      the configuration of a store
@@ -23,7 +25,9 @@
 
 `store` is an API: its methods are docstrings and a line or a few of calls.
 `periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
-`failpoints` are places where tests kill the process. From outside, the engine imports `reader`,
+`failpoints` are places where tests kill the process. What the writer relies on is asserted, once a
+batch or file: an AssertionError fails the store (`health`), which then refuses all messages, and
+its next start checks the log. From outside, the engine imports `reader`,
 `files`, `produce`, `layout` and what lies below.
 """
 
@@ -33,8 +37,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from rmqstore_spark.base.status import PutStatus
     from rmqstore_spark.engine.config.store_config import StoreConfig
-    from rmqstore_spark.engine.status import PutResult, PutStatus
+    from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
 
 __all__ = ["PutResult", "PutStatus", "StoreConfig", "StoreWriter"]

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.health import Health
@@ -28,8 +29,6 @@ from rmqstore_spark.layout.packed import check_bodies
 from rmqstore_spark.layout.record.block import Block, Route, check_block
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["Admission", "disk_used_ratio"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +60,7 @@ class Admission:
     def __init__(self, store: OpenStore, dispatcher: Dispatcher, health: Health) -> None:
         self._paths = (store.path, store.log_folder)  # which may be on different disks
         self._config = store.config
+        self._role = store.role
         self._topics = store.topics
         self._queues = store.queues
         self._log = store.log
@@ -82,7 +82,7 @@ class Admission:
             return "CLOSED"
         if self._health.failure is not None:
             return "FAILED"
-        if self._is_slave():
+        if self._role.follows:
             return "SLAVE"
         return "DISK_FULL" if self._is_disk_full() or self._lacks_room() else "RUNNING"
 
@@ -132,13 +132,13 @@ class Admission:
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"{self._disk_limit}. Free some space: the store then accepts messages again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
         if self._reserve.lacking is not None:
             raise RefusedError(
                 f"The disk of the store is full: {self._reserve.lacking} Free some space: the "
                 "store then accepts messages again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def require_master(self) -> None:
@@ -148,7 +148,7 @@ class Admission:
             RefusedError: the store is a slave, has failed, or is closed.
         """
         self.require_alive()
-        if self._is_slave():
+        if not self._role.accepts:
             master = self._config.ha_master_address
             where = (
                 f"It follows {master}: write to the process there."
@@ -157,7 +157,7 @@ class Admission:
             )
             raise RefusedError(
                 f"The store is a slave (brokerRole) and accepts no messages. {where}",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def require_alive(self) -> None:
@@ -167,12 +167,12 @@ class Admission:
             RefusedError: the store has failed, or is closed.
         """
         if self._health.is_closed:
-            raise RefusedError("The store is closed.", "SERVICE_NOT_AVAILABLE")
+            raise RefusedError("The store is closed.", PutStatus.SERVICE_NOT_AVAILABLE)
         if self._health.failure is not None:
             raise RefusedError(
                 f"The store refuses messages because a write failed: {self._health.failure} "
                 "Restart the store process: it recovers what is on disk.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def check(self, data: U1) -> Block:
@@ -210,7 +210,7 @@ class Admission:
             raise RefusedError(
                 f"A block of {data.nbytes} bytes exceeds maxBlockBytes "
                 f"({self._config.max_block_bytes}). Send smaller blocks.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         block = check_block(
             data,
@@ -252,7 +252,7 @@ class Admission:
             if not topic.is_writable:
                 raise RefusedError(
                     f"The topic {topic.name} is not writable (perm {topic.perm}).",
-                    "NO_PERMISSION",
+                    PutStatus.NO_PERMISSION,
                 )
             if queue_id >= topic.write_queue_nums:
                 raise _illegal(
@@ -298,11 +298,9 @@ class Admission:
             raise _illegal(f"The topic cannot be created: {error}") from error
         except StoreWriteError as error:
             raise RefusedError(
-                f"The topic {missing[0]} cannot be created: {error}", "SERVICE_NOT_AVAILABLE"
+                f"The topic {missing[0]} cannot be created: {error}",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             ) from error
-
-    def _is_slave(self) -> bool:
-        return self._config.broker_role == "SLAVE"
 
     def _lacks_room(self) -> bool:
         """Return whether a segment, queues and index, or the reserve lack room: puts fail then."""
@@ -322,12 +320,12 @@ class Admission:
 
 
 def _illegal(text: str) -> RefusedError:
-    return RefusedError(text, "MESSAGE_ILLEGAL")
+    return RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
 
 
 def _no_topic(name: str) -> RefusedError:
     return RefusedError(
         f"The topic {name!r} does not exist. Create it with `rmqstore create-topic`, or set "
         "autoCreateTopicEnable.",
-        "TOPIC_NOT_EXIST",
+        PutStatus.TOPIC_NOT_EXIST,
     )

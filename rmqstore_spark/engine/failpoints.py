@@ -14,8 +14,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["NAMES", "reach"]
-
 NAMES: Final[dict[str, str]] = {
     "put.before_write": "records are checked and numbered, nothing is written",
     "put.after_write": "records are in the log, not flushed, not in their queues",
@@ -54,6 +52,10 @@ NAMES: Final[dict[str, str]] = {
     "consumerOffset.after_backup": "consumerOffset.json.bak is written, the file itself is not",
     "queues.before_flush": "queues and index are about to be flushed",
     "checkpoint.before_write": "all is flushed, the checkpoint is old",
+    "promote.before_mark": "a slave follows nobody any more, nothing says that it is a master",
+    "promote.after_mark": "the role of a master is on disk, nothing was accepted",
+    "demote.before_mark": "a master accepts nothing, nothing says that it is a slave",
+    "demote.after_mark": "the role of a slave is on disk, no master was followed",
     "expiry.after_archive": "a segment is in the archive, and still in the log",
     "expiry.before_remove": "queues and the ledger are flushed, no segment is removed",
     "expiry.after_remove": "a segment is removed, the log's folder is not flushed",

@@ -6,10 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
-
-__all__ = ["Failures"]
 
 
 class Failures:

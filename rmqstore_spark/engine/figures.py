@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.workers import Workers
-from rmqstore_spark.types import CommitRequest, CommitResult
-
-__all__ = ["Figures"]
 
 
 class Figures:

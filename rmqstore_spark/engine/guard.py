@@ -21,8 +21,6 @@ from rmqstore_spark.files.durable import (
 )
 from rmqstore_spark.files.own_names import GUARD_NAME
 
-__all__ = ["StoreGuard"]
-
 _TEXT: Final = """\
 rmqstore-spark has this message store open for writing, or was killed while it had.
 

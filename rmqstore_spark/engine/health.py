@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["Health"]
+from rmqstore_spark.errors import StoreWriteError
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,21 @@ class Health:
         if self._failure is None:
             _log.error("The store %s accepts no more messages: %s", self._store, error)
             self._failure = error
+
+    def fail_wrong_state(self, error: AssertionError) -> StoreWriteError:
+        """Stop accepting messages: an invariant of the writer does not hold.
+
+        Returns:
+            What those get who wait: the store process has a bug, and only its next start, which
+            checks the log, can tell what is stored.
+        """
+        wrong = StoreWriteError(
+            f"The store process is in a wrong state, and stopped writing: {error}. Restart it: it "
+            "then checks the log. Please report this with the process's log."
+        )
+        _log.error("An invariant does not hold:", exc_info=error)
+        self.fail(wrong)
+        return wrong
 
     def close(self) -> None:
         """Stop accepting messages: another process may have the store from now on."""

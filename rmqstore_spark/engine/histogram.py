@@ -7,8 +7,6 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Any, Final
 
-__all__ = ["Histogram"]
-
 _BOUNDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
     5.0, float("inf"),

@@ -16,8 +16,6 @@ from typing import Final
 from rmqstore_spark.errors import StoreLockedError
 from rmqstore_spark.files.durable import FILE_MODE, explained
 
-__all__ = ["StoreLock"]
-
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = "hhqqi4x"
 _HELD: Final = frozenset({errno.EACCES, errno.EAGAIN})

@@ -24,6 +24,7 @@ from rmqstore_spark.engine.recovery.progress_check import check_progress
 from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.reserve import Reserve
+from rmqstore_spark.engine.role import Role
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
@@ -36,11 +37,8 @@ from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
-__all__ = ["OpenStore", "open_store"]
-
 _log = logging.getLogger(__name__)
 
-_ENTRY_SIZE: Final = 20
 _MOST_GROUPS: Final = 10_000
 
 # Names that a folder may hold before its store is created or first written to.
@@ -60,6 +58,7 @@ class OpenStore:
         path: the store directory.
         log_folder: the folder of the CommitLog.
         config: the store's configuration.
+        role: what it may do now.
         clock: returns milliseconds since the epoch.
         log: the CommitLog.
         queues: all queues.
@@ -78,6 +77,7 @@ class OpenStore:
     path: str
     log_folder: str
     config: StoreConfig
+    role: Role
     clock: Callable[[], int]
     log: CommitLogWriter
     queues: ConsumeQueues
@@ -139,8 +139,8 @@ def open_store(
             configuration does not fit the store.
         StoreLockedError: another process has the store open for writing.
         UnsupportedStoreError: the store is of a kind that can only be read.
-        CorruptStoreError: the store has damage that no crash explains, or a file of `config/` and
-            its backup are damaged.
+        CorruptStoreError: the store has damage that no crash explains, or the file with its role,
+            or a file of `config/` and its backup are damaged.
         StoreWriteError: a file could not be written.
     """
     log_folder = os.path.join(path, "commitlog")
@@ -181,10 +181,11 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         lock.take()
         files.callback(lock.release)
         _require_own_folders(path)
+        role = Role(path, config)
         check_configuration(path)
         shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
         settings = RecoverySettings(
-            queue_file_size=-(-config.mapped_file_size_consume_queue // _ENTRY_SIZE) * _ENTRY_SIZE,
+            queue_file_size=config.mapped_file_size_consume_queue,
             index_shape=shape if config.message_index_enable else None,
             delay_levels=config.message_delay_level,
             cut=cut,
@@ -211,13 +212,14 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         reserve.fill()
         topics = TopicTable(path, clock, config.max_topics)
         consumer_offsets = ConsumerOffsets(path, found.queues.ranges)
-        if config.broker_role != "SLAVE":  # whose offsets are its master's, and may be ahead
+        if role.accepts:  # a slave's offsets are its master's, and may be ahead
             names = {topic.name for topic in topics}
             check_progress(path, consumer_offsets.table(), found.queues.ranges(), names)
         return OpenStore(
             path=path,
             log_folder=log_folder,
-            config=config,
+            config=role.applied(config),
+            role=role,
             clock=clock,
             log=CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance),
             queues=found.queues,
@@ -273,9 +275,10 @@ def _require_store_or_nothing(path: str) -> None:
     """Refuse to create a store in a folder that holds other things."""
     try:
         files = LocalFiles()
-        listed = {info.name for info in files.list(path, sizes=False)}
+        listing = files.list(path, sizes=False)
+        listed = {info.name for info in listing}
         names = {name for name in listed - _HARMLESS if not _is_prepared(os.path.join(path, name))}
-        if not names or looks_like_store(files, path):
+        if not names or looks_like_store(files, path, listing):
             return
     except FileNotFoundError:
         if not os.path.lexists(path):

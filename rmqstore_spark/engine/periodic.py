@@ -7,8 +7,6 @@ from collections.abc import Callable
 
 from rmqstore_spark.engine.health import Health
 
-__all__ = ["Periodic"]
-
 
 class Periodic:
     """Calls a function at intervals until it is closed.
@@ -17,7 +15,10 @@ class Periodic:
         name: name of the thread.
         interval_ms: time from the end of one call to the next.
         work: the function. An exception ends the thread.
-        health: fails with that exception.
+        health: fails with that exception, or if the thread cannot start.
+
+    Raises:
+        RuntimeError: it cannot: there are no more threads.
     """
 
     def __init__(
@@ -28,7 +29,11 @@ class Periodic:
         self._health = health
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            health.fail(error)
+            raise
 
     def close(self) -> None:
         """Stop the thread; waits for a running call."""

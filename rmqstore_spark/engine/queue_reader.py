@@ -15,16 +15,9 @@ import numpy.typing as npt
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.layout import kernel
-from rmqstore_spark.layout.buffers import octets
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, Entries, split_entries, unpack_entry
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    decode_records,
-)
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries
+from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I4, I8
 
 __all__ = ["QueueReader", "Reading"]
@@ -79,6 +72,7 @@ class QueueReader:
 
     def __init__(self, store: OpenStore) -> None:
         self._queues = store.queues
+        self._format = store.queues.format
         self._log = PublishedLog(store.log, store.log_folder)
         self._resident = _resident_bytes(store.config.access_message_in_memory_max_ratio)
 
@@ -129,16 +123,17 @@ class QueueReader:
         count = min(end - offset, most if codes is None else _LOOKED_AT)
         entries = self._queues.read_bytes(topic, queue_id, offset, count, may_wait=may_wait)
         if not entries:
-            slots = self._queues.file_size // ENTRY_SIZE
+            slots = self._format.slot(self._queues.file_size)
             return Reading("OFFSET_FOUND_NULL", (offset // slots + 1) * slots, least, end)
         log, old = self._log, self._log.end - self._resident
         places, sizes = np.empty(most, np.int64), np.empty(most, np.int32)
-        taken, seen, is_wanted = kernel.active.pick_entries(
-            octets(entries), codes, (log.begin, log.end, log.segment_size, old),
+        taken, seen, is_wanted = self._format.pick(
+            entries, codes, (log.begin, log.end, log.segment_size, old),
             (most, _MOST_BYTES, _MOST_OLD, _MOST_OLD_BYTES), places, sizes,
         )  # fmt: skip
-        last, _, _ = unpack_entry(entries[(seen - 1) * ENTRY_SIZE : seen * ENTRY_SIZE])
-        after, is_far = offset + seen, last < old
+        width = self._format.size
+        last = self._format.entry(entries[(seen - 1) * width : seen * width])
+        after, is_far = offset + seen, last.physical_offset < old
         if not taken:
             status = "MESSAGE_WAS_REMOVING" if is_wanted else "NO_MATCHED_MESSAGE"
             return Reading(status, after, least, end, is_far=is_far)
@@ -153,7 +148,7 @@ class QueueReader:
                 return self.read(
                     topic, queue_id, offset, kept, codes, may_wait=may_wait, most_bytes=most_bytes
                 )
-            columns, _ = split_entries(entries)
+            columns, _ = self._format.split(entries)
             is_behind = columns.offsets // log.segment_size > begins[0]
             passed = int(np.argmax(is_behind)) if is_behind.any() else len(is_behind)
             return Reading("MESSAGE_WAS_REMOVING", offset + passed, least, end, is_far=is_far)
@@ -184,7 +179,7 @@ class QueueReader:
             return None
         entries = self._queues.read(topic, queue_id, begin, end - begin)
         tags = entries["tagsCode"].astype(np.int64)
-        if len(tags) < end - begin or is_ext_address(tags).any():
+        if len(tags) < end - begin or self._format.in_units(tags).any():
             return None
         return np.unique(tags.astype(np.int32))
 

@@ -19,8 +19,6 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import FILE_MODE, explained
 from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
 
-__all__ = ["RESERVE_PREFIX", "Reserve"]
-
 _log = logging.getLogger(__name__)
 
 RESERVE_PREFIX: Final = "reserve."

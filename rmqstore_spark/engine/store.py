@@ -17,8 +17,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
@@ -30,6 +30,7 @@ from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.recover import Progress
 from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig
@@ -40,9 +41,6 @@ from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.types import CommitRequest, CommitResult
-
-__all__ = ["StoreWriter"]
 
 
 def _wall_clock() -> int:
@@ -54,6 +52,7 @@ class StoreWriter:
 
     Attributes:
         config: the store's configuration.
+        role: what the store may do now.
         topics: the store's topics.
         groups: the consumer groups that RocketMQ's clients use.
         slaves: the slaves that have a copy of the log.
@@ -67,18 +66,19 @@ class StoreWriter:
         self.groups = store.groups
         self._store = store
         self._closing = threading.Lock()
+        self._configuring = threading.Lock()
+        self.role = store.role
         self._workers = workers = Workers(store)
         self._admission = workers.admission
         self._appender = workers.appender
         self._batches = workers.batches
         self.slaves = workers.slaves
         self.transactions = workers.transactions
-        self.replica = Replica(
-            store, self._admission, self._appender, workers.flusher, workers.dispatcher
-        )
+        self.replica = workers.replica()
         self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
         self._figures = Figures(store, workers, self._puts)
         self._topic_changes = TopicChanges(store, workers)
+        self._role_changes = RoleChanges(store, workers)
 
     @classmethod
     def open(
@@ -183,14 +183,22 @@ class StoreWriter:
         return self._puts.messages
 
     def reconfigure(self, config: StoreConfig) -> None:
-        """Follow another configuration until the store is closed.
+        """Follow another configuration until the store is closed. The role stays.
 
         Args:
             config: differs in keys that say what clients may do: whether they may create topics
                 and groups, and `brokerPermission`.
         """
-        self.config = config
-        self._admission.reconfigure(config)
+        with self._configuring:
+            self._apply(config)
+
+    def _follow_role(self) -> None:
+        with self._configuring:
+            self._apply(self.config)
+
+    def _apply(self, config: StoreConfig) -> None:
+        self.config = self.role.applied(config)
+        self._admission.reconfigure(self.config)
 
     # ---- topics --------------------------------------------------------------------------------
 
@@ -339,6 +347,10 @@ class StoreWriter:
         """
         return self._batches.begin_stage(stage_id, owner, identity)
 
+    def staged_topics(self, stages: Sequence[StageInfo]) -> Collection[str]:
+        """Return the topics of stages; nothing of a stage that is not here."""
+        return self._batches.staged_topics(stages)
+
     def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
         """Commit a batch: append its stages to the log, all of it and once; see `Committer.commit`.
 
@@ -395,6 +407,23 @@ class StoreWriter:
             path: the file's path, relative to the store.
         """
         return self._workers.expiry.reading(path)
+
+    # ---- the role ------------------------------------------------------------------------------
+
+    def promote(self, *, waits_for_slaves: bool = False) -> int:
+        """Make a slave the master; see `RoleChanges.promote`. Nobody follows with it any more."""
+        with self._closing:
+            end = self._role_changes.promote(self.replica, waits_for_slaves=waits_for_slaves)
+            self._follow_role()
+        return end
+
+    def demote(self, master: str, master_broker: str = "") -> int:
+        """Make a master a slave; see `RoleChanges.demote`. The caller follows that master then."""
+        with self._closing:
+            end = self._role_changes.demote(master, master_broker)
+            self.replica = self._workers.replica()
+            self._follow_role()
+        return end
 
     # ---- the rest ------------------------------------------------------------------------------
 

@@ -9,8 +9,6 @@ from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_top
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.layout.constants import is_listed_topic_name, is_safe_topic_name
 
-__all__ = ["TopicChanges"]
-
 
 class TopicChanges:
     """Changes the topics of an open store. Thread-safe.
@@ -101,6 +99,7 @@ class TopicChanges:
         for name in names:
             require_clients_topic(name)
         with self._appender.appending():
+            self._admission.require_master()  # the role can have changed since
             self._workers.drain()
             # Flushed: no later record gets a place before that, not even after a crash.
             with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):

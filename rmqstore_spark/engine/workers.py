@@ -13,6 +13,7 @@ from typing import Final
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
+from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
@@ -26,8 +27,6 @@ from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.checks import Checks
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import StoreWriteError
-
-__all__ = ["Workers"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class Workers:
             self.flusher = FlushService(store.log, store.checkpoint, store.config, health)
             ends.callback(self.flusher.close)
             self.slaves = Slaves(store.log.published, store.config.ha_slave_fallbehind_max)
-            self.durability = Durability(store.config, self.flusher, self.slaves)
+            self.durability = Durability(store.config, store.role, self.flusher, self.slaves)
             self.batches = Batches(
                 store, self.admission, self.appender, self.flusher, self.durability
             )
@@ -93,9 +92,13 @@ class Workers:
             ends.callback(self.expiry.close)
             self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
             ends.callback(self.delivery.stop)
-            self.checks = Checks(self.transactions, self.admission, store.config, health)
+            self.checks = Checks(self.transactions, self.admission, store, health)
             ends.callback(self.checks.stop)
             self._ends = ends.pop_all()
+
+    def replica(self) -> Replica:
+        """Return what appends the bytes of a master's log to the log as it is now."""
+        return Replica(self._store, self.admission, self.appender, self.flusher, self.dispatcher)
 
     def flush(self) -> None:
         """Flush log, queues, index and checkpoint.

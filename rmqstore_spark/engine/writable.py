@@ -15,8 +15,6 @@ from typing import Final
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 
-__all__ = ["refuse_other_kinds"]
-
 _log = logging.getLogger(__name__)
 
 _ROCKSDB: Final = "CURRENT"

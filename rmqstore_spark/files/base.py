@@ -16,18 +16,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import RmqStoreError, StoreAccessError
 
-__all__ = [
-    "FileInfo",
-    "FileRange",
-    "Files",
-    "Int64Array",
-    "Listing",
-    "Skipped",
-    "UInt8Array",
-    "join",
-    "translated",
-]
-
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 UInt8Array: TypeAlias = npt.NDArray[np.uint8]
 

@@ -18,8 +18,6 @@ from rmqstore_spark.files.configshapes import SHAPES, ConfigShape, shape_fault
 from rmqstore_spark.files.told import Told
 from rmqstore_spark.layout.fastjson import parse_fastjson
 
-__all__ = ["parse_config", "read_config"]
-
 _log = logging.getLogger(__name__)
 
 # The offsets of 10,000 groups on 64 queues take about 30 MB. A larger file is not a configuration.

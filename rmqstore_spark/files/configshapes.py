@@ -11,17 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = [
-    "DELAY_OFFSETS",
-    "SHAPES",
-    "ConfigShape",
-    "impossible_delay",
-    "is_data_version",
-    "is_group_entry",
-    "is_topic_entry",
-    "shape_fault",
-]
-
 DELAY_OFFSETS: Final = "delayOffset.json"
 
 _MAX_OFFSET: Final = (1 << 63) - 1

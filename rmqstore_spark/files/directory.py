@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
 from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
@@ -14,10 +14,10 @@ from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
 from rmqstore_spark.files.joined import JoinedFiles
 from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.files.open import local_path, open_files
+from rmqstore_spark.files.open import is_endpoint, local_path, open_files
 from rmqstore_spark.files.topology import Topology
-
-__all__ = ["DLedgerLog", "StoreDirectory", "is_index_name"]
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.format import QueueFormat
 
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
@@ -58,7 +58,12 @@ class StoreDirectory:
         files: the file system of the store.
         path: the store.
         commitlog_folders: folders of the CommitLog, if it is not in `commitlog/`.
+
+    Attributes:
+        queue_format: the format of its queues' files, for all who read or write them.
     """
+
+    queue_format: Final[QueueFormat] = CONSUME_QUEUE
 
     def __init__(
         self, files: Files, path: str, commitlog_folders: Sequence[str] | None = None
@@ -106,9 +111,9 @@ class StoreDirectory:
         for folder in folders:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
         try:
-            if not folders and not looks_like_store(files, path):
-                raise no_store(files, path, os.fspath(url))
             listing = files.list(path, sizes=False)
+            if not folders and not looks_like_store(files, path, listing):
+                raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
         except FileNotFoundError as error:
@@ -248,7 +253,8 @@ def _same_system(files: Files, url: str, storage_options: Mapping[str, Any] | No
     if files.is_local:
         path = local_path(url)
     else:
-        path = url if "://" not in url else open_files(url, storage_options)[1]
+        is_url = "://" in url or is_endpoint(url)
+        path = open_files(url, storage_options)[1] if is_url else url
     if path is None or not path.strip():
         raise OptionError(
             f"the CommitLog folder {url!r} is not on the store's file system. "

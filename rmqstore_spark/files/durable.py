@@ -17,22 +17,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = [
-    "FILE_MODE",
-    "FOLDER_MODE",
-    "NO_ROOM",
-    "WRITE_BYTES",
-    "add_folder",
-    "explained",
-    "make_folder",
-    "remove_file",
-    "replace_file",
-    "start_write_back",
-    "sync_file",
-    "sync_folder",
-    "write_all",
-]
-
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})

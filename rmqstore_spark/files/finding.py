@@ -6,8 +6,6 @@ from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.files.base import Files, Listing, join
 from rmqstore_spark.files.log.log_folders import segment_start
 
-__all__ = ["dledger_folders", "looks_like_store", "no_store"]
-
 _COMMITLOG = "commitlog"
 _DLEDGER_PREFIX = "dledger-"
 
@@ -21,14 +19,18 @@ _FOLDERS_TRIED = 64
 _PARENTS_TRIED = 4
 
 
-def looks_like_store(files: Files, path: str) -> bool:
+def looks_like_store(files: Files, path: str, listing: Listing) -> bool:
     """Return whether a folder holds a CommitLog or DLedger log, or is the store of a new broker.
+
+    Args:
+        files: where the folder lies.
+        path: the folder.
+        listing: what it holds; sizes are not needed.
 
     Raises:
         FileNotFoundError: the folder does not exist.
         StoreAccessError: the folder may not be listed.
     """
-    listing = files.list(path, sizes=False)
     folders = {info.name for info in listing if info.is_dir}
     if _COMMITLOG in folders:
         within = files.list(join(path, _COMMITLOG), sizes=False)
@@ -119,7 +121,7 @@ def _elsewhere(listing: Listing) -> str:
 
 def _is_store(files: Files, path: str) -> bool:
     try:
-        return looks_like_store(files, path)
+        return looks_like_store(files, path, files.list(path, sizes=False))
     except (OSError, RmqStoreError):
         return False
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from rmqstore_spark.files.durable import explained
 
-__all__ = ["solid_end", "written_end"]
-
 _CHUNK: Final = 4 << 20
 
 

@@ -16,8 +16,6 @@ from typing import Final
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["LINKABLE", "refuse_links"]
-
 LINKABLE: Final = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
 """Folders of a store that may be links to folders."""
 

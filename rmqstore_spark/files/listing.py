@@ -9,8 +9,6 @@ from typing import Any
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.base import FileInfo, Files, Listing, join
 
-__all__ = ["by_folder", "described", "last_part", "walk_by_folder"]
-
 
 def walk_by_folder(
     files: Files, path: str, depth: int, on_error: Callable[[str, Exception], None]

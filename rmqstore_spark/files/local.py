@@ -28,8 +28,6 @@ from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.listing import walk_by_folder
 
-__all__ = ["LocalFiles"]
-
 _OPEN_FILES = 128
 
 # Do not wait for the other end of a pipe or take over a terminal: `_open` refuses such files.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 from zipfile import BadZipFile
@@ -21,7 +22,7 @@ from rmqstore_spark.files.schemes import check_names_place, unusable
 __all__ = ["is_endpoint", "local_path", "open_files"]
 
 # Schemes of store processes.
-_ENDPOINTS = ("grpc", "grpc+tls", "grpc+unix")
+_ENDPOINT = re.compile(r"rmqs?://|unix:/", re.IGNORECASE)
 _ENDPOINT_CLASS = "rmqstore_spark.client.filesystem.StoreFileSystem"
 
 # How Hadoop, fsspec and plain URLs write a local path.
@@ -33,7 +34,7 @@ def local_path(path: str) -> str | None:
     for scheme in _LOCAL_SCHEMES:
         if path.startswith(scheme) and "::" not in path:
             return path[len(scheme) :]
-    if "://" not in path and "::" not in path:
+    if "://" not in path and "::" not in path and not is_endpoint(path):
         return path
     # An absolute local path may contain `://` or `::`.
     return path if path.startswith("/") else None
@@ -41,7 +42,13 @@ def local_path(path: str) -> str | None:
 
 def is_endpoint(path: str) -> bool:
     """Return whether the location of a store is the endpoint of a store process."""
-    return path.partition("://")[0].lower() in _ENDPOINTS and "://" in path
+    return scheme_of_endpoint(path) is not None
+
+
+def scheme_of_endpoint(path: str) -> str | None:
+    """Return the scheme of the endpoint of a store process; None if it is not one."""
+    found = _ENDPOINT.match(path)
+    return found[0].rstrip(":/").lower() if found else None
 
 
 def open_files(
@@ -53,7 +60,7 @@ def open_files(
 
     Args:
         url: a local path, `file:` URL, any URL of fsspec (`s3://...`, `zip://...::...`), or the
-            endpoint of a store process (`grpc://host:port`).
+            endpoint of a store process (`rmq://host:port`).
         storage_options: arguments that fsspec passes to the file system; local paths need none.
         reads: how the bytes of local files are read.
 
@@ -81,11 +88,12 @@ def open_files(
 
     options = dict(storage_options or {})
     try:
-        if is_endpoint(path):
-            for scheme in _ENDPOINTS:  # by name: the class belongs to a layer above
-                register_implementation(scheme, _ENDPOINT_CLASS)
+        scheme = scheme_of_endpoint(path)
+        if scheme is not None:
+            # By name: the class belongs to a layer above.
+            register_implementation(scheme, _ENDPOINT_CLASS)
             # Not `url_to_fs`: it takes the colons of an IPv6 address for a chain of URLs.
-            fs = get_filesystem_class(path.partition("://")[0].lower())(path, **options)
+            fs = get_filesystem_class(scheme)(path, **options)
             return FsspecFiles(fs), fs.root
         fs, inner = url_to_fs(path, **options)
     except RmqStoreError:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["ARCHIVE_NAME", "FLUSH_MARK_NAME", "GUARD_NAME", "OWN_FOLDER", "STORE_ID_NAME"]
-
 OWN_FOLDER: Final = "rmqstore"
 """Folder in the store: staged data, bytes that recovery cut off, the ledger of commits."""
 
@@ -14,6 +12,9 @@ STORE_ID_NAME: Final = "store-id"
 
 FLUSH_MARK_NAME: Final = "flushed"
 """File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.flush_mark`."""
+
+ROLE_NAME: Final = "role.json"
+"""File in OWN_FOLDER with the role that a command gave the store; see `engine.role_file`."""
 
 ARCHIVE_NAME: Final = "rmqstore-archive.json"
 """File in an archive of expired segments: says whose archive it is."""

@@ -38,8 +38,6 @@ from rmqstore_spark.files.schemes import lacks_rights, plain_text, refused_acces
 from rmqstore_spark.files.spans import plan_runs
 from rmqstore_spark.layout import kernel
 
-__all__ = ["FsspecFiles"]
-
 _OPEN_FILES = 32
 
 # A request costs tens of milliseconds; in that time a connection moves far more than this.

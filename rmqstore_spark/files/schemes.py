@@ -12,8 +12,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError, RmqStoreError, StoreAccessError
 
-__all__ = ["check_names_place", "lacks_rights", "plain_text", "refused_access", "unusable"]
-
 _EVERYWHERE: Final = "on the driver and on each executor"
 _MOST_TEXT: Final = 300
 
@@ -113,7 +111,7 @@ def unusable(path: str, error: Exception) -> RmqStoreError:
     if _is_unknown(error):
         return OptionError(
             f"There is no file system for {scheme}://. Use a path, a URL of fsspec such as "
-            "s3://BUCKET/PATH, or the endpoint of a store process (grpc://HOST:PORT)."
+            "s3://BUCKET/PATH, or the endpoint of a store process (rmq://HOST:PORT)."
         )
     if isinstance(error, ValueError | TypeError):
         return OptionError(

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.files.base import Int64Array
 
-__all__ = ["Runs", "plan_runs", "slices_of_size"]
-
 
 class Runs(NamedTuple):
     """Large reads, and where each range lies in them once they are joined.

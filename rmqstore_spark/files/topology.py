@@ -9,8 +9,6 @@ from typing import NamedTuple
 from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 
-__all__ = ["Topology"]
-
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID = (1 << 31) - 1
 

@@ -15,10 +15,8 @@ import time
 from contextlib import suppress
 from typing import Final
 
+from rmqstore_spark.base.tlsstream import TlsStream
 from rmqstore_spark.remoting.tls import HANDSHAKE, tls_reason
-from rmqstore_spark.tlsstream import TlsStream
-
-__all__ = ["HaConnection"]
 
 _MORE: Final = getattr(socket, "MSG_MORE", 0)  # Linux
 

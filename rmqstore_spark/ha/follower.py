@@ -14,13 +14,19 @@ from contextlib import closing, suppress
 from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, ReplicationError, RmqStoreError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RemotingError,
+    ReplicationError,
+    RmqStoreError,
+    ServiceError,
+)
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.follower_progress import Progress, Standing
+from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.session import BrokenStreamError, ForkError, Session
 from rmqstore_spark.remoting.access.identity import client_tls
-
-__all__ = ["LogFollower"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +59,7 @@ class LogFollower:
         self._patience = config.ha_housekeeping_interval / 1000
         self._closing = threading.Event()
         self._connection: HaConnection | None = None
+        self._is_answered = False
         self.failure: RmqStoreError | None = None
         replica = store.replica
         self.progress = Progress(store.clock, lambda: replica.held, lambda: replica.newest)
@@ -82,6 +89,7 @@ class LogFollower:
         told = ""
         while not self._closing.is_set():
             held = self._store.replica.end
+            self._is_answered = has_ended = False
             try:
                 self._follow()
                 return
@@ -96,6 +104,7 @@ class LogFollower:
                 text = str(error)
             except (BrokenStreamError, OSError) as error:
                 text = f"{self.master}: {error}"
+                has_ended = self.progress.is_following
             except Exception as error:
                 self._stop(ReplicationError(f"The follower failed: {error!r}. Report this."))
                 raise
@@ -109,7 +118,7 @@ class LogFollower:
                     self.master, text.rstrip("."),
                 )  # fmt: skip
                 told = text
-            self.progress.connecting(text)
+            self.progress.connecting(text, answers=self._is_answered and not has_ended)
             self._closing.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -117,6 +126,7 @@ class LogFollower:
         host, _, port = self.master.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         connected = socket.create_connection((host, int(port)), timeout=_CONNECT_S)
+        self._is_answered = True
         with closing(HaConnection(connected, self._patience)) as connection:
             with suppress(OSError):
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
@@ -127,9 +137,35 @@ class LogFollower:
                 if self._tls is not None:
                     connection.secure(self._tls, host)
                 self.progress.connected()
+                self._check_promotions()
                 Session(connection, self._store, self.progress, self._closing).run()
             finally:
                 self._connection = None
+
+    def _check_promotions(self) -> None:
+        """Refuse a master that lacks a promotion which this store's log has seen: a former one.
+
+        The log itself is compared too (`Session`), but a former master can have all of it.
+
+        Raises:
+            ForkError: it is one.
+            BrokenStreamError: its broker cannot be asked.
+        """
+        known, config = self._store.role.promotions, self._store.config
+        if not known or not config.ha_master_remoting_address:
+            return
+        try:
+            told = MasterBroker(config).promotions()
+        except (OptionError, ServiceError, RemotingError) as error:
+            raise BrokenStreamError(str(error)) from error
+        if told[: len(known)] != known:
+            raise ForkError(
+                f"{self.master} is not the master of which this store holds a copy, or a former "
+                f"one: another store was promoted at physical offset {known[-1].begin}, and its "
+                "log does not know that. Follow the store that was promoted last. To keep this "
+                "store's log aside and copy this master's from its beginning: `rmqstore follow "
+                "--restart-from earliest`."
+            )
 
     def _stop(self, error: RmqStoreError) -> None:
         if not self._closing.is_set():

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["STATES", "Progress", "Standing"]
-
 STATES: Final = ("CONNECTING", "CHECKING", "FOLLOWING", "STOPPED")
 """What a follower does. STOPPED: it cannot continue until somebody acts."""
 
@@ -44,6 +42,7 @@ class Standing:
         connects: how often a connection was made.
         error: why the last connection ended, or why the follower stopped.
         is_complete: whether nothing is missing.
+        answers: whether the master took the last connection, which then was of no use.
     """
 
     state: str
@@ -55,6 +54,7 @@ class Standing:
     connects: int
     error: str
     is_complete: bool
+    answers: bool
 
     @property
     def seconds_left(self) -> float | None:
@@ -95,6 +95,7 @@ class Progress:
         self._lock = threading.Lock()
         self._state = "CONNECTING"
         self._error = ""
+        self._answers = False
         self._caught_up = False
         self._complete_at = 0
         self._following_since = 0.0
@@ -103,11 +104,21 @@ class Progress:
         self._connects = 0
         self._samples: deque[tuple[float, int, int]] = deque()
 
-    def connecting(self, error: str = "") -> None:
-        """Note that there is no connection, and why the last one ended."""
+    def connecting(self, error: str, *, answers: bool) -> None:
+        """Note that there is no connection, and why the last one ended; see `Standing`."""
         with self._lock:
             self._state, self._caught_up = "CONNECTING", False
-            self._error = error
+            self._error, self._answers = error, answers
+
+    @property
+    def is_following(self) -> bool:
+        """Whether there is a connection, and the master's log continues the one held."""
+        return self._state == "FOLLOWING"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._state in ("CHECKING", "FOLLOWING")
 
     def connected(self) -> None:
         """Note that there is a connection."""
@@ -162,7 +173,7 @@ class Progress:
             rate, stored_rate = self._rates(now)
             return Standing(
                 self._state, self._end(), behind, self._missing(behind, stored_rate), rate,
-                self._received, self._connects, self._error, self._caught_up,
+                self._received, self._connects, self._error, self._caught_up, self._answers,
             )  # fmt: skip
 
     def _behind(self, now: float) -> float | None:

@@ -9,8 +9,6 @@ from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import HEADER_SIZE, encode_header
 
-__all__ = ["FrameSender"]
-
 _AT_ONCE: Final = 1 << 20
 
 

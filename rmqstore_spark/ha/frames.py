@@ -16,17 +16,6 @@ from typing import Final, NamedTuple
 
 from rmqstore_spark.errors import ReplicationError
 
-__all__ = [
-    "HEADER_SIZE",
-    "MOST_FRAME_BYTES",
-    "FrameDecoder",
-    "ReceivedBytes",
-    "ReportDecoder",
-    "decode_header",
-    "encode_header",
-    "encode_report",
-]
-
 _HEADER: Final = Struct(">qi")
 _REPORT: Final = Struct(">q")
 HEADER_SIZE: Final = _HEADER.size

@@ -9,8 +9,6 @@ import numpy as np
 from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["Incoming"]
-
 _ROOM: Final = 4 << 20
 _MOST: Final = MAX_UNIT_SIZE + _ROOM
 

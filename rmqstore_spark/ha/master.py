@@ -12,14 +12,12 @@ import threading
 from contextlib import suppress
 from typing import Final
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.ha.slave_connection import SlaveConnection
 from rmqstore_spark.remoting.tls import server_context
-from rmqstore_spark.secretfiles import read_file
-
-__all__ = ["Master"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +30,11 @@ class Master:
     """Serves the log of a store to slaves, from its construction until `close`.
 
     Args:
-        store: the store; it is a master.
+        store: the store; it is a master, or becomes one.
+
+    Attributes:
+        address: where slaves connect, as `host:port`: at `brokerIP1` if it listens on all
+            addresses.
 
     Raises:
         OptionError: there is no port for it, or a file of `haTlsEnable` cannot be used.
@@ -61,16 +63,12 @@ class Master:
                 f"The store process cannot serve slaves on {host}:{port}: {why}. Set haListenPort "
                 "to a free port, or to 0 for any."
             ) from error
-        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-accept", daemon=True)
-        self._thread.start()
-
-    @property
-    def address(self) -> str:
-        """Where slaves connect, as `host:port`: at `brokerIP1` if it listens on all addresses."""
         host, port = self._listening.getsockname()[:2]
         if ipaddress.ip_address(host).is_unspecified:
-            host = self._store.config.broker_ip1
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            host = config.broker_ip1
+        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-accept", daemon=True)
+        self._thread.start()
 
     def stats(self) -> dict[str, object]:
         """Return metrics as JSON values."""
@@ -130,11 +128,13 @@ class Master:
 
 
 def _tls(config: StoreConfig) -> ssl.SSLContext:
-    cert, key = config.tls_cert_path, config.tls_key_path
+    cert, key = config.tls_server_cert_path, config.tls_server_key_path
     if not (cert and key):
-        raise OptionError("haTlsEnable=true at a master needs tlsCertPath and tlsKeyPath.")
+        raise OptionError(
+            "haTlsEnable=true at a master needs tlsServerCertPath and tlsServerKeyPath."
+        )
     read_file(key, "private key", secret=True)  # others must not be able to read it
-    return server_context(cert, key, config.tls_trust_cert_path)
+    return server_context(cert, key, config.tls_server_trust_cert_path)
 
 
 def _port(store: StoreWriter) -> int:

@@ -6,7 +6,8 @@ import asyncio
 from typing import Any, Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.tables.followed import FollowedTables
+from rmqstore_spark.engine.role_file import Promotion, promotions_of
+from rmqstore_spark.engine.tables.followed import PROMOTIONS, FollowedTables
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.client import RemotingClient
@@ -14,15 +15,13 @@ from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["MasterBroker"]
-
 _TABLES: Final = (
     RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is before what happens to topics
     RequestCode.GET_ALL_TOPIC_CONFIG,
     RequestCode.GET_ALL_CONSUMER_OFFSET,
     RequestCode.GET_ALL_DELAY_OFFSET,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is behind what the delays count
+    RequestCode.GET_BROKER_RUNTIME_INFO,  # its end of the log is behind what the offsets count
 )
 
 
@@ -51,6 +50,16 @@ class MasterBroker:
         (answer,) = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         return self._offset(answer, "commitLogMinOffset", "begins")
 
+    def promotions(self) -> tuple[Promotion, ...]:
+        """Return the promotions that its log has seen; a broker of RocketMQ knows of none.
+
+        Raises:
+            ServiceError: the broker cannot be reached, or does not answer.
+            RemotingError: it refuses the request.
+        """
+        (answer,) = self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        return _promotions(answer)
+
     def _log_end(self, answer: Any) -> int:
         return self._offset(answer, "commitLogMaxOffset", "ends")
 
@@ -73,9 +82,10 @@ class MasterBroker:
             CorruptStoreError, StoreWriteError: a table cannot be read or written.
         """
         before, topics, offsets, delays, groups, after = self._ask(*_TABLES)
+        tables.take_promotions(_promotions(topics))
         tables.take_topics(topics, self._log_end(before))
-        tables.take_consumer_offsets(offsets)
         end = self._log_end(after)
+        tables.take_consumer_offsets(offsets, end)
         tables.take_delay_offsets(delays, end)
         tables.take_groups(groups)
         return end
@@ -94,3 +104,11 @@ class MasterBroker:
         except FrameError as error:
             text = f"The broker {self._address} gave an answer that cannot be read: {error}."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
+
+
+def _promotions(answer: Any) -> tuple[Promotion, ...]:
+    found = answer.get(PROMOTIONS) if isinstance(answer, dict) else None
+    try:
+        return promotions_of(found or ())
+    except ValueError:
+        return ()

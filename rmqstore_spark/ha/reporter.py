@@ -12,8 +12,6 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frames import encode_report
 
-__all__ = ["Reporter"]
-
 
 class Reporter:
     """Sends the reports of one connection, until it is closed. Ends the connection if it cannot.

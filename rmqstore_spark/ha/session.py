@@ -29,8 +29,6 @@ from rmqstore_spark.ha.incoming import Incoming
 from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.reporter import Reporter
 
-__all__ = ["BrokenStreamError", "ForkError", "Session"]
-
 _log = logging.getLogger(__name__)
 
 _COMPARED: Final = 64 << 10

@@ -25,8 +25,6 @@ from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.frame_sender import FrameSender
 from rmqstore_spark.ha.frames import ReportDecoder, encode_header
 
-__all__ = ["SlaveConnection"]
-
 _log = logging.getLogger(__name__)
 
 _READ_AT_ONCE: Final = 64 << 10

@@ -1,13 +1,14 @@
 """The on-disk format, both ways: bytes to NumPy and Arrow, and back. It opens no files.
 
 constants      magic codes, bits of sysFlag, names of properties and topics
+fields         where the fields of a record lie
 buffers        views of bytes
 spans          ranges of a buffer, and Arrow arrays built from them
 hosts, msgid   addresses as bytes, and the message ids that contain them
 record/        decodes and encodes the records of a CommitLog
 compression    compresses and decompresses bodies
 packed         checks compressed bodies in a block
-consumequeue, consumequeue_ext    decode and encode queue entries and their extension units
+queues/        the formats of queues: their entries, and extension units
 index/         reads and builds IndexFiles
 checkpoint, flush_mark, dledger, fastjson   decode the other files of a store
 delays         the levels of delayed messages
@@ -17,4 +18,5 @@ Each format is complete, in both directions, though the package itself uses only
 any file with it, and compare it with RocketMQ's.
 
 From outside it imports `errors` alone.
+
 """

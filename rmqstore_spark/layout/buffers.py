@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BytesLike", "octets", "records_at", "records_in", "values_at", "windows"]
-
 BytesLike = bytes | bytearray | memoryview | npt.NDArray[np.uint8]
 
 

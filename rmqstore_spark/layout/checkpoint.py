@@ -16,8 +16,6 @@ from typing import Final
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, octets
 
-__all__ = ["CHECKPOINT_SIZE", "GRACE_MS", "Checkpoint"]
-
 CHECKPOINT_SIZE: Final = 4096
 GRACE_MS: Final = 3_000
 """A broker does not trust the last three seconds before its checkpoint."""

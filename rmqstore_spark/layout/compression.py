@@ -28,17 +28,6 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZSTD,
 )
 
-__all__ = [
-    "MAX_UNPACKED",
-    "NOT_COMPRESSED",
-    "BodyTooLargeError",
-    "compress",
-    "compression_type",
-    "decompress",
-    "flags_of_type",
-    "unpacked_size",
-]
-
 NOT_COMPRESSED: Final = -1
 
 MAX_UNPACKED: Final = 64 << 20

@@ -7,6 +7,7 @@ Names are RocketMQ's own (`CommitLog`, `MessageSysFlag`, `MessageConst`, `TopicV
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 # --- magic codes, as the signed 32-bit integers that a decoder reads -----------------------------
@@ -136,6 +137,8 @@ REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 
 _TOPIC_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_TOPIC_LENGTH}}}")
 _GROUP_NAME: Final = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{MAX_GROUP_LENGTH}}}")
+_MOST_NAMES: Final = 1024
+"""Names that are kept with what was found out about them: it is asked of each message."""
 _MAX_FOLDER_BYTES: Final = 255
 
 
@@ -205,6 +208,7 @@ def group_fault(name: str, kind: str) -> str | None:
     )
 
 
+@lru_cache(_MOST_NAMES)
 def is_writable_topic(name: str) -> bool:
     """Return whether clients may write to, create and delete a topic of this name.
 
@@ -217,6 +221,7 @@ def is_writable_topic(name: str) -> bool:
     return is_safe_topic_name(name) and is_open
 
 
+@lru_cache(_MOST_NAMES)
 def topic_fault(name: str) -> str | None:
     """Return a sentence that says why clients may not write to a topic, or None if they may."""
     if not is_safe_topic_name(name):

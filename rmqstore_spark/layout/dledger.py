@@ -21,23 +21,6 @@ import numpy.typing as npt
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, records_at, records_in
 
-__all__ = [
-    "BLANK_MAGIC",
-    "ENTRY_HEADER_DTYPE",
-    "ENTRY_HEADER_SIZE",
-    "ENTRY_MAGIC",
-    "INDEX_UNIT_DTYPE",
-    "INDEX_UNIT_SIZE",
-    "IndexUnit",
-    "decode_entry_headers",
-    "decode_index_unit",
-    "decode_index_units",
-    "encode_entry_headers",
-    "encode_index_units",
-    "index_unit_position",
-    "parse_committed_index",
-]
-
 ENTRY_MAGIC: Final = 1
 BLANK_MAGIC: Final = -1
 

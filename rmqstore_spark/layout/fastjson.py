@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
 
-__all__ = ["MAX_DEPTH", "MAX_LENGTH", "ObjectKey", "dump_fastjson", "parse_fastjson"]
-
 MAX_LENGTH: Final = 1 << 28
 """Maximum characters of a text; a broker with 100,000 groups writes a tenth of it."""
 MAX_DEPTH: Final = 64

@@ -15,8 +15,6 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FLUSH_MARK_SIZE", "FlushMark"]
-
 FLUSH_MARK_SIZE: Final = 53
 _FORM: Final = re.compile(rb"(\d{20} \d{20}) (\d{10})\n")
 

@@ -12,8 +12,6 @@ import pyarrow as pa
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["encode_host", "encode_hosts", "same_host"]
-
 _PORT: Final = 2
 """Bytes of a port, out of the four that a record has for it."""
 _KNOWN: Final = 4096

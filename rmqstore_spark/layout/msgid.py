@@ -15,8 +15,6 @@ from typing import Final
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import encode_host
 
-__all__ = ["OffsetMsgId", "decode_msg_id", "offset_msg_id"]
-
 _TAIL: Final = struct.Struct(">iq")
 _V4_CHARACTERS: Final = 2 * (4 + _TAIL.size)
 _V6_CHARACTERS: Final = 2 * (16 + _TAIL.size)

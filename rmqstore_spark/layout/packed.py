@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError, CorruptRecordError
 from rmqstore_spark.layout.compression import MAX_UNPACKED, compression_type, unpacked_size
 from rmqstore_spark.layout.constants import (
@@ -18,12 +19,11 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB,
     COMPRESSION_ZSTD,
 )
+from rmqstore_spark.layout.fields import SYS_FLAG_AT
 from rmqstore_spark.layout.kernel.reference.parse import field_at
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I4, Spans
-
-__all__ = ["MAX_BLOCK_UNPACKED", "check_bodies", "not_packed"]
 
 MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
 """Maximum bytes of all decompressed bodies of a block together."""
@@ -31,7 +31,6 @@ MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
 _HEAD: Final = 4
 _LZ4_MAGIC: Final = 0x04224D18
 _ZSTD_MAGIC: Final = 0x28B52FFD
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
 
 def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
@@ -62,7 +61,7 @@ def check_bodies(block: Block) -> None:
         BlockError: a body is not compressed as its sysFlag says, is damaged, or decompresses to
             more than `MAX_UNPACKED` bytes; or all of them exceed `MAX_BLOCK_UNPACKED`.
     """
-    flags = field_at(block.data, block.starts + 36, 4, ">i4").astype(np.int32)
+    flags = field_at(block.data, block.starts + SYS_FLAG_AT, 4, ">i4").astype(np.int32)
     rows = np.flatnonzero(flags & COMPRESSED_FLAG)
     starts, flags = block.starts[rows], flags[rows]
     bodies = decode_records(block.data, starts, block.sizes[rows]).body
@@ -88,4 +87,4 @@ def check_bodies(block: Block) -> None:
                 f"{MAX_BLOCK_UNPACKED} bytes: send fewer messages at a time"
             )
         if cause:
-            raise BlockError(row, int(starts[number]), _ILLEGAL, cause)
+            raise BlockError(row, int(starts[number]), PutStatus.MESSAGE_ILLEGAL, cause)

@@ -16,20 +16,6 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.layout import kernel
 
-__all__ = [
-    "I4",
-    "I8",
-    "U1",
-    "Spans",
-    "array_spans",
-    "array_texts",
-    "binary_array",
-    "checked_strings",
-    "join_texts",
-    "string_array",
-    "text_pool",
-]
-
 U1 = npt.NDArray[np.uint8]
 I4 = npt.NDArray[np.int32]
 I8 = npt.NDArray[np.int64]

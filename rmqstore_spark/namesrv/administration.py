@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.engine.config.properties_file import edit_properties, parse_properties
 from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig, Saver
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -19,8 +19,6 @@ from rmqstore_spark.remoting.codec.fields import Fields
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
-
-__all__ = ["Administration"]
 
 _MAX_CHANGE: Final = 64 << 10
 _MOST_LINES: Final = 20

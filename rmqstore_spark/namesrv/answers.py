@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["AnswerCache"]
-
 _ENTRY_BYTES: Final = 200
 """About what an entry needs beside its answer."""
 

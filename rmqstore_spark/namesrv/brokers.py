@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.namesrv.registration import BrokerId, DataVersion
 
-__all__ = ["BrokerNames", "LiveBroker", "LiveBrokers", "MemberAddresses"]
-
 
 @dataclass
 class MemberAddresses:

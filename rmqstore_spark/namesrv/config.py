@@ -5,7 +5,6 @@ The names are those of `NamesrvConfig` and `NettyServerConfig`, so that one file
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 from collections.abc import Mapping
@@ -13,12 +12,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, text
-from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
-from rmqstore_spark.engine.config.reading import read_value, unknown_key
+from rmqstore_spark.base.settings import settings_of
+from rmqstore_spark.engine.config.checks import address
+from rmqstore_spark.engine.config.key import (
+    as_properties,
+    choice,
+    flag,
+    number,
+    read_value,
+    text,
+    unknown_key,
+)
+from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.errors import OptionError
-
-__all__ = ["CHANGEABLE", "KEYS", "NAMESRV_PAGE", "UNUSED_KEYS", "NamesrvConfig"]
 
 _log = logging.getLogger(__name__)
 
@@ -30,13 +36,6 @@ _BROKERS: Final = "Brokers and topics"
 _LIMITS: Final = "Limits"
 
 
-def _address(word: str) -> str:
-    try:
-        return str(ipaddress.ip_address("127.0.0.1" if word == "localhost" else word.strip("[]")))
-    except ValueError:
-        raise ValueError("must be an IPv4 or IPv6 address, or localhost") from None
-
-
 @dataclass(frozen=True)
 class NamesrvConfig:
     """The configuration of a name server. The table describes each field with its key."""
@@ -46,7 +45,7 @@ class NamesrvConfig:
     )  # fmt: skip
     bind_address: str = text(
         "127.0.0.1", "Address to listen on (`--host`).", group=_PLACE, kind="IP address",
-        own=True, check=_address,
+        own=True, check=address,
     )  # fmt: skip
     kv_config_path: str = text(
         "", "File with the key-value configuration; empty: `~/namesrv/kvConfig.json`.",
@@ -57,17 +56,18 @@ class NamesrvConfig:
         "`--config`, or `~/namesrv/namesrv.properties`.", group=_PLACE, kind="path",
     )  # fmt: skip
 
-    tls_mode: str = choice(
+    tls_server_mode: str = choice(
         "permissive", ("permissive", "enforcing", "disabled"), "Which connections are accepted if "
-        "`tlsCertPath` is given: plain and TLS, TLS only, or plain only.", group=_PLACE, own=True,
+        "`tlsServerCertPath` is given: plain and TLS, TLS only, or plain only.",
+        group=_PLACE, own=True,
     )  # fmt: skip
-    tls_cert_path: str = text(
+    tls_server_cert_path: str = text(
         "", "Certificate for TLS (PEM).", group=_PLACE, kind="path", own=True,
     )  # fmt: skip
-    tls_key_path: str = text(
+    tls_server_key_path: str = text(
         "", "Its private key (PEM), without a password.", group=_PLACE, kind="path", own=True,
     )  # fmt: skip
-    tls_trust_cert_path: str = text(
+    tls_server_trust_cert_path: str = text(
         "", "CA certificates (PEM); TLS clients must then have a certificate signed by one.",
         group=_PLACE, kind="path", own=True,
     )  # fmt: skip
@@ -148,7 +148,7 @@ class NamesrvConfig:
 
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
-        return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
+        return as_properties(self)
 
     @property
     def kv_config_file(self) -> str:
@@ -161,7 +161,7 @@ class NamesrvConfig:
         return self.config_store_path or str(Path.home() / "namesrv" / "namesrv.properties")
 
 
-KEYS: Final[tuple[Key, ...]] = tuple(keys_of(NamesrvConfig))
+KEYS: Final = settings_of(NamesrvConfig)
 """All keys, in the order of the table."""
 
 CHANGEABLE: Final = frozenset({"orderMessageEnable"})

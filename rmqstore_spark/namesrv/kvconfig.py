@@ -19,8 +19,6 @@ from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["ORDER_TOPICS", "KvConfig", "Saver"]
-
 ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
 """The namespace that says over which queues an ordered topic goes: `broker-a:4;broker-b:4`."""
 

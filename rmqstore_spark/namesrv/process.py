@@ -16,17 +16,15 @@ from typing import Final
 
 import uvloop
 
-from rmqstore_spark.errors import OptionError
 from rmqstore_spark.namesrv.administration import Administration
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.processor import NameServer
 from rmqstore_spark.namesrv.tables import RouteTables
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
-from rmqstore_spark.remoting.tls import PLAIN, ServerTls, TlsMode, server_context
-
-__all__ = ["running", "serve"]
+from rmqstore_spark.remoting.tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ async def running(config: NamesrvConfig) -> AsyncIterator[str]:
         ServiceError: nothing can listen at its address.
         CorruptStoreError, StoreAccessError: its key-value configuration cannot be read.
     """
-    tls = _tls(config)
+    tls = ServerTls.of(config)
     kv = KvConfig(config.kv_config_file)
     administration = Administration(config, kv)
     tables = RouteTables(config.max_brokers, config.max_topic_entries)
@@ -94,7 +92,7 @@ async def running(config: NamesrvConfig) -> AsyncIterator[str]:
         idle_seconds=config.server_channel_max_idle_time_seconds,
     )
     server = RemotingServer(service, limits, tls)
-    address = await server.start(config.bind_address, config.listen_port)
+    address = await server.start(bound_port(config.bind_address, config.listen_port))
     expiring = asyncio.create_task(service.expire())
     try:
         yield address
@@ -104,15 +102,3 @@ async def running(config: NamesrvConfig) -> AsyncIterator[str]:
             await expiring
         await service.drain()
         await server.close()
-
-
-def _tls(config: NamesrvConfig) -> ServerTls:
-    mode = TlsMode(config.tls_mode)
-    cert, key, trust = config.tls_cert_path, config.tls_key_path, config.tls_trust_cert_path
-    if bool(cert) != bool(key):
-        raise OptionError("tlsCertPath and tlsKeyPath need each other.")
-    if not cert and (trust or mode is TlsMode.ENFORCING):
-        raise OptionError("tlsTrustCertPath and tlsMode=enforcing need tlsCertPath and tlsKeyPath.")
-    if not cert or mode is TlsMode.DISABLED:
-        return PLAIN
-    return ServerTls(mode, server_context(cert, key, trust))

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.namesrv.administration import Administration
 from rmqstore_spark.namesrv.kvconfig import ORDER_TOPICS, KvConfig
 from rmqstore_spark.namesrv.registration import (
@@ -22,7 +23,6 @@ from rmqstore_spark.namesrv.registration import (
     read_registration,
 )
 from rmqstore_spark.namesrv.tables import RouteTables
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -30,8 +30,6 @@ from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
 from rmqstore_spark.remoting.peerlog import PeerLog
-
-__all__ = ["NameServer"]
 
 _DIGEST_SIZE: Final = 16
 _SLICE_SECONDS: Final = 0.01

@@ -16,16 +16,6 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
 
-__all__ = [
-    "BrokerId",
-    "DataVersion",
-    "Registration",
-    "TopicQueues",
-    "read_broker",
-    "read_data_version",
-    "read_registration",
-]
-
 _MAX_INFLATED: Final = 32 << 20
 """Most bytes of a body when it is decompressed: 300,000 topics."""
 _MAX_FILTER_SERVERS: Final = 64

@@ -19,8 +19,6 @@ from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["MasterAddresses", "RouteTables"]
-
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
 _MAX_ROUTES: Final = 64 << 20

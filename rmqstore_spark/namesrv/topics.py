@@ -9,8 +9,6 @@ from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.namesrv.registration import TopicQueues
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["TopicRoutes"]
-
 _READ: Final = 4
 _WRITE: Final = 2
 

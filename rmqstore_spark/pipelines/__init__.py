@@ -14,13 +14,14 @@ for spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no comma
 
 From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only
 `shared.usage`.
+
 """
 
 import sys
 from pathlib import Path
 
+from rmqstore_spark.base.workers import require_spark
 from rmqstore_spark.errors import InstallationError
-from rmqstore_spark.workers import require_spark
 
 try:
     require_spark()

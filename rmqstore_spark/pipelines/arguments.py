@@ -15,16 +15,16 @@ from typing import Annotated, Any, Final, Generic, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
+from rmqstore_spark.base.settings import Declaration
 from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
-from rmqstore_spark.datasource.options.option import Option
-from rmqstore_spark.datasource.options.table import OPTIONS
+from rmqstore_spark.datasource.options.table import OWN
 
 __all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_option"]
 
 _PREFIX: Final = "source_"
 _EPILOG: Final = "docs/jobs.md describes the jobs, docs/options.md the options of the source."
 _NAME_SERVERS: Final = re.compile(r"\s*namesrv://(.*)", re.IGNORECASE | re.DOTALL)
-_ENDPOINT: Final = re.compile(r"\s*grpc(\+\w+)?://", re.IGNORECASE)
+_ENDPOINT: Final = re.compile(r"\s*(rmqs?://|unix:)", re.IGNORECASE)
 
 Endpoint = Annotated[
     str,
@@ -87,7 +87,7 @@ class Job(Generic[T]):
         name: the job's name.
         arguments: the dataclass of its arguments, whose fields are annotated for typer.
         doc: a sentence for the help.
-        without: the scope (of the option table) of the source's options that do not apply; None if
+        without: the scope (`options.option`) of the source's options that do not apply; None if
             the job has no options of the source.
         optional_value: an option that can be given without a value, and its value then.
     """
@@ -160,11 +160,12 @@ class Job(Generic[T]):
             if each.name != "source"
         ]
 
-    def _source_options(self) -> list[Option]:
+    def _source_options(self) -> list[Declaration]:
         if self.without is None:
             return []
         stores = ("path", "namesrvAddr")  # the argument STORE says that
-        return [each for each in OPTIONS if each.name not in stores and each.scope != self.without]
+        own = [each for each in OWN.options if each.group != self.without]
+        return [each for each in own if each.name not in stores]
 
 
 class _Command(TyperCommand):
@@ -194,7 +195,7 @@ def _default(argument: Field[Any]) -> Any:
     return inspect.Parameter.empty if argument.default is MISSING else argument.default
 
 
-def _source_parameter(option: Option) -> inspect.Parameter:
+def _source_parameter(option: Declaration) -> inspect.Parameter:
     return inspect.Parameter(
         _PREFIX + option.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -210,7 +211,7 @@ def _metavar(kind: str) -> str:
     return "|".join(words) if words else kind.replace(" ", "-").upper()
 
 
-def _flags(option: Option) -> list[str]:
+def _flags(option: Declaration) -> list[str]:
     flags: list[str] = []
     for name in (option.name, *option.aliases):
         dashed = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from rmqstore_spark.datasource.partitions import AnyPartition
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.datasource.sources.source import SourcePartition
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.pipelines.backfill_arguments import JOB, BackfillArguments
 from rmqstore_spark.pipelines.failures import run_job
@@ -58,7 +58,7 @@ def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any
     options = arguments.source_options()
     # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
-    work = [piece for piece in reader.partitions() if isinstance(piece, AnyPartition)]
+    work = [piece for piece in reader.partitions() if isinstance(piece, SourcePartition)]
     rows = pieces.planned_rows(work)
     return {
         "version": 1,

@@ -17,8 +17,6 @@ from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.tables.arguments import PARQUET, TableArguments
 
-__all__ = ["JOB", "BackfillArguments"]
-
 _size = as_parser(parse_bytes)
 
 

@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["run_job"]
-
 # Spark passes on an exception of its Python processes as text, after its own words.
 _OURS = re.compile(r"(?:^|: )rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Followed", "follow", "follow_to_the_end"]
-
 
 class Followed(NamedTuple):
     """What became of a query.

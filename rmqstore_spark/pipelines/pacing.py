@@ -11,8 +11,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["RATE_SECONDS", "Pace", "paced", "rows_at_once"]
-
 RATE_SECONDS: Final = 10
 """The rows of this many seconds are committed together; the rate is an average over them."""
 

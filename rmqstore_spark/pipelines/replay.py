@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["JOB", "main", "replay", "start_query"]
-
-
 JOB: Final = Job(
     "replay",
     ReplayArguments,

@@ -11,8 +11,6 @@ from rmqstore_spark.pipelines.arguments import Endpoint, StoreArguments, as_pars
 from rmqstore_spark.pipelines.pacing import RATE_SECONDS
 from rmqstore_spark.pipelines.targets import target_options, write_option
 
-__all__ = ["ReplayArguments"]
-
 
 def _rate(text: str) -> float:
     try:

@@ -29,8 +29,6 @@ from rmqstore_spark.pipelines.targets import TopicMap
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Slices", "replay_parquet"]
-
 _NEEDED: Final = ("topic", "queueId", "queueOffset", "storeTimestamp", "body")
 
 

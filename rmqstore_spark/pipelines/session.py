@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rmqstore_spark.workers import use_this_python
+from rmqstore_spark.base.workers import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["CONF", "prepare_environment", "session", "start_session"]
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 """The settings of the repository, if the package is used from there."""

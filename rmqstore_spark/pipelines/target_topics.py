@@ -12,11 +12,10 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.client.brokers.publishing import find_write_places
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.sink_table import TargetOptions
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
-
-__all__ = ["create_topics"]
 
 _ROUTE_SECONDS: Final = 30.0
 _PAUSE: Final = 0.1
@@ -39,30 +38,35 @@ def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> 
     """
     parsed = parse_sink_options(options, streaming=False)
     for topic, count in sorted(queue_nums.items()):
-        if not parsed.name_servers:
-            _create(parsed.connection, topic, count)
+        if not parsed.target.name_servers:
+            _create(parsed.target.connection, topic, count)
             continue
-        of_topic = replace(parsed, topic=topic)
-        targets = _targets(of_topic)
-        if targets.to_brokers:
-            _check(of_topic, count)
+        found = _target(parsed, topic)
+        if found.to_brokers:
+            _check(parsed, topic, count)
             continue
-        _create(targets.connection, topic, count)
-        if not parsed.broker_names:  # with names, the write does not look for the topic
-            _await_route(of_topic, len(targets.connection.endpoints))
+        _create(found.connection, topic, count)
+        if not parsed.target.broker_names:  # with names, the write does not look for the topic
+            _await_route(parsed.target, topic, len(found.connection.endpoints))
 
 
-def _targets(options: SinkOptions) -> SinkOptions:
-    """Return the options with the endpoints of the brokers that have the topic, or else of all."""
-    nowhere = StructType()
-    once = replace(options, batch_version=None)  # the write itself is checked when it begins
+def _target(options: SinkOptions, topic: str) -> TargetOptions:
+    """Return the endpoints of the brokers that have a topic, or else of all."""
+    # The write itself is checked when it begins.
+    once = replace(options.delivery, txn_app_id=None, txn_version=None)
+
+    def found(topic: str | None) -> TargetOptions:
+        messages = replace(options.messages, topic=topic)
+        wanted = replace(options, messages=messages, delivery=once)
+        return find_targets(wanted, StructType(), streaming=False).target
+
     try:
-        return find_targets(once, nowhere, streaming=False)
+        return found(topic)
     except TopicNotFoundError:
-        targets = find_targets(replace(once, topic=None), nowhere, streaming=False)
-        if targets.to_brokers:
+        target = found(None)
+        if target.to_brokers:
             raise
-        return targets
+        return target
 
 
 def _create(connection: ConnectionOptions, topic: str, count: int) -> None:
@@ -80,17 +84,16 @@ def _create(connection: ConnectionOptions, topic: str, count: int) -> None:
                 print(f"topic {topic} now has {count} queue(s) at {endpoint}", flush=True)
 
 
-def _check(options: SinkOptions, count: int) -> None:
+def _check(options: SinkOptions, topic: str, count: int) -> None:
     """Refuse a topic of RocketMQ's brokers that has not enough queues on any of them.
 
     Raises:
         OptionError: it has too few.
     """
-    topic = options.topic or ""
-    with _name_servers(options) as servers:
-        places = find_write_places(servers, topic, options.broker_names)
+    with _name_servers(options.target) as servers:
+        places = find_write_places(servers, topic, options.target.broker_names)
     most = max(place.queues for place in places)
-    if options.queue_selector == "column" and most < count:
+    if options.messages.queue_selector == "column" and most < count:
         names = ", ".join(place.name for place in places)
         raise OptionError(
             f"The topic {topic} has, or would get, {most} queue(s) at {names}, and the messages "
@@ -99,23 +102,23 @@ def _check(options: SinkOptions, count: int) -> None:
         )
 
 
-def _await_route(options: SinkOptions, brokers: int) -> None:
+def _await_route(target: TargetOptions, topic: str, brokers: int) -> None:
     """Wait until name servers know that brokers have a topic: the write finds them there.
 
     Raises:
         ServiceError: they do not learn of it.
     """
     until = time.monotonic() + _ROUTE_SECONDS
-    with _name_servers(options) as servers:
-        while len(servers.write_places(options.topic or "") or ()) < brokers:
+    with _name_servers(target) as servers:
+        while len(servers.write_places(topic) or ()) < brokers:
             if time.monotonic() > until:
                 raise ServiceError(
-                    f"{servers.name} does not learn of the topic {options.topic}, which store "
+                    f"{servers.name} does not learn of the topic {topic}, which store "
                     "processes have created. Check that they register there (namesrvAddr).",
                     can_pass=True,
                 )
             time.sleep(_PAUSE)
 
 
-def _name_servers(options: SinkOptions) -> NameServers:
-    return options.connection.name_servers(options.name_servers)
+def _name_servers(target: TargetOptions) -> NameServers:
+    return target.connection.name_servers(target.name_servers)

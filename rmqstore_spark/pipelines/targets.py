@@ -11,16 +11,15 @@ import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
+from rmqstore_spark.datasource.options.sink_table import WRITING
 from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.stores import check_pattern, check_topics, chosen_queues, open_stores
+from rmqstore_spark.datasource.sources import open_sources
+from rmqstore_spark.datasource.sources.queues import check_pattern, check_topics, chosen_queues
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.arguments import place_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-__all__ = ["TopicMap", "queues_read", "target_options", "write_option"]
 
 _SAID_ELSEWHERE: Final = {
     "endpoint": "ENDPOINT",
@@ -33,8 +32,8 @@ def write_option(*, streaming: bool) -> Any:
     """Return `--write NAME=VALUE`, as a parameter of typer."""
     names = [
         o.name
-        for o in SINK_OPTIONS
-        if o.name not in _SAID_ELSEWHERE and not (streaming and o.scope == BATCH)
+        for o in WRITING.options
+        if o.name not in _SAID_ELSEWHERE and not (streaming and o.group == BATCH)
     ]
     return typer.Option(
         "--write",
@@ -81,16 +80,15 @@ def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]
     """
     chosen = parse_options(source, streaming=streaming)
     counts: dict[str, int] = {}
-    opened = open_stores(chosen)
+    opened = open_sources(chosen)
     try:
-        stores = [each.store for each in opened]
-        check_topics(chosen, stores)
-        check_pattern(chosen, stores)
-        for key, _, _ in chosen_queues(chosen, stores):
+        check_topics(chosen.queues, opened)
+        check_pattern(chosen.queues, opened)
+        for key, _, _ in chosen_queues(chosen.queues, opened):
             counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
     finally:
         for each in opened:
-            each.store.close()
+            each.close()
     return counts
 
 

@@ -19,8 +19,8 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.spec import SourceStore
-from rmqstore_spark.datasource.stores import open_stores
+from rmqstore_spark.datasource.sources import open_stores
+from rmqstore_spark.datasource.sources.store import StoreSource
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
@@ -106,12 +106,11 @@ def verify_stores(arguments: VerifyArguments, run: Runner) -> Iterator[tuple[str
     if arguments.folders is not None:
         options["storePathCommitLog"] = arguments.folders
     for opened in open_stores(parse_options(options, streaming=False)):
-        assert isinstance(opened, SourceStore)  # noqa: S101  # no name server was named
         with opened.store:
             yield opened.spec.url, _verify(opened, arguments, run)
 
 
-def _verify(opened: SourceStore, arguments: VerifyArguments, run: Runner) -> VerifyReport:
+def _verify(opened: StoreSource, arguments: VerifyArguments, run: Runner) -> VerifyReport:
     def work(snapshot: Snapshot, units: Sequence[Unit]) -> Iterable[Findings]:
         task = VerifyTask(opened.spec, snapshot)
         return run(f"verify {opened.spec.url}", list(_grouped(units)), task)

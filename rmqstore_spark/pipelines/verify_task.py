@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rmqstore_spark.datasource.failures import host_name
-from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.datasource.sources.store import StoreSpec
 from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
 from rmqstore_spark.verify import Findings, Snapshot, Unit, check_unit
-
-__all__ = ["VerifyTask"]
 
 
 @dataclass(frozen=True)

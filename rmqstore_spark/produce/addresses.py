@@ -6,8 +6,6 @@ import ipaddress
 import socket
 from typing import Final
 
-__all__ = ["born_host", "own_address", "unknown_host"]
-
 _ROUTES: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 """Addresses for documentation (RFC 5737, RFC 3849): no packet is ever sent to them."""
 

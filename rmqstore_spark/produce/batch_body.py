@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.layout.spans import I4, join_texts
 
-__all__ = ["batch_entries"]
-
 _HEAD_BYTES: Final = 20
 _FIXED_BYTES: Final = 22
 

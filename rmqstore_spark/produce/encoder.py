@@ -24,8 +24,6 @@ from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.produce.row_key import RowKeys
 from rmqstore_spark.produce.uniq_key import UniqKeys
 
-__all__ = ["MessageEncoder", "ReadyMessages"]
-
 _INT_MAX: Final = (1 << 31) - 1
 
 

@@ -9,8 +9,6 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["hex_columns"]
-
 _HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 _HEX_PAIRS: Final = np.stack([np.repeat(_HEX, 16), np.tile(_HEX, 16)], axis=1).reshape(-1)
 _PAIRS: Final = np.ascontiguousarray(_HEX_PAIRS).view(np.uint16)

@@ -30,8 +30,6 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.record.properties import encode_properties
 from rmqstore_spark.layout.spans import join_texts
 
-__all__ = ["DELIVERY_PREFIX", "DELIVERY_PROPERTIES", "join_keys", "join_properties", "property_of"]
-
 DELIVERY_PROPERTIES: Final = (
     PROPERTY_DELAY,
     PROPERTY_REAL_TOPIC,

@@ -15,8 +15,6 @@ from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["ADD_QUEUES", "Queues", "Routed", "Router"]
-
 ADD_QUEUES: Final = "Add queues with `rmqstore create-topic`"
 
 

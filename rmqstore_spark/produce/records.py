@@ -13,8 +13,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.hosts import same_host
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS
 
-__all__ = ["Origin", "record_batch", "record_columns"]
-
 _NEEDED: Final = frozenset({"topic", "body"})
 _OF_STORE: Final = frozenset({"queueOffset", "physicalOffset", "storeTimestamp", "storeHost"})
 

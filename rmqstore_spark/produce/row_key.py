@@ -16,8 +16,6 @@ import pyarrow as pa
 
 from rmqstore_spark.produce.hexadecimal import hex_columns
 
-__all__ = ["RowKeys"]
-
 _HASH_BYTES: Final = 16
 _ROW_BYTES: Final = 6
 _ZEROS: Final = 6

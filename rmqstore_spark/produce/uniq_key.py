@@ -22,8 +22,6 @@ import pyarrow as pa
 from rmqstore_spark.produce.addresses import own_address
 from rmqstore_spark.produce.hexadecimal import hex_columns
 
-__all__ = ["UniqKeys"]
-
 _TAIL_BYTES: Final = 6
 _COUNTER_BITS: Final = 16
 

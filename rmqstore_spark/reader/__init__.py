@@ -18,6 +18,7 @@ groups     shows consumer lag and the progress of delay levels
 growth     detects that the log has grown
 
 From outside it imports `files`, `layout` and `errors`.
+
 """
 
 from __future__ import annotations

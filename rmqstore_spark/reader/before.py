@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import FILLER_SIZE, unpack_entry
-from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE, MAX_RECORD_SIZE
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.reader.queue import Queue, read_entry_bytes
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.log.commitlog import CommitLog
-
-__all__ = ["DEAD", "NOTHING", "UNKNOWN", "Before", "look_before"]
 
 UNKNOWN: Final = -1
 DEAD: Final = -2
@@ -68,22 +65,21 @@ def _entries(wanted: Sequence[tuple[Queue, int]]) -> list[tuple[int, int] | Befo
         data = read_entry_bytes([(queue, offset - 1, offset) for queue, offset in wanted])
     except _GONE:
         return [_entry_alone(queue, offset - 1) for queue, offset in wanted]
-    return [_entry(raw) for raw in data]
+    return [_entry(queue, raw) for (queue, _), raw in zip(wanted, data, strict=True)]
 
 
 def _entry_alone(queue: Queue, offset: int) -> tuple[int, int] | Before:
     try:
-        return _entry(queue.entry_bytes(offset, offset + 1))
+        return _entry(queue, queue.entry_bytes(offset, offset + 1))
     except SegmentExpiredError:
         return NOTHING
     except CorruptStoreError:
         return Before(DEAD)
 
 
-def _entry(raw: bytes) -> tuple[int, int] | Before:
-    physical, size, code = unpack_entry(raw)
-    is_filler = (physical, size, code) == (0, FILLER_SIZE, 0)
-    return Before(DEAD) if physical < 0 or size <= 0 or is_filler else (physical, size)
+def _entry(queue: Queue, raw: bytes) -> tuple[int, int] | Before:
+    entry = queue.format.entry(raw)
+    return (entry.physical_offset, entry.size) if entry.is_message else Before(DEAD)
 
 
 def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str]:
@@ -94,7 +90,10 @@ def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str
     numbers = np.flatnonzero(covered).tolist()
     heads = _read(
         log,
-        [(places[n][0], places[n][1] if places[n][1] <= _WHOLE else HEAD_SIZE) for n in numbers],
+        [
+            (places[n][0], places[n][1] if places[n][1] <= _WHOLE else LONGEST_HEAD_SIZE)
+            for n in numbers
+        ],
     )
     ends = [body_end(head, places[n][1]) for n, head in zip(numbers, heads, strict=True)]
     left = [

@@ -12,8 +12,6 @@ import json
 import re
 from typing import Final
 
-__all__ = ["parse_keys", "parse_names", "parse_tags"]
-
 _NO_TAG: Final = re.compile(r"""[\s,;&|!<>=()*'"]""")
 _NO_KEY: Final = re.compile(r"[,;]|^(\|\||&&|AND|OR|and|or|\*)$")
 

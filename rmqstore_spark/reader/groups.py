@@ -21,16 +21,6 @@ from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "DelayProgress",
-    "GroupOffset",
-    "delay_progress",
-    "group_names",
-    "group_offset",
-    "group_offsets",
-    "offsets_past_end",
-]
-
 _log = logging.getLogger(__name__)
 
 _MAX_SHOWN: Final = 300  # characters of a skipped entry in the log line

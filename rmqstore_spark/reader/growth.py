@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.layout.fields import PHYSICAL_OFFSET_PLACE, TOTAL_SIZE_PLACE
 from rmqstore_spark.layout.kernel.reference.plain import STOP_BLANK
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import decode_records, walk_records
@@ -23,8 +24,6 @@ from rmqstore_spark.layout.spans import I8, string_array
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
-
-__all__ = ["LogGrowth"]
 
 _HEAD: Final = 64  # up to and including storeTimestamp: another record has other bytes here
 _CHUNK: Final = 1 << 20
@@ -158,8 +157,8 @@ class LogGrowth:
 
     def _large(self, filled: int) -> int:
         """Return the size of a record that is longer than the buffer; 0 if none begins there."""
-        size = int.from_bytes(self._buffer[:4].tobytes(), "big", signed=True)
-        own = int.from_bytes(self._buffer[28:36].tobytes(), "big", signed=True)
+        size = int.from_bytes(self._buffer[TOTAL_SIZE_PLACE].tobytes(), "big", signed=True)
+        own = int.from_bytes(self._buffer[PHYSICAL_OFFSET_PLACE].tobytes(), "big", signed=True)
         return size if size > filled and own == self._walked else 0
 
     def _committed_moved(self, checkpoint: str) -> bool:

@@ -19,8 +19,6 @@ from rmqstore_spark.reader.options import ReadOptions
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["LogQueue", "queues_in_log"]
-
 
 class LogQueue(NamedTuple):
     """The messages of one queue in the log.

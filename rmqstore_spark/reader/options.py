@@ -8,8 +8,6 @@ from typing import Literal
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.columns import COLUMNS
 
-__all__ = ["ReadOptions"]
-
 
 @dataclass(frozen=True)
 class ReadOptions:

@@ -10,8 +10,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.consumequeue import decode_entries, live_mask
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.reader.keys.search import index_pieces
 from rmqstore_spark.reader.queue import read_entry_bytes
 from rmqstore_spark.reader.rows.splits import (
@@ -23,17 +22,6 @@ from rmqstore_spark.reader.rows.splits import (
     Split,
 )
 from rmqstore_spark.reader.store import Store
-
-__all__ = [
-    "PlanLimits",
-    "average_size",
-    "plan",
-    "plan_by_commitlog",
-    "plan_by_keys",
-    "plan_by_queue",
-    "plan_by_size",
-    "plan_scan",
-]
 
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
@@ -93,12 +81,13 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
         for first, end in _samples(each)
     ]
     data = read_entry_bytes([(queue, first, end) for _, queue, first, end in samples])
-    entries = decode_entries(b"".join(data))
+    queue_format = store.directory.queue_format
+    entries = queue_format.decode(b"".join(data))
     owners = np.repeat(
         [number for number, *_ in samples], [end - first for *_, first, end in samples]
     )
     # Reading reports damaged entries. The estimate ignores them.
-    sound = live_mask(entries) & (entries["size"] <= MAX_RECORD_SIZE)
+    sound = queue_format.is_message(entries) & (entries["size"] <= MAX_RECORD_SIZE)
     entries, owners = entries[sound], owners[sound]
     counts = np.bincount(owners, minlength=len(wanted))
     totals = np.bincount(owners, entries["size"], minlength=len(wanted))
@@ -273,8 +262,10 @@ def _edges(
     wanted = [
         (store.queue(e.range.topic, e.range.queue_id), e.range.start, e.range.end) for e in extents
     ]
-    entries = decode_entries(b"".join(read_entry_bytes(wanted)))
-    places = np.unique(entries["physicalOffset"][live_mask(entries)].astype(np.int64))
+    queue_format = store.directory.queue_format
+    entries = queue_format.decode(b"".join(read_entry_bytes(wanted)))
+    places = entries["physicalOffset"][queue_format.is_message(entries)].astype(np.int64)
+    places = np.unique(places)
     places = places[(places >= begin) & (places < end)]
     if not len(places):
         return [begin, end]

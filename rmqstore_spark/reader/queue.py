@@ -16,30 +16,18 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.log.segments import Segments, read_ranges
-from rmqstore_spark.layout.buffers import values_at
-from rmqstore_spark.layout.consumequeue import (
-    ENTRY_SIZE,
-    FILLER_SIZE,
-    EntryColumns,
-    decode_entries,
-    live_mask,
-    split_entries,
-    unpack_entry,
-    written_mask,
-)
-from rmqstore_spark.layout.consumequeue_ext import UNIT_HEAD_DTYPE, ext_offset
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, Records, decode_records
+from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["BLOCK", "Entries", "Queue", "ReadAhead", "read_entry_bytes", "stated_offsets"]
-
-Entries = npt.NDArray[np.void]
-
 BLOCK: Final = 200
 """Entries that take about as long to read as one."""
+
+_NO_ENTRY: Final = Entry(-1, 0, is_filler=False)
 
 
 @dataclass
@@ -59,6 +47,7 @@ class Queue:
     """A queue of a store, as of the last lookup of its offsets.
 
     Args:
+        queue_format: the format of its files.
         log: the CommitLog that its entries point into.
         topic: its topic.
         queue_id: its number.
@@ -69,11 +58,13 @@ class Queue:
             of the log, `cut` lists the log again.
 
     Attributes:
+        format: the format of its files.
         ahead: what has been read ahead for a lookup of the offsets; None otherwise.
     """
 
     def __init__(
         self,
+        queue_format: QueueFormat,
         log: CommitLog,
         topic: str,
         queue_id: int,
@@ -81,6 +72,8 @@ class Queue:
         ext: Segments | None,
         cut: Callable[[int], tuple[int, bool]],
     ) -> None:
+        self.format = queue_format
+        self._size = queue_format.size
         self._log = log
         self.topic = topic
         self.queue_id = queue_id
@@ -97,7 +90,7 @@ class Queue:
     @property
     def first_slot(self) -> int:
         """Offset of the first entry in the files, including expired and filler entries."""
-        return -(-self.segments.min_offset // ENTRY_SIZE)
+        return self.format.slot_from(self.segments.min_offset)
 
     @property
     def knows_ends(self) -> bool:
@@ -142,7 +135,7 @@ class Queue:
     def _same_end(self) -> bool:
         """Return whether the known end still holds: the last entry is there, the next is not."""
         assert self._max is not None  # noqa: S101  # the caller looked
-        is_full = self._max * ENTRY_SIZE >= self.segments.end_offset
+        is_full = self._max * self._size >= self.segments.end_offset
         if is_full and self.segments.refresh():
             return False
         return not self.is_written(self._max) and (
@@ -157,13 +150,13 @@ class Queue:
             end: one past the last.
 
         Returns:
-            `end - start` entries (ENTRY_DTYPE).
+            `end - start` entries, in the dtype of the format.
 
         Raises:
             SegmentExpiredError: a file of the queue has expired.
             CorruptStoreError: the range reaches past the end of the files.
         """
-        return decode_entries(self.entry_bytes(start, end))
+        return self.format.decode(self.entry_bytes(start, end))
 
     def entry_bytes(self, start: int, end: int) -> bytes:
         """Read entries like `entries`, as bytes."""
@@ -171,11 +164,11 @@ class Queue:
             return b""
         if self.ahead is not None and all(n in self.ahead.entries for n in range(start, end)):
             return b"".join(self.ahead.entries[slot] for slot in range(start, end))
-        return self.segments.read_range(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
+        return self.segments.read_range(start * self._size, (end - start) * self._size)
 
     def live_columns(self, start: int, end: int) -> EntryColumns:
         """Read entries like `live_entries`, as columns."""
-        columns, live = split_entries(self.entry_bytes(start, end))
+        columns, live = self.format.split(self.entry_bytes(start, end))
         if not live:
             self.live_entries(start, end)
         return columns
@@ -187,14 +180,14 @@ class Queue:
             CorruptStoreError: an entry is empty or damaged.
         """
         found = self.entries(start, end)
-        live = live_mask(found)
+        live = self.format.is_message(found)
         if not live.all():
             slot = start + int(np.argmin(live))
-            segment = self.segments.locate(slot * ENTRY_SIZE)
+            segment = self.segments.locate(slot * self._size)
             raise CorruptStoreError(
                 f"the entry of offset {slot} of {self.topic}/{self.queue_id} is empty or damaged",
                 file=segment.path,
-                offset=slot * ENTRY_SIZE - segment.start,
+                offset=slot * self._size - segment.start,
             )
         return found
 
@@ -205,39 +198,40 @@ class Queue:
             addresses: n addresses that entries hold in place of a tagsCode.
 
         Returns:
-            The rows whose units are whole, and the head of each (UNIT_HEAD_DTYPE).
+            The rows whose units are whole, and the head of each (`QueueFormat.unit_heads`).
         """
-        width = UNIT_HEAD_DTYPE.itemsize
+        nothing = np.zeros(0, np.int64)
         if self.ext is None:
-            return np.zeros(0, np.int64), np.zeros(0, UNIT_HEAD_DTYPE)
-        offsets = ext_offset(addresses)
+            return nothing, self.format.unit_heads(np.zeros(0, np.uint8), nothing)[0]
+        width = self.format.unit_head_size
+        offsets = self.format.unit_offsets(addresses)
         there = np.flatnonzero(self.ext.covers(offsets, np.full(len(offsets), width)))
         if not len(there):
-            return there, np.zeros(0, UNIT_HEAD_DTYPE)
+            return there, self.format.unit_heads(np.zeros(0, np.uint8), nothing)[0]
         buffer, at = self.ext.read_entries(offsets[there], np.full(len(there), width))
-        heads = values_at(buffer, UNIT_HEAD_DTYPE, at)
-        whole = heads["size"] == width + heads["bitMapSize"].astype(np.int64)
+        heads, whole = self.format.unit_heads(buffer, at)
         return there[whole], heads[whole]
 
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""
-        physical, size, filler = self._entry(offset)
-        if physical >= 0 and size > 0 and not filler:
-            return physical
+        entry = self._entry(offset)
+        if entry.is_message:
+            return entry.physical_offset
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
 
     def stated_offset(self, offset: int) -> int:
         """Return the physical offset that an entry states, even if the entry is damaged."""
-        return self._entry(offset)[0]
+        return self._entry(offset).physical_offset
 
     def stated_record(self, offset: int) -> tuple[int, int]:
         """Return physical offset and size of the record that an entry states."""
-        return self._entry(offset)[:2]
+        entry = self._entry(offset)
+        return entry.physical_offset, entry.size
 
     def is_whole(self, offset: int) -> bool:
         """Return whether one file holds the whole entry of an offset."""
-        at = offset * ENTRY_SIZE
-        return self.segments.locate(at).end - at >= ENTRY_SIZE
+        at = offset * self._size
+        return self.segments.locate(at).end - at >= self._size
 
     @property
     def last_physical_offset(self) -> int:
@@ -279,22 +273,17 @@ class Queue:
         raw = np.frombuffer(data or self._log.read(physical, min(size, MAX_RECORD_SIZE)), np.uint8)
         return physical, decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
 
-    def _entry(self, slot: int) -> tuple[int, int, bool]:
-        """Return physicalOffset, size, and whether the entry of a slot is a filler."""
+    def _entry(self, slot: int) -> Entry:
         data = b"" if self.ahead is None else self.ahead.entries.get(slot, b"")
-        data = data or self.segments.read(slot * ENTRY_SIZE, ENTRY_SIZE)
-        if len(data) < ENTRY_SIZE:
-            return -1, 0, False
-        physical, size, code = unpack_entry(data)
-        return physical, size, (physical, size, code) == (0, FILLER_SIZE, 0)
+        data = data or self.segments.read(slot * self._size, self._size)
+        return self.format.entry(data) if len(data) == self._size else _NO_ENTRY
 
     def is_written(self, slot: int) -> bool:
         """Return whether there is an entry in a slot."""
         try:
-            physical, size, _ = self._entry(slot)
+            return self._entry(slot).is_written
         except (SegmentExpiredError, CorruptStoreError):
             return False
-        return physical >= 0 and size > 0
 
     def is_backed(self, slot: int) -> bool:
         """Return whether a slot below the maximum is a message that has not expired.
@@ -302,10 +291,12 @@ class Queue:
         A damaged entry counts as such a message, so that reading it reports the damage.
         """
         try:
-            physical, size, filler = self._entry(slot)
+            entry = self._entry(slot)
         except (SegmentExpiredError, CorruptStoreError):
             return False
-        return not filler and (physical < 0 or size <= 0 or physical >= self._log.min_offset)
+        if entry.is_filler:
+            return False
+        return not entry.is_written or entry.physical_offset >= self._log.min_offset
 
     def _find_max(self) -> int:
         end = self.written_end()
@@ -324,13 +315,13 @@ class Queue:
         """Return one past the last written entry. Entries are written in order."""
         end = self._written_in_known_files()
         # A full file may be followed by one that was created after the folder was listed.
-        while end * ENTRY_SIZE >= self.segments.end_offset and self.segments.refresh():
+        while end * self._size >= self.segments.end_offset and self.segments.refresh():
             end = self._written_in_known_files()
         return end
 
     def _written_in_known_files(self) -> int:
         for segment in reversed(list(self.segments)):
-            first, last = -(-segment.start // ENTRY_SIZE), segment.end // ENTRY_SIZE
+            first, last = self.format.slot_from(segment.start), self.format.slot(segment.end)
             end = self._written_between(first, last)
             if end > first:
                 return end
@@ -364,7 +355,9 @@ class Queue:
     def _written_in_block(self, first: int, block: int, last: int) -> int:
         """Return one past the last written entry of a block; its first slot if there is none."""
         start = first + block * BLOCK
-        written = np.flatnonzero(written_mask(self.entries(start, min(start + BLOCK, last))))
+        written = np.flatnonzero(
+            self.format.is_written(self.entries(start, min(start + BLOCK, last)))
+        )
         return start + (int(written[-1]) + 1 if len(written) else 0)
 
     def _past(self, slot: int, log_end: int) -> bool:
@@ -377,7 +370,7 @@ class Queue:
         A broker that cuts its log does not wipe the entries of the records that it cuts off. An
         entry whose record is damaged is not stale: reading it must report the damage.
         """
-        if self._entry(slot)[2]:
+        if self._entry(slot).is_filler:
             return False
         _, record = self._record(slot)
         if record is None or record.status[0] != 0:
@@ -407,7 +400,7 @@ def read_entry_bytes(wanted: Sequence[tuple[Queue, int, int]]) -> list[bytes]:
     """
     return read_ranges(
         [
-            (queue.segments, start * ENTRY_SIZE, max(0, end - start) * ENTRY_SIZE)
+            (queue.segments, start * queue.format.size, max(0, end - start) * queue.format.size)
             for queue, start, end in wanted
         ]
     )
@@ -427,6 +420,8 @@ def stated_offsets(wanted: Sequence[tuple[Queue, int]]) -> list[int]:
     except (SegmentExpiredError, CorruptStoreError):
         return [queue.stated_offset(offset) for queue, offset in wanted]
     return [
-        unpack_entry(entry)[0] if queue.is_whole(offset) else queue.stated_offset(offset)
+        queue.format.entry(entry).physical_offset
+        if queue.is_whole(offset)
+        else queue.stated_offset(offset)
         for (queue, offset), entry in zip(wanted, data, strict=True)
     ]

@@ -14,11 +14,8 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import BLOCK, Queue, ReadAhead, read_entry_bytes
-
-__all__ = ["look_up_ends"]
 
 _TOGETHER: Final = 100
 """Queues whose entries are in memory at one time."""
@@ -76,15 +73,16 @@ def _read_ahead(log: CommitLog, queues: Sequence[Queue]) -> None:
 
 def _read(wanted: Sequence[tuple[Queue, int, int]]) -> None:
     """Read entries ahead: of each queue from one offset to another."""
-    inside = [
-        (queue, max(first, queue.first_slot), min(end, queue.segments.end_offset // ENTRY_SIZE))
-        for queue, first, end in wanted
-    ]
+    inside = []
+    for queue, first, end in wanted:
+        file_end = queue.format.slot(queue.segments.end_offset)
+        inside.append((queue, max(first, queue.first_slot), min(end, file_end)))
     for (queue, first, end), data in zip(inside, read_entry_bytes(inside), strict=True):
         assert queue.ahead is not None  # noqa: S101  # `look_up_ends` set it
+        size = queue.format.size
         for slot in range(first, end):
-            at = (slot - first) * ENTRY_SIZE
-            queue.ahead.entries[slot] = data[at : at + ENTRY_SIZE]
+            at = (slot - first) * size
+            queue.ahead.entries[slot] = data[at : at + size]
 
 
 def _read_last_records(log: CommitLog, queues: Sequence[Queue]) -> None:
@@ -167,7 +165,7 @@ def _bisect(searches: Sequence[_Bisection]) -> None:
 def _empty_blocks(queue: Queue) -> _Bisection:
     """Return the search for the first block of a queue's last file that is not written."""
     segment = queue.segments[len(queue.segments) - 1]
-    first, end = -(-segment.start // ENTRY_SIZE), segment.end // ENTRY_SIZE
+    first, end = queue.format.slot_from(segment.start), queue.format.slot(segment.end)
     return _Bisection(
         queue, -(-(end - first) // BLOCK), first, BLOCK, lambda slot: not queue.is_written(slot)
     )

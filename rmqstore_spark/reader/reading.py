@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["read_split"]
-
 
 def read_split(store: Store, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Read the rows of a split (see `plan`).

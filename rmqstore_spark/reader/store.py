@@ -6,7 +6,6 @@ it, and files may expire.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -43,7 +42,6 @@ from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_
 
 __all__ = ["Store", "Topic", "default_broker_name"]
 
-_log = logging.getLogger(__name__)
 
 _NO_CUT: Final = (1 << 63) - 1
 
@@ -332,6 +330,7 @@ class Store:
         segments = self.directory.queue(topic, queue_id)
         self._skips.tell_of([*segments.strays, *ext.strays])
         queue = Queue(
+            self.directory.queue_format,
             self.log,
             topic,
             queue_id,

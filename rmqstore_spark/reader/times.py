@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta, timezone
 
-__all__ = ["check_milliseconds", "parse_timestamp_ms"]
-
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SECONDS = range(10**9, 10**11)
 """As milliseconds these are 1970 to 1973, before any message; as seconds, 2001 and later."""

@@ -11,8 +11,6 @@ from rmqstore_spark.files.base import Skipped
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import is_system_topic
 
-__all__ = ["Skips", "Topic", "read_topics", "topics_with_queues"]
-
 _log = logging.getLogger(__name__)
 
 _TOLD: Final = 20

@@ -27,15 +27,9 @@ from rmqstore_spark.layout.constants import (
     TRANS_HALF_TOPIC,
     TRANS_OP_HALF_TOPIC,
 )
-from rmqstore_spark.layout.consumequeue import is_filler
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    check_crcs,
-    decode_records,
-)
+from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.reader.groups import group_offset
@@ -44,19 +38,6 @@ from rmqstore_spark.reader.rows.decoder import Decoder
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
-
-__all__ = [
-    "CHECKS_FILE",
-    "Found",
-    "HalfPlace",
-    "Identity",
-    "Transaction",
-    "find_transactions",
-    "identities_of",
-    "messages_of",
-    "named_halves",
-    "transactions_of",
-]
 
 CHECKS_FILE: Final = "transactionChecks"
 """File in `config/` with what a store process knows of its checks. (A broker has none.)"""
@@ -322,7 +303,7 @@ def _read(store: Store, topic: str, begin: int, end: int) -> Iterator[tuple[I8, 
         entries = queue.entries(first, min(end, first + _AT_ONCE))
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = np.clip(entries["size"].astype(np.int64), 0, MAX_RECORD_SIZE).astype(np.int32)
-        held = (sizes >= MIN_RECORD_SIZE) & ~is_filler(entries)
+        held = (sizes >= MIN_RECORD_SIZE) & ~queue.format.is_filler(entries)
         held &= store.log.covers(offsets, sizes)
         rows = np.flatnonzero(held)
         if len(rows):

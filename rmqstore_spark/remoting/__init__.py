@@ -20,5 +20,5 @@ listener     accepts connections, plain and TLS on one port
 server       has the connections of a port, and ends those that are idle, slow or too many
 client       connects, again if it must, and asks
 
-From outside it imports `layout.fastjson`, `secretfiles`, `errors` and `printable`.
+From outside it imports `layout.fastjson`, `base` and `errors`.
 """

@@ -1,22 +1,27 @@
-"""Addresses as `host:port`."""
+"""Addresses as `host:port`, and the ports of this machine."""
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import socket
 from typing import Final
 
 from rmqstore_spark.errors import ServiceError
 
-__all__ = ["address_text", "parse_address"]
-
+BACKLOG: Final = 1024
+_MAPPED: Final = "::ffff:"
 _PORT: Final = re.compile("[0-9]{1,5}")
 
 
 def address_text(address: object) -> str:
-    """Return a socket's address as `host:port`."""
+    """Return a socket's address as `host:port`; one of IPv4 is shown so on a port of IPv6."""
     if isinstance(address, tuple) and len(address) >= 2:
-        host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
-        return f"{host}:{address[1]}"
+        host, port = str(address[0]), address[1]
+        if "." in host:
+            host = host.removeprefix(_MAPPED)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return str(address or "an unknown address")
 
 
@@ -31,6 +36,54 @@ def parse_address(address: str) -> tuple[str, int]:
     if not (_can_be_looked_up(host) and _PORT.fullmatch(port) and 0 < int(port) < 1 << 16):
         raise ServiceError(f"{address_text(address)!r} is not an address; use HOST:PORT.")
     return host, int(port)
+
+
+def bound_port(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to a port, and does not listen yet.
+
+    Args:
+        host: an IP address of this machine.
+        port: the port; 0 for any free one.
+
+    Raises:
+        ServiceError: another process has the port, or it is not for this process.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        # Not before: two that do not listen yet could get the same free port. It lets a process
+        # that comes back take the port over from connections of the former one.
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    except OSError as error:
+        bound.close()
+        raise _taken(error, (host, port)) from None
+    return bound
+
+
+def listen(bound: socket.socket) -> None:
+    """Let a bound socket listen.
+
+    Raises:
+        ServiceError: another process was faster.
+    """
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        raise _taken(error, bound.getsockname()) from None
+
+
+def _taken(error: OSError, address: object) -> ServiceError:
+    known = error.errno and error.errno > 0
+    why = os.strerror(error.errno) if known and error.errno else str(error)
+    if error.errno == errno.EADDRINUSE:
+        why = "another process listens there already"
+    return ServiceError(
+        f"Nothing can listen on {address_text(address)}: {why}. Choose an address of this machine "
+        "and a port that no other process uses; 0 takes any free one."
+    )
 
 
 def _can_be_looked_up(host: str) -> bool:

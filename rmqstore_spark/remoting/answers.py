@@ -10,8 +10,6 @@ import asyncio
 import threading
 from typing import Final, Protocol
 
-__all__ = ["LARGE", "Answers", "Reader"]
-
 LARGE: Final = 64 << 10
 """Bytes of an answer that is only made if all together are not too many."""
 _LOOK_SECONDS: Final = 0.05

@@ -7,9 +7,6 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from rmqstore_spark.remoting.limits import Limits
 
-__all__ = ["Backlog", "Holding"]
-
-
 _MOST_TRIED: Final = 8
 """Most postponed requests that are tried at once."""
 

@@ -7,8 +7,6 @@ import asyncio
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["PendingCalls"]
-
 
 class PendingCalls:
     """Requests by their number, which their answers repeat."""

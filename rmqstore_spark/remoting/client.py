@@ -22,8 +22,6 @@ from rmqstore_spark.remoting.connection import (
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.turns import Turns
 
-__all__ = ["ANSWER_SECONDS", "RemotingClient"]
-
 ANSWER_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for an answer, or a connection."""
 _LEAVE_SECONDS: Final = 3.0

@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, ServiceError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.answers import LARGE, Answers
 from rmqstore_spark.remoting.backlog import Backlog
@@ -27,8 +27,6 @@ from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.room import FrameRoom
 from rmqstore_spark.remoting.turns import Turns
-
-__all__ = ["Registry", "RemotingConnection", "Request", "RequestService", "SharedBounds"]
 
 _REQUEST_BYTES: Final = 1024
 """About what the objects of a request need, beside the bytes of its frame."""

@@ -8,14 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import TypeAlias
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, RemotingError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
-
-__all__ = ["Dispatch", "GroupHandler", "Handler", "NoAnswerRoomError"]
 
 Handler: TypeAlias = Callable[
     [RemotingConnection, Command], Command | Awaitable[Command | None] | None

@@ -14,8 +14,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of, frame_size
 from rmqstore_spark.remoting.room import READ_BYTES, SMALL, Asker, FrameRoom
 
-__all__ = ["FrameInbox", "Scratch"]
-
 
 class Scratch:
     """The buffer for the next read of any connection of an event loop.

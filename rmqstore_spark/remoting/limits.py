@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from rmqstore_spark.remoting.codec.frames import MAX_FRAME
 
-__all__ = ["Limits"]
-
 
 @dataclass(frozen=True)
 class Limits:

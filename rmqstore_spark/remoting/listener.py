@@ -1,29 +1,58 @@
-"""Listens on a port, on which the first byte of a connection decides between plain and TLS."""
+"""Listens on a port, on which the first bytes of a connection decide where it goes.
+
+Plain and TLS connections share a port, as in RocketMQ. So does another protocol: its clients begin
+with a request of it, or ask for it in the TLS handshake (ALPN).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from rmqstore_spark.errors import ServiceError
-from rmqstore_spark.printable import escaped
-from rmqstore_spark.remoting.addresses import address_text
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.errors import FrameError
+from rmqstore_spark.remoting.addresses import BACKLOG, address_text, listen
+from rmqstore_spark.remoting.codec.command import decode_header
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_FRAME, frame_lengths
 from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer
 
-__all__ = ["Home", "PortListener"]
-
 _log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 1024
 _PAUSE_SECONDS: Final = 0.1
+_BEGIN_SECONDS: Final = 10.0
+"""How long a connection may take from its first byte until it is clear what it is."""
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+_RECORD: Final = 5
+"""Bytes before the first message of a TLS handshake: type, version, length."""
+_MOST_PEEKED: Final = 1 << 14
+
+
+class OtherProtocol(NamedTuple):
+    """A protocol that shares the port.
+
+    Attributes:
+        codes: the codes of its requests.
+        alpn: its name in TLS handshakes.
+        take: gets each connection that begins so, in the thread of the event loop; nothing of it
+            has been read. It must not wait.
+        make_room: ends an idle connection of the protocol: no more files can be opened.
+    """
+
+    codes: range
+    alpn: str
+    take: Callable[[socket.socket], object]
+    make_room: Callable[[], object]
 
 
 class Home(Protocol):
@@ -52,54 +81,44 @@ class PortListener:
         home: where they go.
         tls: which of them are accepted.
         limits: bounds of their times before they begin.
+        other: another protocol on this port.
     """
 
-    def __init__(self, home: Home, tls: ServerTls, limits: Limits) -> None:
+    def __init__(
+        self, home: Home, tls: ServerTls, limits: Limits, other: OtherProtocol | None = None
+    ) -> None:
         self._home = home
         self._tls = tls
         self._limits = limits
+        self._other = other
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._received = received_buffer()
 
-    async def start(self, host: str, port: int) -> str:
+    async def start(self, bound: socket.socket) -> str:
         """Begin to listen.
 
         Args:
-            host: IP address to listen on.
-            port: port to listen on; 0 for any free one.
+            bound: a socket of `bound_port`; it is closed here.
 
         Returns:
             The address that it listens on, as `host:port`.
 
         Raises:
-            ServiceError: nothing can listen there.
+            ServiceError: another process listens there.
         """
-        loop = asyncio.get_running_loop()
-        try:
-            self._socket = socket.create_server(
-                (host, port),
-                family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-                backlog=_BACKLOG,
+        self._socket = bound
+        listen(bound)
+        bound.setblocking(False)
+        if self._tls.mode is TlsMode.DISABLED and self._other is None:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._home.new_connection, sock=bound, backlog=BACKLOG
             )
-            self._socket.setblocking(False)
-            if self._tls.mode is TlsMode.DISABLED:
-                self._server = await loop.create_server(
-                    self._home.new_connection, sock=self._socket, backlog=_BACKLOG
-                )
-        except OSError as error:
-            where = address_text((host, port))
-            reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error
-            raise ServiceError(
-                f"Nothing can listen on {where}: {reason}. Choose an address of this machine and a "
-                "port that no other process uses."
-            ) from error
-        address = address_text(self._socket.getsockname())
-        if self._server is None:
-            self._accepting = asyncio.create_task(self._accept(self._socket))
-        return address
+        else:
+            self._accepting = asyncio.create_task(self._accept(bound))
+        return address_text(bound.getsockname())
 
     async def close(self) -> None:
         """Stop listening, and forget connections that have not begun."""
@@ -117,7 +136,11 @@ class PortListener:
         while True:
             try:
                 await self._accept_one(listening)
-            except OSError:  # too many files are open, or the other end has gone already
+            except OSError as error:  # perhaps the other end has gone already
+                if error.errno in _NO_ROOM:
+                    self._home.log.warning("", "No more connections can be accepted: %s.", error)
+                    if self._other is not None:
+                        self._other.make_room()
                 await asyncio.sleep(_PAUSE_SECONDS)
             except Exception:  # noqa: BLE001 - nobody could connect any more
                 _log.exception("A connection could not be accepted.")
@@ -138,37 +161,52 @@ class PortListener:
             raise
 
     async def _open(self, accepted: socket.socket, peer: str) -> None:
-        loop = asyncio.get_running_loop()
+        is_taken = False
         accepted.setblocking(False)
         try:
             with suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            first = await asyncio.wait_for(_first_byte(accepted), self._limits.idle_seconds)
-            if first == HANDSHAKE:
-                await self._open_tls(accepted)
-                return
-            if first and self._tls.mode is TlsMode.PERMISSIVE:
-                await loop.connect_accepted_socket(self._home.new_connection, accepted)
-                return
-            if first:
-                self._home.log.warning(
-                    peer, "%s did not use TLS, without which nobody may talk here.", escaped(peer)
-                )
-        except asyncio.TimeoutError:
-            pass
+            is_taken = await self._hand_over(accepted, peer)
+        except (asyncio.TimeoutError, ConnectionError):
+            pass  # it says nothing, or has gone
         except (OSError, ssl.CertificateError) as error:
             reason = getattr(error, "reason", None) or error
             self._home.log.warning(
                 peer, "%s did not begin a TLS session: %s.", escaped(peer), escaped(str(reason))
             )
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
-        accepted.close()
+        except Exception as error:  # noqa: BLE001 - it must end this connection only
+            self._home.log.log(
+                logging.ERROR, peer, "The connection of %s could not be opened.", escaped(peer),
+                error=error,
+            )  # fmt: skip
+        finally:
+            if not is_taken:
+                accepted.close()
 
-    async def _open_tls(self, accepted: socket.socket) -> None:
-        context, home, received = self._tls.context, self._home, self._received
-        assert context is not None  # noqa: S101  # the mode is not DISABLED
+    async def _hand_over(self, accepted: socket.socket, peer: str) -> bool:
+        """Find out what a connection is, and give it to who serves that; return whether it was."""
+        first = await asyncio.wait_for(_peeked(accepted, 1), self._limits.idle_seconds)
+        if not first:
+            return False
+        if self._other is not None:
+            begin = _begin(accepted, first == HANDSHAKE, self._other)
+            if await asyncio.wait_for(begin, min(_BEGIN_SECONDS, self._limits.frame_seconds)):
+                self._other.take(accepted)
+                return True
+        if first == HANDSHAKE and self._tls.context is not None:
+            await self._open_tls(accepted, self._tls.context)
+            return True
+        if self._tls.mode is TlsMode.ENFORCING:
+            self._home.log.warning(
+                peer, "%s did not use TLS, without which nobody may talk here.", escaped(peer)
+            )
+            return False
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(self._home.new_connection, accepted)
+        return True
+
+    async def _open_tls(self, accepted: socket.socket, context: ssl.SSLContext) -> None:
+        home, received = self._home, self._received
         _, session = await asyncio.get_running_loop().connect_accepted_socket(
             lambda: TlsSession(context, home.new_connection, received), accepted
         )
@@ -176,22 +214,58 @@ class PortListener:
             await asyncio.wait_for(session.begun, self._limits.frame_seconds)
         except asyncio.TimeoutError as error:
             session.abort()
-            raise ConnectionError("the handshake took too long") from error
+            raise OSError("the handshake took too long") from error
         except asyncio.CancelledError:
             session.abort()
             raise
 
 
-async def _first_byte(accepted: socket.socket) -> bytes:
-    """Return the first byte that comes, and leave it there; nothing if the other end goes."""
+async def _begin(accepted: socket.socket, is_tls: bool, other: OtherProtocol) -> bool:
+    """Return whether a connection begins as those of another protocol do."""
+    if not is_tls:
+        return await _first_code(accepted) in other.codes
+    record = await _peeked(accepted, _RECORD)
+    size = min(int.from_bytes(record[3:], "big"), _MOST_PEEKED)
+    return _only_protocol(other.alpn) in await _peeked(accepted, _RECORD + size)
+
+
+async def _first_code(accepted: socket.socket) -> int:
+    """Return the code of the first request; -1 if it is none."""
+    try:
+        head = await _peeked(accepted, HEAD_BYTES)
+        if len(head) < HEAD_BYTES:
+            return -1
+        form, size, _ = frame_lengths(memoryview(head), 0, MAX_FRAME)
+        header = await _peeked(accepted, HEAD_BYTES + min(size, _MOST_PEEKED))
+        return decode_header(form, header[HEAD_BYTES:]).code
+    except FrameError:
+        return -1
+
+
+def _only_protocol(name: str) -> bytes:
+    """Return the ALPN extension of a client that talks one protocol (RFC 7301, section 3.1)."""
+    inner = bytes([len(name)]) + name.encode()
+    named = len(inner).to_bytes(2, "big") + inner
+    return b"\0\x10" + len(named).to_bytes(2, "big") + named
+
+
+async def _peeked(accepted: socket.socket, count: int) -> bytes:
+    """Return the first bytes that come, and leave them there; fewer if the other end goes."""
+    with suppress(BlockingIOError):
+        there = accepted.recv(count, socket.MSG_PEEK)
+        if not there or len(there) == count:
+            return there
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
+    # The loop is woken when all are here, and not again and again when some are.
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
     loop.add_reader(accepted, readable.set)
     try:
         while True:
             await readable.wait()
             readable.clear()
             with suppress(BlockingIOError):  # the loop can be told of bytes that do not come
-                return accepted.recv(1, socket.MSG_PEEK)
+                return accepted.recv(count, socket.MSG_PEEK)
     finally:
         loop.remove_reader(accepted)
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)

@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["HIGH_WATER", "Outbox"]
-
 HIGH_WATER: Final = 1 << 20
 """Bytes that wait to be written; with more, no request is handled, and none is sent, until the
 other end reads."""

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["PeerLog"]
-
 _SECONDS: Final = 60.0
 _MAX_KEYS: Final = 1024
 

@@ -4,7 +4,7 @@ Frames of up to SMALL bytes pass without asking. A larger one is read when there
 it, and until then its bytes stay with the other end. Frames of similar sizes share their room, so
 that one of 100 KiB does not wait for many of 4 MiB. Room is given back when a request is finished.
 
-`server.budget` does the same for Arrow Flight, whose connections have threads of their own.
+`server.budget` does the same for Spark's clients, whose connections have threads of their own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ import asyncio
 from typing import Final, Protocol
 
 from rmqstore_spark.remoting.limits import Limits
-
-__all__ = ["READ_BYTES", "SMALL", "Asker", "FrameRoom"]
 
 SMALL: Final = 4 << 10
 """Bytes of a frame that needs no room of its own."""

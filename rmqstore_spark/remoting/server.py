@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from contextlib import suppress
 from typing import Final
 
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.remoting.connection import (
     RemotingConnection,
     Request,
@@ -15,12 +16,10 @@ from rmqstore_spark.remoting.connection import (
     SharedBounds,
 )
 from rmqstore_spark.remoting.limits import Limits
-from rmqstore_spark.remoting.listener import PortListener
+from rmqstore_spark.remoting.listener import OtherProtocol, PortListener
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.remoting.turns import Turns
-
-__all__ = ["RemotingServer"]
 
 _LOOKS: Final = 4
 """How often a connection is looked at within the shortest of its times."""
@@ -54,21 +53,21 @@ class RemotingServer:
         """Bytes of requests and answers in memory."""
         return self._bounds.room.used + self._bounds.answers.used
 
-    async def start(self, host: str, port: int) -> str:
+    async def start(self, bound: socket.socket, other: OtherProtocol | None = None) -> str:
         """Begin to listen; again for one more port, which shares all bounds.
 
         Args:
-            host: IP address to listen on.
-            port: port to listen on; 0 for any free one.
+            bound: a socket of `addresses.bound_port`; it is closed here.
+            other: another protocol on this port.
 
         Returns:
             The address that it listens on, as `host:port`.
 
         Raises:
-            ServiceError: nothing can listen there.
+            ServiceError: another process listens there.
         """
-        listener = PortListener(self, self._tls, self._limits)
-        address = await listener.start(host, port)
+        listener = PortListener(self, self._tls, self._limits, other)
+        address = await listener.start(bound)
         self._listeners.append(listener)
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.errors import OptionError
 
 __all__ = [
@@ -27,12 +28,36 @@ HANDSHAKE: Final = b"\x16"
 """The first byte of a TLS connection. That of a plain one is 0, since no frame has 16 MiB."""
 
 
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_END: Final = "-----END CERTIFICATE-----"
+
+
 class TlsMode(Enum):
     """Which connections a server accepts (`tls.server.mode`)."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
     ENFORCING = "enforcing"
+
+
+class ServerTlsKeys(Protocol):
+    """The keys of a configuration about it."""
+
+    @property
+    def tls_server_mode(self) -> str:
+        """Which connections are accepted."""
+
+    @property
+    def tls_server_cert_path(self) -> str:
+        """File of the certificate; empty: none."""
+
+    @property
+    def tls_server_key_path(self) -> str:
+        """File of the private key of that."""
+
+    @property
+    def tls_server_trust_cert_path(self) -> str:
+        """File of CA certificates for those of clients; empty: they need none."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +67,41 @@ class ServerTls:
     Attributes:
         mode: which connections it accepts.
         context: its certificates; needed unless the mode is DISABLED.
+        certificate: that of the server (DER); empty without one.
     """
 
     mode: TlsMode
     context: ssl.SSLContext | None = None
+    certificate: bytes = b""
+
+    @classmethod
+    def of(cls, keys: ServerTlsKeys) -> ServerTls:
+        """Read the files that a configuration names.
+
+        Raises:
+            OptionError: one is missing, wrong, accessible to others, or has no use.
+        """
+        mode = TlsMode(keys.tls_server_mode)
+        cert, key = keys.tls_server_cert_path, keys.tls_server_key_path
+        trust = keys.tls_server_trust_cert_path
+        if bool(cert) != bool(key):
+            raise OptionError("tlsServerCertPath and tlsServerKeyPath need each other.")
+        if not cert and (trust or mode is TlsMode.ENFORCING):
+            raise OptionError(
+                "tlsServerTrustCertPath and tlsServerMode=enforcing need tlsServerCertPath and "
+                "tlsServerKeyPath."
+            )
+        if trust and mode is not TlsMode.ENFORCING:
+            raise OptionError(
+                "tlsServerTrustCertPath needs tlsServerMode=enforcing: in permissive mode, plain "
+                "connections need no certificate."
+            )
+        if not cert or mode is TlsMode.DISABLED:
+            return PLAIN
+        read_file(key, "private key", secret=True)  # others must not be able to read it
+        context = server_context(cert, key, trust)
+        with open(cert, encoding="ascii", errors="replace") as file:
+            return cls(mode, context, _first_certificate(file.read()))
 
 
 PLAIN: Final = ServerTls(TlsMode.DISABLED)
@@ -97,6 +153,11 @@ def client_context(
     if cert_path:
         _load(context, cert_path, key_path)
     return context
+
+
+def _first_certificate(pem: str) -> bytes:
+    begin, end = pem.index(_BEGIN), pem.index(_END) + len(_END)
+    return ssl.PEM_cert_to_DER_cert(pem[begin:end])
 
 
 def tls_reason(error: Exception) -> str:

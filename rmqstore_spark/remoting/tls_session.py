@@ -15,8 +15,6 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-__all__ = ["TlsSession", "received_buffer"]
-
 _READ_BYTES: Final = 32 << 10
 """Most encrypted bytes of a read. OpenSSL keeps as much memory for each connection."""
 _PIECE: Final = 64 << 10

@@ -14,8 +14,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
-__all__ = ["RequestSource", "Taker", "Turns"]
-
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)
 _R_contra = TypeVar("_R_contra", contravariant=True)

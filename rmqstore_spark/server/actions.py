@@ -1,4 +1,4 @@
-"""The actions of a store process: topics, offsets, commits, queries. See `wire.protocol`."""
+"""What clients ask of one store: topics, offsets, commits, queries. See `wire.messages`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.types import HalfId
+from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.refusal import Refusal
+from rmqstore_spark.engine.config.checks import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import RefusedError, RemotingError
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
+from rmqstore_spark.server.callers import Caller, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.types import HalfId
-from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
@@ -31,6 +34,8 @@ from rmqstore_spark.wire.messages import (
     CommitOffsetsRequest,
     CommitRequest,
     CommitResult,
+    DemoteReply,
+    DemoteRequest,
     Done,
     EndReply,
     EndRequest,
@@ -44,20 +49,16 @@ from rmqstore_spark.wire.messages import (
     OpenReply,
     OpenRequest,
     PathRequest,
+    PromoteReply,
+    PromoteRequest,
     QueryRequest,
     TopicRequest,
     TopicsReply,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import MAX_REQUEST, Actions
-
-__all__ = ["StoreActions"]
 
 _log = logging.getLogger(__name__)
 
-R = TypeVar("R")
-
-_SMALL_REQUEST: Final = 64 << 10
 _MAX_RESULT: Final = 32 << 20
 _QUERY_BYTES: Final = 4 << 20  # read or decompressed at once by a query
 _LONGEST_READ_SECONDS: Final = 60.0
@@ -65,7 +66,7 @@ _MAX_DIGITS: Final = 10
 
 
 class StoreActions:
-    """Executes actions on one store.
+    """Does what requests ask of one store. Each method returns the answer, or its bytes.
 
     Args:
         store: the store.
@@ -83,86 +84,13 @@ class StoreActions:
         self._stop = stop
         self._is_stopping = is_stopping
         self._hidden: set[str] = set()
-        self._known: dict[str, Callable[[bytes, str], bytes | pa.Buffer]] = {
-            Actions.OPEN: self._action(Actions.OPEN, OpenRequest, self._open),
-            Actions.CREATE_TOPIC: self._action(Actions.CREATE_TOPIC, TopicRequest, self._create),
-            Actions.DELETE_TOPIC: self._action(Actions.DELETE_TOPIC, TopicRequest, self._delete),
-            Actions.TOPICS: self._action(Actions.TOPICS, Done, self._topics),
-            Actions.OFFSETS: self._action(Actions.OFFSETS, OffsetsRequest, self._offsets),
-            Actions.COMMIT_OFFSETS: self._action(
-                Actions.COMMIT_OFFSETS, CommitOffsetsRequest, self._commit_offsets
-            ),
-            Actions.COMMIT: self._owned(Actions.COMMIT, CommitRequest, self._commit),
-            Actions.ABORT: self._owned(Actions.ABORT, AbortRequest, self._abort),
-            Actions.FLUSH: self._action(Actions.FLUSH, Done, self._flush),
-            Actions.EXPIRE: self._action(Actions.EXPIRE, ExpireRequest, self._expire),
-            Actions.END_TRANSACTIONS: self._action(
-                Actions.END_TRANSACTIONS, EndRequest, self._end_transactions
-            ),
-            Actions.TRANSACTION_CHECKS: self._action(
-                Actions.TRANSACTION_CHECKS, ChecksRequest, self._transaction_checks
-            ),
-            Actions.STATS: self._action(Actions.STATS, Done, self._stats),
-            Actions.STOP: self._action(Actions.STOP, Done, self._stop_process),
-            Actions.QUERY: self._action(Actions.QUERY, QueryRequest, self._query),
-            Actions.LIST: self._action(Actions.LIST, PathRequest, self._list),
-            Actions.WALK: self._action(Actions.WALK, WalkRequest, self._walk),
-            Actions.INFO: self._action(Actions.INFO, PathRequest, self._info),
-        }
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all actions."""
-        return tuple(self._known)
-
-    def do(self, name: str, body: bytes, identity: str = "") -> bytes | pa.Buffer:
-        """Execute an action, and return its encoded answer.
-
-        Args:
-            name: the name of the action.
-            body: the request.
-            identity: the identity in the client's certificate; empty without one.
-
-        Raises:
-            RefusedError: the action does not exist, or the request is malformed or refused.
-            RmqStoreError, ViewError: the action failed.
-        """
-        known = self._known.get(name)
-        if known is None:
-            text = f"Unknown action {name[:64]!r}. Known actions: {', '.join(self._known)}."
-            raise RefusedError(text, ILLEGAL)
-        return known(body, identity)
-
-    @classmethod
-    def _action(
-        cls, name: str, kind: type[R], work: Callable[[R], object]
-    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
-        """Wrap an action that is the same for every client."""
-        return cls._owned(name, kind, lambda request, _identity: work(request))
-
-    @staticmethod
-    def _owned(
-        name: str, kind: type[R], work: Callable[[R, str], object]
-    ) -> Callable[[bytes, str], bytes | pa.Buffer]:
-        """Wrap an action on stages, which may belong to another client."""
-        most = MAX_REQUEST.get(name, _SMALL_REQUEST)
-
-        def do(body: bytes, identity: str) -> bytes | pa.Buffer:
-            try:
-                request = decode(kind, body, most=most)
-            except MessageError as error:
-                raise RefusedError(f"The request {name} is invalid: {error}.", ILLEGAL) from None
-            answer = work(request, identity)
-            return answer if isinstance(answer, bytes | pa.Buffer) else encode(answer)
-
-        return do
 
     # ---- topics, offsets -----------------------------------------------------------------------
 
-    def _open(self, request: OpenRequest) -> OpenReply:
+    def open(self, request: OpenRequest) -> OpenReply:
         return self._store.open(request.topics)
 
-    def _create(self, request: TopicRequest) -> Done:
+    def create(self, request: TopicRequest) -> Done:
         numbers: dict[str, Any] = {
             "read_queue_nums": request.read_queue_nums,
             "write_queue_nums": request.write_queue_nums,
@@ -175,21 +103,21 @@ class StoreActions:
             writer.create_topic(request.name, **numbers)
         return Done()
 
-    def _delete(self, request: TopicRequest) -> Done:
+    def delete(self, request: TopicRequest) -> Done:
         self._store.writer.delete_topic(request.name)
         return Done()
 
-    def _topics(self, _request: Done) -> TopicsReply:
+    def topics(self, _request: Done) -> TopicsReply:
         return TopicsReply(self._store.topics())
 
-    def _offsets(self, request: OffsetsRequest) -> OffsetsReply:
+    def offsets(self, request: OffsetsRequest) -> OffsetsReply:
         return self._store.offsets(request.topics)
 
-    def _commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
+    def commit_offsets(self, request: CommitOffsetsRequest) -> CommitOffsetsReply:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
         writer = self._store.writer
         changed = writer.commit_offsets(request.group, offsets, reset=request.reset)
-        if writer.config.listen_port and not request.reset:
+        if writer.config.is_broker and not request.reset:
             self._introduce(writer, request.group)
         return CommitOffsetsReply(changed)
 
@@ -197,7 +125,7 @@ class StoreActions:
         """Have RocketMQ's tools find a group, which they do by its retry topic."""
         try:
             Catalog(writer).introduce(group)
-        except RemotingError as error:
+        except Refusal as error:
             if group not in self._hidden and len(self._hidden) < MOST_LISTED:
                 self._hidden.add(group)
                 _log.warning(
@@ -207,16 +135,20 @@ class StoreActions:
 
     # ---- batches of Spark ----------------------------------------------------------------------
 
-    def _commit(self, request: CommitRequest, identity: str) -> CommitResult:
-        return self._store.writer.commit(request, identity)
+    def commit(self, request: CommitRequest, caller: Caller) -> CommitResult:
+        """Write staged blocks, whose topics the client must still be allowed to write."""
+        if caller.limited() is not None:
+            staged = self._store.writer.staged_topics(request.stages)
+            caller.require(of_topics(staged, Right.PUB))
+        return self._store.writer.commit(request, caller.identity)
 
-    def _abort(self, request: AbortRequest, identity: str) -> Done:
-        self._store.writer.abort(request.stage_ids, identity)
+    def abort(self, request: AbortRequest, caller: Caller) -> Done:
+        self._store.writer.abort(request.stage_ids, caller.identity)
         return Done()
 
     # ---- transactions --------------------------------------------------------------------------
 
-    def _end_transactions(self, request: EndRequest) -> EndReply:
+    def end_transactions(self, request: EndRequest) -> EndReply:
         named = zip(request.queue_offsets, request.physical_offsets, strict=True)
         answers = self._store.writer.transactions.end(
             request.group, [HalfId(*pair) for pair in named], is_commit=request.is_commit
@@ -225,7 +157,7 @@ class StoreActions:
             tuple(answer.status for answer in answers), tuple(answer.remark for answer in answers)
         )
 
-    def _transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
+    def transaction_checks(self, request: ChecksRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream of half messages."""
         asked = self._store.writer.transactions.take_asked(request.group, request.most)
         with self._store.reader() as store:
@@ -233,12 +165,12 @@ class StoreActions:
 
     # ---- the process ---------------------------------------------------------------------------
 
-    def _flush(self, _request: Done) -> FlushReply:
+    def flush(self, _request: Done) -> FlushReply:
         writer = self._store.writer
         writer.flush()
         return FlushReply(writer.stats()["commitLogFlushedOffset"])
 
-    def _expire(self, request: ExpireRequest) -> ExpireReply:
+    def expire(self, request: ExpireRequest) -> ExpireReply:
         if request.remove:
             self._store.writer.expire(request.before_ms)
         found = self._store.writer.expirable(request.before_ms)
@@ -251,24 +183,39 @@ class StoreActions:
             found.remark,
         )
 
-    def _stats(self, _request: Done) -> bytes:
+    def promote(self, request: PromoteRequest) -> PromoteReply:
+        replication = self._store.replication
+        begin = replication.promote(waits_for_slaves=request.waits_for_slaves, force=request.force)
+        return PromoteReply(begin, replication.address)
+
+    def demote(self, request: DemoteRequest) -> DemoteReply:
+        try:
+            master, broker = map(host_and_port, (request.master, request.master_broker))
+            if not master:
+                raise ValueError("must be host:port")
+        except ValueError as error:
+            raise RefusedError(f"The address of a master {error}.", ILLEGAL) from None
+        end, handover = self._store.replication.demote(master, broker)
+        return DemoteReply(end, *handover)
+
+    def stats(self, _request: Done) -> bytes:
         return json.dumps(self._store.stats()).encode()
 
-    def _stop_process(self, _request: Done) -> Done:
+    def stop_process(self, _request: Done) -> Done:
         self._stop()
         return Done()
 
     # ---- reading -------------------------------------------------------------------------------
 
-    def _list(self, request: PathRequest) -> ListReply:
+    def list(self, request: PathRequest) -> ListReply:
         return ListReply(tuple(self._store.view.listing(request.path, self._breaking_off())))
 
-    def _walk(self, request: WalkRequest) -> ListReply:
+    def walk(self, request: WalkRequest) -> ListReply:
         return ListReply(
             tuple(self._store.view.walk(request.path, request.depth, self._breaking_off()))
         )
 
-    def _info(self, request: PathRequest) -> object:
+    def info(self, request: PathRequest) -> object:
         return self._store.view.entry(request.path)
 
     def _breaking_off(self) -> Callable[[], None]:
@@ -290,7 +237,7 @@ class StoreActions:
 
         return look
 
-    def _query(self, request: QueryRequest) -> pa.Buffer:
+    def query(self, request: QueryRequest) -> pa.Buffer:
         """Answer with an Arrow IPC stream instead of JSON."""
         with self._store.reader() as store:
             found = query_by_key(

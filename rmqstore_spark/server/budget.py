@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["Budget", "OverBudgetError", "Room"]
-
 _SMALL: Final = 1 << 20
 
 
@@ -20,6 +18,9 @@ class OverBudgetError(Exception):
 class Budget:
     """Counts bytes in use, and serves waiting callers in turn. Thread-safe.
 
+    Known clients take turns with newcomers: hundreds that come and ask do not make the others wait
+    for all of them.
+
     Args:
         most: maximum bytes in use. A single use may be larger when it is alone.
     """
@@ -28,7 +29,8 @@ class Budget:
         self._most = most
         self._used = 0
         self._changed = threading.Condition()
-        self._queue: deque[object] = deque()
+        self._queues: tuple[deque[object], deque[object]] = deque(), deque()
+        self._turn = 0
 
     @property
     def used(self) -> int:
@@ -38,38 +40,44 @@ class Budget:
     @property
     def is_contended(self) -> bool:
         """Whether a caller waits for room."""
-        return bool(self._queue)
+        return any(self._queues)
 
     def try_take(self, count: int) -> bool:
         """Take bytes if there is room and nobody waits; return whether it succeeded."""
         with self._changed:
-            if self._queue or not self._fits(count):
+            if self.is_contended or not self._fits(count):
                 return False
             self._used += count
             return True
 
-    def take(self, count: int, seconds: float) -> None:
+    def take(self, count: int, seconds: float, *, is_known: bool = False) -> None:
         """Take bytes, waiting for room if necessary.
 
         Args:
             count: bytes.
             seconds: how long to wait for room.
+            is_known: whether they are for a client that has made good use of room before.
 
         Raises:
             OverBudgetError: no room became free in time.
         """
-        ticket = object()
+        ticket, queue = object(), self._queues[is_known]
         with self._changed:
-            self._queue.append(ticket)
+            queue.append(ticket)
             try:
                 if not self._changed.wait_for(
-                    lambda: self._queue[0] is ticket and self._fits(count), seconds
+                    lambda: self._next() is ticket and self._fits(count), seconds
                 ):
                     raise OverBudgetError
                 self._used += count
+                self._turn = 1 - is_known
             finally:
-                self._queue.remove(ticket)
+                queue.remove(ticket)
                 self._changed.notify_all()
+
+    def _next(self) -> object:
+        queue = self._queues[self._turn] or self._queues[1 - self._turn]
+        return queue[0]
 
     def give_back(self, count: int) -> None:
         """Give back bytes that were taken."""

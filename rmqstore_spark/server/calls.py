@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rmqstore_spark.server.flight.stream import Stream
-
-__all__ = ["Call", "Calls", "EvictedError", "TooManyCallsError"]
+from rmqstore_spark.server.callers import Caller
+from rmqstore_spark.server.connections.connection import ClientConnection
 
 _LEAST_LOOK: Final = 0.05
 _PUT_SECONDS: Final = 1.0
@@ -23,8 +21,6 @@ _STAGE_SECONDS: Final = 10.0
 """How long a stream must be idle before another may take its place. A client opens a new put stream
 with its next put; the loss of a stage is the loss of a task's work.
 """
-_SHARE: Final = 8
-"""A connection with more streams than this, and than the new stream's, loses one even if busy."""
 
 
 class TooManyCallsError(Exception):
@@ -39,40 +35,36 @@ class Call:
     """One call.
 
     Attributes:
-        stream: the HTTP/2 stream with its messages.
+        connection: the connection with its requests.
         lasts: whether it is a stream of data, which can last long.
         is_precious: whether it holds work that would be lost with it.
     """
 
-    def __init__(self, stream: Stream, lasts: bool) -> None:
-        self.stream = stream
+    def __init__(self, connection: ClientConnection, lasts: bool) -> None:
+        self.connection = connection
         self.lasts = lasts
         self.is_precious = False
-        self._reading_since: float | None = time.monotonic()
+        self._reading_since: float | None = None
 
     @property
     def peer(self) -> str:
         """The client's address or process, for messages to people."""
-        return self.stream.connection.transport.peer
+        return self.connection.transport.peer
 
     @property
-    def identity(self) -> str:
-        """The identity in the client's certificate; empty without one."""
-        return self.stream.connection.transport.identity
+    def caller(self) -> Caller:
+        """The client."""
+        return self.connection.caller
 
     @property
     def waiting_since(self) -> float | None:
         """When the call began to wait for its client, in monotonic seconds; None while it works."""
-        return self._reading_since or self.stream.blocked_since
+        return self._reading_since or self.connection.blocked_since
 
     @property
     def may_give_way(self) -> bool:
         """Whether the call has been idle long enough to be ended for another."""
         return self.idle_seconds() >= (_STAGE_SECONDS if self.is_precious else _PUT_SECONDS)
-
-    def begin(self) -> None:
-        """Mark the call as working: it has a thread now."""
-        self._reading_since = None
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -86,7 +78,7 @@ class Call:
     def idle_seconds(self) -> float:
         """Return how long the client has neither sent nor taken what the call waits for."""
         since = self.waiting_since
-        return 0.0 if since is None else time.monotonic() - max(since, self.stream.moved)
+        return 0.0 if since is None else time.monotonic() - max(since, self.connection.moved)
 
 
 class Calls:
@@ -107,24 +99,22 @@ class Calls:
         self._changed = threading.Condition()
         self._calls: set[Call] = set()
 
-    def begin(self, stream: Stream, lasts: bool) -> Call:
+    def begin(self, connection: ClientConnection, lasts: bool) -> Call:
         """Register a call; if there is no room, end an idle one.
 
         Raises:
             TooManyCallsError: there is no room, and no call is idle.
         """
-        evicted = None
         with self._changed:
             alike = [call for call in self._calls if call.lasts == lasts]
             if len(alike) >= self._most:
-                evicted = _to_give_way(alike, stream)
+                evicted = _to_give_way(alike)
                 if evicted is None:
                     raise TooManyCallsError
                 self._calls.discard(evicted)
-            call = Call(stream, lasts)
+                evicted.connection.fail(EvictedError())  # it can begin no other call meanwhile
+            call = Call(connection, lasts)
             self._calls.add(call)
-        if evicted is not None:
-            evicted.stream.fail(EvictedError())
         return call
 
     def end(self, call: Call) -> None:
@@ -151,16 +141,7 @@ class Calls:
         return True
 
 
-def _to_give_way(calls: list[Call], stream: Stream) -> Call | None:
-    """Return the call that is ended for a new stream; None if there is no candidate.
-
-    A connection with many streams, and more than the new one's, gives up its idlest. Otherwise
-    the choice is the call that has been idle longest, if that is long enough.
-    """
-    of_connection = Counter(id(call.stream.connection) for call in calls)
-    most, count = of_connection.most_common(1)[0]
-    if count > _SHARE and count > of_connection[id(stream.connection)] + 1:
-        calls = [call for call in calls if id(call.stream.connection) == most]
-        return max(calls, key=Call.idle_seconds)
+def _to_give_way(calls: list[Call]) -> Call | None:
+    """Return the call that has been idle longest, if that is long enough to end it for another."""
     idle = [call for call in calls if call.may_give_way]
     return max(idle, key=Call.idle_seconds) if idle else None

@@ -15,9 +15,7 @@ import sys
 from datetime import datetime, timezone
 from typing import Final
 
-from rmqstore_spark.printable import escaped
-
-__all__ = ["FORMATS", "configure_logging"]
+from rmqstore_spark.base.printable import escaped
 
 FORMATS: Final = ("text", "json")
 

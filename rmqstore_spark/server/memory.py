@@ -14,8 +14,6 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-__all__ = ["given_back", "use_little"]
-
 _M_TRIM_THRESHOLD: Final = -1  # malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8

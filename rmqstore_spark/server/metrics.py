@@ -24,8 +24,6 @@ from rmqstore_spark import __version__
 from rmqstore_spark.engine.status import STATES
 from rmqstore_spark.ha.follower_progress import STATES as REPLICATION_STATES
 
-__all__ = ["Stats", "StoreCollector", "new_registry"]
-
 Stats = Callable[[], Mapping[str, Any]]
 """Returns the store's figures, named as in `StoreWriter.stats`."""
 

@@ -32,8 +32,6 @@ from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.metrics import Stats, new_registry
 from rmqstore_spark.server.stores.foreign import READ_ONLY
 
-__all__ = ["HEALTHY", "Monitoring"]
-
 HEALTHY: Final = "RUNNING"
 """The only state in which the store accepts messages."""
 

@@ -9,8 +9,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["use_idle_io"]
-
 _IOPRIO_SET: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
 """The number of the system call, which the C library does not wrap."""
 

@@ -13,21 +13,24 @@ import os
 import resource
 import select
 import signal
+import socket
 import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server import memory
-from rmqstore_spark.server.auth import Security
-from rmqstore_spark.server.flight.listener import listen_on_port
 from rmqstore_spark.server.priority import use_idle_io
 from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.stores.service import ServedPort
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -35,14 +38,15 @@ if TYPE_CHECKING:
     from rmqstore_spark.server.stores.sidecar import StorePlace
     from rmqstore_spark.server.stores.written import FollowerWatch
 
-__all__ = ["allow_many_files", "serve", "serve_read_only"]
-
 _log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 
 _FILES: Final = 1 << 16
+_NOWHERE: Final = (
+    "listenPort=-1 leaves nothing to listen on: give listenSocket, or another listenPort."
+)
 _SWITCH_SECONDS: Final = 0.001
 """By default, each of a hundred other threads may run for 5 ms before a put gets its turn."""
 _MUCH: Final = 16 << 20
@@ -64,7 +68,7 @@ def serve(
 
     Args:
         config: the store's configuration.
-        ready_file: JSON with `endpoint` (null without a port and a socket of Arrow Flight),
+        ready_file: JSON with `endpoint` (null without a port and a socket for Spark),
             `endpoints`, `store` (its path), `stores` (the path by name), `pid`, `metrics`, `slaves`
             and `broker` (where to scrape, and where slaves and RocketMQ's clients connect, as
             `host:port`; null without), written once the store is served, and removed at the end.
@@ -82,20 +86,17 @@ def serve(
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.server.stores.written import WriterService
 
-    if not (_serves_endpoint(config) or config.listen_port or _replicates(config)):
-        raise OptionError(
-            "flightPort=-1 leaves nothing to listen on: give flightSocket, or listenPort for "
-            "RocketMQ's clients, or another flightPort."
-        )
+    if config.listen_port < 0 and config.clients != "spark":
+        raise OptionError(f"clients={config.clients} needs a port, and listenPort is -1.")
+    if config.listen_port < 0 and not config.listen_socket and not _replicates(config):
+        raise OptionError(_NOWHERE)
     run = _Run(config, ready_file, until_stdin_ends, announce)
-    if config.listen_port:
-        from rmqstore_spark.broker.protection import Protection
-
-        Protection.of(config)  # as above: what is wrong with it shows early
+    config = run.config
     with run.started() as opened:
         store = opened.enter_context(
             StoreWriter.open(config.store_path_root_dir, config, progress=run.end.telling(progress))
         )
+        store.role.settle()
         if not store.recovery.clean:
             for line in store.recovery.lines():
                 _log.info("%s", line)
@@ -132,10 +133,13 @@ def serve_read_only(
     """
     from rmqstore_spark.server.stores.sidecar import Sidecar
 
-    if not _serves_endpoint(config):
+    if config.clients != "spark":
         raise OptionError(
-            "flightPort=-1 leaves nothing to listen on: give flightSocket, or another flightPort."
+            f"clients is {config.clients}, and a store that is served read-only is for Spark and "
+            "the command alone: RocketMQ's clients use the broker that writes it."
         )
+    if config.listen_port < 0 and not config.listen_socket:
+        raise OptionError(_NOWHERE)
     _keep_out(config, places, ready_file)
     run = _Run(config, ready_file, until_stdin_ends, announce)
     if idle_io:
@@ -147,22 +151,19 @@ def serve_read_only(
         run.serve(opened, sidecar)
 
 
-def _serves_endpoint(config: StoreConfig) -> bool:
-    return config.flight_port >= 0 or bool(config.flight_socket)
-
-
 def _replicates(config: StoreConfig) -> bool:
     """Return whether slaves can connect to the process, or it follows a master."""
-    if config.broker_role == "SLAVE":
-        return bool(config.ha_master_address)
-    return config.broker_role == "SYNC_MASTER" or config.ha_listen_port >= 0
+    from rmqstore_spark.engine.role import Role
+
+    role = Role(config.store_path_root_dir, config)
+    return bool(role.applied(config).ha_master_address) if role.follows else role.serves_slaves
 
 
 def _keep_out(
     config: StoreConfig, places: Sequence[StorePlace], ready_file: str | os.PathLike[str] | None
 ) -> None:
     """Refuse to write a socket or a ready file into a store that is served read-only."""
-    given = {"ready file": ready_file, "flightSocket": config.flight_socket}
+    given = {"ready file": ready_file, "listenSocket": config.listen_socket}
     for what, path in given.items():
         real = os.path.realpath(path) if path else ""
         for place in places:
@@ -181,6 +182,7 @@ class _Run:
         config, ready_file, until_stdin_ends, announce: as for `serve`.
 
     Attributes:
+        config: the configuration, with the port that the process has got.
         end: when the process should end.
     """
 
@@ -191,15 +193,19 @@ class _Run:
         until_stdin_ends: bool,
         announce: Callable[[str], None],
     ) -> None:
-        self._config = config
         self._ready_path = None if ready_file is None else _ready_path(ready_file)
         self._until_stdin_ends = until_stdin_ends
         self._announce = announce
         self.end = _End()
         # What is wrong with these shows before a store is opened, and recovered for minutes.
-        Security.of(config)
-        if config.flight_port > 0:
-            listen_on_port(config.bind_address, config.flight_port).close()
+        self._protection = Protection.of(config)
+        self._bound: socket.socket | None = None
+        if config.listen_port >= 0:
+            self._bound = bound_port(config.bind_address, config.listen_port)
+            if config.listen_port == 0 and config.vip_listen_port < 0:
+                config = replace(config, vip_listen_port=0)  # the port below may be anyone's
+            config = replace(config, listen_port=self._bound.getsockname()[1])
+        self.config = config
 
     @contextmanager
     def started(self) -> Iterator[ExitStack]:
@@ -210,6 +216,9 @@ class _Run:
         with self.end.on_signals(), ExitStack() as opened:
             if self._until_stdin_ends:
                 self.end.watch_stdin()
+            if self._bound is not None:
+                opened.callback(self._bound.close)
+            opened.enter_context(self._protection.watched())
             yield opened
 
     def serve(self, opened: ExitStack, service: StoreService) -> None:
@@ -219,11 +228,15 @@ class _Run:
             opened: closes what is opened here.
             service: the stores. They are closed when no call can reach them.
         """
-        config, end, stores = self._config, self.end, service.stores
-        server = StoreServer(stores, config, end.ask)
+        config, end, stores = self.config, self.end, service.stores
+        bound, protection = self._bound, self._protection
+        server = StoreServer(stores, config, protection, bound, end.ask)
         opened.callback(server.close)
         opened.callback(_end, server, end, service)
-        service.start(server.endpoints)
+        other = server.protocol if config.serves_spark else None
+        # A broker stops to listen before it closes the store, and `rmqstore stop` waits for both.
+        own = bound.dup() if bound is not None and config.is_broker else None
+        service.start(ServedPort(own, protection, server.endpoints, other))
         opened.enter_context(
             memory.given_back(
                 lambda: server.calls_at_work + service.broker_held // _MUCH,
@@ -259,7 +272,7 @@ class _Run:
 def allow_many_files() -> None:
     """Raise the limit of open files, as far as the process may.
 
-    Each connection uses one, even without a token, and the usual 1,024 are soon exhausted.
+    Each connection uses one, even without an account, and the usual 1,024 are soon exhausted.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)

@@ -10,21 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.server.blocks import BlockReader, SentBlock
+from rmqstore_spark.layout.record.block import read_block
+from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
+from rmqstore_spark.server.callers import Caller, of_topics
+from rmqstore_spark.server.connections.receiver import ReceivedRequest
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
-from rmqstore_spark.wire.protocol import PUT_OK, Acknowledgement
+from rmqstore_spark.wire.protocol import Acknowledgement
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
     from rmqstore_spark.engine.batches.staging import Stage
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
-
-__all__ = ["BlockStreams"]
 
 _OVERLOADED: Final = "The store process receives more data than it can handle. Try again later."
 
@@ -60,11 +63,8 @@ class BlockStreams:
             else:
                 self._stage(blocks, asked.stage_id)
         except OverBudgetError:
-            if not blocks.refuse_next(_OVERLOADED):
-                raise RefusedError(_OVERLOADED, BUSY) from None
+            blocks.refuse_next(_OVERLOADED)
             self._failures.count(BUSY)
-        if not blocks.is_finished:
-            blocks.drain()
 
     # ---- puts ----------------------------------------------------------------------------------
 
@@ -80,36 +80,41 @@ class BlockStreams:
                 for block in group:
                     block.release()
         if blocks.is_finished:
-            blocks.send(b"")
+            blocks.finish()
 
     def _put_group(
         self,
         store: StoreWriter | Puts,
         blocks: BlockReader,
-        group: Sequence[SentBlock],
+        group: Sequence[ReceivedRequest],
         results: bool,
     ) -> bool:
         """Store and answer blocks; return whether more may follow."""
         if self._is_stopping():
             text = "The store process is stopping."
             self._failures.count(UNAVAILABLE)
-            blocks.send(Acknowledgement(group[0].number, UNAVAILABLE, 0, text).to_bytes())
+            blocks.acknowledge(Acknowledgement(group[0].head.opaque, UNAVAILABLE, 0, text))
             return False
-        if len(group) == 1:
-            done = [store.put(group[0].data)]  # together with blocks of other streams
-        else:
-            done = store.put_all([block.data for block in group])
-        for block, result in zip(group, done, strict=False):
-            answer = _answer(block.number, result, results)
-            blocks.send(answer.to_bytes())
-            if answer.status in TRANSIENT:
-                return False
+        while group:
+            allowed, refused = _allowed(blocks.call.caller, group)
+            group = group[len(allowed) + 1 :]
+            if len(allowed) == 1:
+                done = [store.put(allowed[0].data)]  # together with blocks of other streams
+            else:
+                done = store.put_all([block.data for block in allowed]) if allowed else []
+            for block, result in zip(allowed, done, strict=False):
+                answer = _answer(block.head.opaque, result, results)
+                blocks.acknowledge(answer)
+                if answer.status in TRANSIENT:
+                    return False
+            if refused is not None:
+                blocks.acknowledge(refused)
         return True
 
     # ---- stages --------------------------------------------------------------------------------
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
-        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.identity)
+        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.caller.identity)
         blocks.call.is_precious = True
         is_kept = False
         try:
@@ -125,27 +130,46 @@ class BlockStreams:
                         block.release()
             info = stage.finish()
             is_kept = True
-            blocks.send(encode(info))
+            blocks.finish(encode(info))
         finally:
             if not is_kept:
                 stage.discard()
 
 
-def _append(stage: Stage, blocks: BlockReader, group: Sequence[SentBlock]) -> bool:
+def _append(stage: Stage, blocks: BlockReader, group: Sequence[ReceivedRequest]) -> bool:
     """Stage and answer blocks; return whether more may follow."""
-    for block in group:
+    allowed, refused = _allowed(blocks.call.caller, group)
+    for block in allowed:
         rows = stage.info.rows
         try:
             total = stage.append(block.data)
         except RefusedError as error:
-            refused = Acknowledgement(block.number, error.status, 0, str(error.args[0]))
-            blocks.send(refused.to_bytes())
+            refused = Acknowledgement(block.head.opaque, error.status, 0, str(error.args[0]))
+            blocks.acknowledge(refused)
             return False
         except BlockError as error:
-            blocks.send(Acknowledgement(block.number, error.status, 0, str(error)).to_bytes())
+            blocks.acknowledge(Acknowledgement(block.head.opaque, error.status, 0, str(error)))
             return False
-        blocks.send(Acknowledgement(block.number, PUT_OK, total - rows).to_bytes())
-    return True
+        blocks.acknowledge(Acknowledgement(block.head.opaque, PutStatus.PUT_OK, total - rows))
+    if refused is not None:
+        blocks.acknowledge(refused)
+    return refused is None
+
+
+def _allowed(
+    caller: Caller, group: Sequence[ReceivedRequest]
+) -> tuple[Sequence[ReceivedRequest], Acknowledgement | None]:
+    """Return the blocks before the first that the client may not put, and the answer to that."""
+    if caller.limited() is None:
+        return group, None
+    for number, block in enumerate(group):
+        try:
+            routes = read_block(block.data).routes
+            caller.require(of_topics({route.topic for route in routes}, Right.PUB))
+        except (RefusedError, BlockError) as error:
+            text = str(error.args[0])
+            return group[:number], Acknowledgement(block.head.opaque, error.status, 0, text)
+    return group, None
 
 
 def _answer(number: int, done: PutResult, results: bool) -> Acknowledgement:

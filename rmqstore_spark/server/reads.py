@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.server.budget import Budget
-from rmqstore_spark.server.flight.blockbatch import ranges_message
 from rmqstore_spark.server.view import StoreView, ViewError
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import RangesRequest
-
-__all__ = ["MOST_BYTES", "MOST_FILES", "MOST_RANGES", "check_request", "range_messages"]
+from rmqstore_spark.wire.protocol import pieces_head
+from rmqstore_spark.wire.transport import FileSpan, Part
 
 MOST_BYTES: Final = 256 << 20
 """Maximum bytes of all ranges of one request."""
@@ -27,6 +26,7 @@ MOST_FILES: Final = 4096
 """Maximum files of one request."""
 
 _PIECE: Final = 2 << 20
+_LEAST_SPAN: Final = 64 << 10
 _ROOM_SECONDS: Final = 20.0
 _FARTHEST: Final = 1 << 62
 
@@ -49,22 +49,21 @@ def check_request(request: RangesRequest) -> None:
         raise ViewError(NOT_FOUND, f"No file reaches as far as offset {farthest}.")
 
 
-def range_messages(
-    view: StoreView, request: RangesRequest, budget: Budget
-) -> Iterator[tuple[bytes, list[bytes | memoryview]]]:
+def range_answers(view: StoreView, request: RangesRequest, budget: Budget) -> Iterator[list[Part]]:
     """Read the ranges of a request; see `wire.protocol`.
 
     Args:
         view: the store's files.
         request: the files and the ranges to read, checked by `check_request`.
-        budget: the bytes on their way to clients. A message takes its share until the next one is
+        budget: the bytes on their way to clients. An answer takes its share until the next one is
             requested, and must not be held for longer.
 
     Yields:
-        Record batches in their wire format: the flatbuffer, and the parts of the body.
+        The parts of an answer's body: the lengths of pieces, and their bytes, or where in a file
+        these are.
 
     Raises:
-        OverBudgetError: messages to other clients used up the budget for too long.
+        OverBudgetError: answers to other clients used up the budget for too long.
         ViewError: a file does not exist.
     """
     offsets = np.array(request.offsets, np.int64)
@@ -75,10 +74,16 @@ def range_messages(
         for first, end in _batches(sizes):
             there = slice(first, end)
             size = int(sizes[there].sum())
+            if end - first == 1 and size >= _LEAST_SPAN:
+                span = reading.span(int(numbers[first]), int(starts[first]), size)
+                if span is not None:
+                    yield [pieces_head(np.array([size]), last[there]), span]
+                    continue
             with budget.use(size, _ROOM_SECONDS):
                 out = np.empty(size, np.uint8)
                 got = reading.read(numbers[there], starts[there], sizes[there], out)
-                yield ranges_message(out, got, last[there])
+                size = int(got.sum())
+                yield [pieces_head(got, last[there]), memoryview(out[:size])]  # type: ignore[arg-type]
                 del out  # free it before the next wait for room
 
 
@@ -129,6 +134,13 @@ class _Reading:
             got[there] = self._view.read(path, self._descriptor, starts[there], sizes[there], room)
             at += int(got[there].sum())
         return got
+
+    def span(self, number: int, start: int, size: int) -> FileSpan | None:
+        """Return a piece as a part of its file, to be sent from there; None if it must be read."""
+        path = self._open(number)
+        if not self._view.is_as_on_disk(path, self._descriptor, start, size):
+            return None
+        return FileSpan(self._descriptor, start, size)
 
     def _open(self, number: int) -> str:
         if number != self._number:

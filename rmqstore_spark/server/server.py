@@ -1,7 +1,7 @@
-"""Serves one or several stores over Arrow Flight, on a port, a unix socket, or both.
+"""Serves one or several stores to Spark and the command, on a port, a unix socket, or both.
 
-Each call has a thread. Whatever a client does or sends can only end its own call. An error that is
-not one of this package's is a bug: its details go to the log, not to the client.
+Each connection has a thread. Whatever a client does or sends can only end its own connection. An
+error that is not one of this package's is a bug: its details go to the log, not to the client.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -16,68 +17,70 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import (
+    FrameError,
     OptionError,
     RefusedError,
     RmqStoreError,
     StoreWriteError,
     TopicNotFoundError,
 )
+from rmqstore_spark.remoting.access.signing import ACCESS_KEY
+from rmqstore_spark.remoting.addresses import listen
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.listener import OtherProtocol
+from rmqstore_spark.remoting.tls import PLAIN, ServerTls
 from rmqstore_spark.server.actions import StoreActions
-from rmqstore_spark.server.auth import Security
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.calls import Call, Calls, EvictedError, TooManyCallsError
-from rmqstore_spark.server.flight import status as grpc
-from rmqstore_spark.server.flight.connection import CallService
-from rmqstore_spark.server.flight.inbox import MessageTooLargeError
-from rmqstore_spark.server.flight.listener import Listener, listen_on_path, listen_on_port
-from rmqstore_spark.server.flight.messages import (
-    action_type_bytes,
-    flight_data_head,
-    read_action,
-    read_ticket,
-    result_head,
-)
-from rmqstore_spark.server.flight.status import EndedError, Status
-from rmqstore_spark.server.flight.stream import Stream
+from rmqstore_spark.server.connections.connection import ClientConnection
+from rmqstore_spark.server.connections.listener import Connections, Listener
+from rmqstore_spark.server.connections.receiver import EndedError, ReceivedRequest
+from rmqstore_spark.server.connections.unix_socket import listen_on_path
 from rmqstore_spark.server.puts import BlockStreams
-from rmqstore_spark.server.reads import check_request, range_messages
+from rmqstore_spark.server.reads import check_request, range_answers
 from rmqstore_spark.server.stores.by_name import StoresByName
 from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.table import BY_CODE, ROWS
 from rmqstore_spark.server.view import ViewError
-from rmqstore_spark.wire.codec import MessageError, decode
+from rmqstore_spark.wire.codec import MessageError, encode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.failures import (
     BUSY,
-    DENIED,
     FAILED,
     ILLEGAL,
     NOT_FOUND,
+    UNAUTHENTICATED,
     UNAVAILABLE,
-    refusal_bytes,
 )
 from rmqstore_spark.wire.messages import RangesRequest
-from rmqstore_spark.wire.protocol import MAX_REQUEST, RANGES_SCHEMA, STORE_HEADER, Actions
+from rmqstore_spark.wire.protocol import (
+    ALPN,
+    CODES,
+    MAX_REQUEST,
+    SMALL_REQUEST,
+    STORE_FIELD,
+    Code,
+)
+from rmqstore_spark.wire.transport import FileSpan, Part
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-
-__all__ = ["StoreServer"]
 
 _log = logging.getLogger(__name__)
 
 _RECEIVED_BYTES: Final = 128 << 20
 """Maximum bytes of received, unhandled messages of more than 1 MiB each, over all clients."""
-_SMALL_BYTES: Final = 16 << 20
+_SMALL_BYTES: Final = 32 << 20
 """The same for messages of up to 1 MiB."""
+_REQUEST_BYTES: Final = 16 << 20
+"""The same for requests other than blocks: a client that announces many of them delays no put."""
 _SENT_BYTES: Final = 64 << 20
 """Maximum bytes that are read from files but not sent."""
-_SLACK: Final = 64 << 10
-_MAX_TICKET: Final = 4 << 20
-_AT_ONCE: Final = {Actions.QUERY: 2, Actions.LIST: 4, Actions.WALK: 4}
-"""Concurrent calls of those actions that can each take tens of megabytes."""
 _LARGE_AT_ONCE: Final = 2
 _SMALL_ANSWER: Final = 64 << 10
 _LARGE_REQUEST: Final = 256 << 10
@@ -91,7 +94,6 @@ _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
     (TopicNotFoundError, NOT_FOUND, "{}"),
     (OptionError, ILLEGAL, "{}"),
     (MessageError, ILLEGAL, "The message is invalid: {}."),
-    (MessageTooLargeError, ILLEGAL, "The data sent is too large: {} (maxBlockBytes)."),
     (
         OverBudgetError,
         BUSY,
@@ -106,7 +108,8 @@ _REFUSALS: Final[tuple[tuple[type[Exception], str, str], ...]] = (
 )
 """The status and text for errors that the client caused, or that are transient."""
 
-_SERVICE: Final = "/arrow.flight.protocol.FlightService/"
+_LASTING: Final = frozenset({Code.BLOCKS, Code.READ})
+_IN_STREAM: Final = frozenset({Code.BLOCK, Code.FINISH})
 _MOST_REFUSAL: Final = 3000
 
 
@@ -115,54 +118,79 @@ class StoreServer:
 
     Args:
         stores: the stores, with different names; the server does not close them.
-        config: where to listen, credentials and limits.
+        config: where to listen, and limits.
+        protection: accounts and TLS.
+        bound: the socket of its port, which does not listen yet; None without one.
         stop: called, from another thread, when a client asks the process to stop.
 
     Attributes:
         endpoints: its endpoints; the port's comes before the socket's. None if neither is
             configured: then only RocketMQ's clients, or slaves, use the process.
-        room: the room for messages that are received but not handled.
+        room: the room for blocks that are received but not handled.
 
     Raises:
-        OptionError: the configuration would let strangers in, or names a file that cannot be used.
+        OptionError: the socket's folder is open to others.
         ServiceError: an address is in use, or cannot be bound.
     """
 
     def __init__(
-        self, stores: Sequence[ServedStore], config: StoreConfig, stop: Callable[[], None]
+        self,
+        stores: Sequence[ServedStore],
+        config: StoreConfig,
+        protection: Protection,
+        bound: socket.socket | None,
+        stop: Callable[[], None],
     ) -> None:
-        security = Security.of(config)
         self._calls = Calls(config.max_streams)
-        path = os.path.abspath(config.flight_socket) if config.flight_socket else None
-        self._socket: str | None = None  # set once this process has bound it
+        self._path: str | None = None  # set once this process has bound it
         self._listeners: list[Listener] = []
-        self.endpoints: list[Endpoint] = []
-        service = _FlightService(StoresByName(stores), config, security, self._calls, stop)
+        self._protection = protection
+        self._service = service = _Requests(StoresByName(stores), config, self._calls, stop)
         self.room = service.room
         self._failures = service.failures
-        ways = (config.flight_port >= 0) + (path is not None)
-        most = _most_connections(config.max_streams) // max(1, ways)
+        ways = 2 if config.listen_socket else 1
+        most = _most_connections(config.max_streams) // ways
+        self._connections = Connections(self._remote, most)
+        self._local_ones = Connections(self._local, most)
+        self.endpoints: list[Endpoint] = []
         try:
-            if config.flight_port >= 0:
-                listening = listen_on_port(config.bind_address, config.flight_port)
-                self._listeners.append(Listener(listening, service, security.tls, most))
-                scheme: Any = TCP if security.tls is None else TLS
-                port = listening.getsockname()[1]
-                self.endpoints.append(Endpoint(scheme, config.bind_address, port))
-            if path is not None:
-                if "#" in path:
-                    raise OptionError(
-                        f"flightSocket {path} has a #, which begins the name of a store in an "
-                        "endpoint. Choose another name for the socket."
-                    )
-                endpoint = parse_endpoint(f"{UNIX}://{path}")
-                listening = listen_on_path(path)
-                self._socket = path
-                self._listeners.append(Listener(listening, service, None, most))
-                self.endpoints.append(endpoint)
+            if bound is not None and config.serves_spark:
+                self.endpoints.append(_endpoint(bound, protection.tls))
+                # A broker listens itself, and hands over who talks this protocol.
+                if not config.is_broker:
+                    listen(bound)
+                    self._listeners.append(Listener(bound, self._connections))
+            if config.listen_socket:
+                self._listen_on(os.path.abspath(config.listen_socket))
         except BaseException:
             self.close()
             raise
+
+    @property
+    def protocol(self) -> OtherProtocol:
+        """What shows the listener of a broker which connections are for this server."""
+        connections = self._connections
+        return OtherProtocol(CODES, ALPN, connections.take, lambda: connections.end_idle(1))
+
+    def _listen_on(self, path: str) -> None:
+        if "#" in path:
+            raise OptionError(
+                f"listenSocket {path} has a #, which begins the name of a store in an "
+                "endpoint. Choose another name for the socket."
+            )
+        endpoint = parse_endpoint(f"{UNIX}://{path}")
+        listening = listen_on_path(path)
+        self._path = path
+        self._listeners.append(Listener(listening, self._local_ones))
+        self.endpoints.append(endpoint)
+
+    def _remote(self, accepted: socket.socket) -> ClientConnection:
+        host = str(accepted.getpeername()[0])
+        caller = Caller(self._protection.accounts, host)
+        return ClientConnection(accepted, self._protection.tls, caller, self._service)
+
+    def _local(self, accepted: socket.socket) -> ClientConnection:
+        return ClientConnection(accepted, PLAIN, Caller(None, ""), self._service)
 
     @property
     def calls_under_way(self) -> int:
@@ -182,14 +210,14 @@ class StoreServer:
     @property
     def connections(self) -> int:
         """Number of connections."""
-        return sum(len(listener) for listener in self._listeners)
+        return len(self._connections) + len(self._local_ones)
 
     def stats(self) -> dict[str, Any]:
         """Return figures of the clients' calls, ready for JSON."""
         return {
             "connections": self.connections,
             "calls": self.calls_under_way,
-            "receivedBytes": self.room.used,
+            "receivedBytes": self._service.received,
             "callFailures": self._failures.to_json(),
         }
 
@@ -206,8 +234,8 @@ class StoreServer:
     def end_calls(self) -> None:
         """Refuse new calls, and end those in progress."""
         self._calls.is_stopping = True
-        for listener in self._listeners:
-            listener.end_connections(_CUT_SECONDS)
+        for connections in (self._connections, self._local_ones):
+            connections.end(_CUT_SECONDS)
         self._calls.wait_until(lambda calls: not calls, _CUT_SECONDS)
 
     def close(self) -> None:
@@ -215,24 +243,29 @@ class StoreServer:
         self.end_calls()
         for listener in self._listeners:
             listener.close(_CUT_SECONDS)
-        if self._socket is not None:
+        for connections in (self._connections, self._local_ones):
+            connections.close(_CUT_SECONDS)
+        if self._path is not None:
             with suppress(OSError):
-                os.unlink(self._socket)
+                os.unlink(self._path)
 
 
-class _FlightService(CallService):
-    """Admits Flight calls, and routes them to their handlers."""
+class _Requests:
+    """Admits requests, and routes them to their handlers.
+
+    Attributes:
+        room: the room for blocks.
+        failures: counts what was refused.
+    """
 
     def __init__(
         self,
         stores: StoresByName,
         config: StoreConfig,
-        security: Security,
         calls: Calls,
         stop: Callable[[], None],
     ) -> None:
         self._config = config
-        self._token = security.token
         self._calls = calls
         self._stores = stores
         self._actions = {
@@ -240,143 +273,157 @@ class _FlightService(CallService):
         }
         self.failures = Failures()
         self._sent = Budget(_SENT_BYTES)
-        self._places = {name: threading.BoundedSemaphore(count) for name, count in _AT_ONCE.items()}
+        self._places = {
+            row.code: threading.BoundedSemaphore(row.at_once) for row in ROWS if row.at_once
+        }
         self._large = threading.BoundedSemaphore(_LARGE_AT_ONCE)
         self._idle_seconds = self._config.stream_idle_timeout / 1000
-        self._handlers: dict[str, Callable[[Call], None]] = {
-            "DoAction": self._do_action,
-            "ListActions": self._list_actions,
-            "DoExchange": self._do_exchange,
-            "DoGet": self._do_get,
-        }
         most = max(_RECEIVED_BYTES, 2 * self._config.max_block_bytes) + _SMALL_BYTES
         self.room = Room(most, _SMALL_BYTES)
-        self.most_message = (
-            max(self._config.max_block_bytes, _MAX_TICKET, *MAX_REQUEST.values()) + _SLACK
-        )
+        self._bodies = Budget(_REQUEST_BYTES)
 
     def _is_stopping(self) -> bool:
         return self._calls.is_stopping
 
-    def _store_of(self, call: Call) -> ServedStore:
-        """Return the store that a call is about."""
-        return self._stores.find(_only(call.stream, STORE_HEADER))
+    @property
+    def received(self) -> int:
+        """Bytes of requests that are received, or being received, and not handled."""
+        return self.room.used + self._bodies.used
 
-    # ---- the connection's thread ---------------------------------------------------------------
+    def budget_of(self, head: Command, size: int) -> Budget:
+        """Return the budget that the body of an admitted request draws on."""
+        return self.room.of(size) if head.code == Code.BLOCK else self._bodies
 
-    def begin(self, stream: Stream) -> None:
-        """Admit or refuse a call by its headers, before anything else of it is read."""
-        if self._token is not None and not self._token.matches(_only(stream, "authorization")):
-            message = "The token is missing or wrong."
-            self.failures.count(DENIED)
-            stream.finish(Status(grpc.UNAUTHENTICATED, message, refusal_bytes(DENIED, message)))
-            return
-        stream.connection.trust()
-        method = (_only(stream, ":path") or "").removeprefix(_SERVICE)
-        handler = self._handlers.get(method)
-        if handler is None:
-            stream.finish(
-                Status(grpc.UNIMPLEMENTED, "The store process does not support this call.")
+    def admit(self, connection: ClientConnection, head: Command, size: int) -> None:
+        """Admit a request by its header, or raise a RefusedError."""
+        code = head.code
+        if code != Code.LOGIN and not connection.caller.is_known:
+            raise RefusedError("A login with an account is needed.", UNAUTHENTICATED)
+        if code not in BY_CODE:
+            raise RefusedError(f"The store process knows no request {code}.", ILLEGAL)
+        if (code in _IN_STREAM) != connection.has_stream:
+            raise RefusedError("A request does not belong where it was sent.", ILLEGAL)
+        most = (
+            self._config.max_block_bytes
+            if code == Code.BLOCK
+            else MAX_REQUEST.get(Code(code), SMALL_REQUEST)
+        )
+        if size > most:
+            name = " (maxBlockBytes)" if code == Code.BLOCK else ""
+            raise RefusedError(
+                f"The data sent is too large: a {Code(code).text} has {size} bytes, and may have "
+                f"{most}{name}.",
+                ILLEGAL,
             )
-            return
+        connection.is_trusted = connection.caller.is_known
+
+    def refuse(self, connection: ClientConnection, error: Exception) -> None:
+        """Answer a request that was not admitted."""
+        status, text = _told(error, "a request")
+        self.failures.count(status)
+        connection.refuse(status, text[:_MOST_REFUSAL], self._idle_seconds)
+
+    def handle(self, connection: ClientConnection, request: ReceivedRequest) -> bool:
+        """Handle a request; return whether more may follow."""
+        code = Code(request.head.code)
+        if code == Code.LOGIN:
+            return self._login(connection, request)
         if self._calls.is_stopping:
-            self._refuse(stream, UNAVAILABLE, "The store process is stopping. Try again later.")
-            return
+            text = "The store process is stopping. Try again later."
+            self.refuse(connection, RefusedError(text, UNAVAILABLE))
+            return False
         try:
-            call = self._calls.begin(stream, method in ("DoExchange", "DoGet"))
+            call = self._calls.begin(connection, code in _LASTING)
         except TooManyCallsError:
             text = "The store process has the maximum number of clients (maxStreams). Try again."
-            self._refuse(stream, BUSY, text)
-            return
-        thread = threading.Thread(
-            target=self._run, args=(call, method, handler), name=f"rmqstore-{method}", daemon=True
-        )
+            self.refuse(connection, RefusedError(text, BUSY))
+            return False
         try:
-            thread.start()
-        except RuntimeError:  # the system has no more threads
-            self._calls.end(call)
-            self._refuse(stream, BUSY, "The store process has no free thread. Try again.")
-
-    def _refuse(self, stream: Stream, status: str, text: str) -> None:
-        self.failures.count(status)
-        stream.finish(_refusal(status, text))
-
-    # ---- the call's thread ---------------------------------------------------------------------
-
-    def _run(self, call: Call, method: str, handler: Callable[[Call], None]) -> None:
-        status = Status(grpc.OK)
-        try:
-            call.begin()
-            handler(call)
+            if code == Code.BLOCKS:
+                return self._blocks(call, request)
+            if code == Code.READ:
+                self._read(call, request)
+            else:
+                self._action(call, code, request)
+        except EndedError:
+            return False  # there is no client to read why
+        except FrameError:
+            raise
         except Exception as error:  # noqa: BLE001 - a bug here must not end other clients' calls
-            status = self._status_of(error, method)
+            status, text = _told(error, code.text)
+            self.failures.count(status)
+            connection.refuse(status, text[:_MOST_REFUSAL], self._idle_seconds)
+            return code not in _LASTING and connection.failure is None
         finally:
-            call.stream.finish(status)
             self._calls.end(call)
+        return True
 
-    def _status_of(self, error: Exception, method: str) -> Status:
-        """Return the status that ends a failed call."""
-        if isinstance(error, EndedError):
-            return Status(grpc.OK)  # there is no client to read it
-        status, text = _told(error, method)
-        self.failures.count(status)
-        return _refusal(status, text)
+    def _login(self, connection: ClientConnection, request: ReceivedRequest) -> bool:
+        """Answer a login: without a body with a challenge, and with one, the answer to that."""
+        caller, proof = connection.caller, request.data.tobytes()
+        challenge = b""
+        try:
+            if proof:
+                caller.log_in(request.head.ext.get(ACCESS_KEY, ""), proof, connection.server)
+            else:
+                challenge = caller.challenge()
+        except RefusedError as error:
+            self.refuse(connection, error)
+            return False
+        connection.is_trusted = caller.is_known
+        connection.answer(challenge, seconds=self._idle_seconds)
+        return True
 
-    def _do_action(self, call: Call) -> None:
-        actions = self._actions[self._store_of(call).name]
-        message = self._only_message(call)
+    def _store_of(self, request: ReceivedRequest) -> ServedStore:
+        """Return the store that a request is about."""
+        return self._stores.find(request.head.ext.get(STORE_FIELD))
+
+    def _action(self, call: Call, code: Code, request: ReceivedRequest) -> None:
+        row, store = BY_CODE[code], self._store_of(request)
+        assert row.handle is not None, f"{code.text} is not handled"  # noqa: S101 - `handle` knows
+        asked = row.read(request.data.tobytes())
+        store.require(call.caller, row.needs_of(asked))
         with ExitStack() as held:
-            held.callback(message.release)
-            name, body = read_action(message.view)
-            if len(body) > _LARGE_REQUEST:
+            if len(request.data) > _LARGE_REQUEST:
                 held.enter_context(_place(self._large))
-            places = self._places.get(name)
+            places = self._places.get(code)
             with nullcontext() if places is None else _place(places):
-                answer = memoryview(actions.do(name, bytes(body), call.identity))
+                result = row.handle(self._actions[store.name], asked, call.caller)
+                is_encoded = isinstance(result, bytes | pa.Buffer)
+                answer = memoryview(result if is_encoded else encode(result))  # type: ignore[arg-type]
                 if len(answer) > _SMALL_ANSWER:
                     held.enter_context(self._sent.use(len(answer), _ROOM_SECONDS))
-            message.release()
-            self._send(call, result_head(len(answer)), answer)
+            request.release()
+            self._answer(call, answer)
 
-    def _list_actions(self, call: Call) -> None:
-        for name in self._actions[self._store_of(call).name].names:
-            self._send(call, action_type_bytes(name))
+    def _blocks(self, call: Call, request: ReceivedRequest) -> bool:
+        store = self._store_of(request)
+        store.require(call.caller, BY_CODE[Code.BLOCKS].needs_of(None))
+        blocks = BlockReader(call, request, self._config)
+        streams = BlockStreams(store.writer, self._is_stopping, self.failures)
+        call.connection.has_stream = True
+        streams.handle(blocks)
+        call.connection.has_stream = False
+        return blocks.is_finished
 
-    def _do_exchange(self, call: Call) -> None:
-        writer = self._store_of(call).writer
-        blocks = BlockStreams(writer, self._is_stopping, self.failures)
-        blocks.handle(BlockReader(call, self._config))
-
-    def _do_get(self, call: Call) -> None:
-        store = self._store_of(call)
-        message = self._only_message(call)
-        try:
-            ticket = read_ticket(message.view)
-            request = decode(RangesRequest, bytes(ticket), most=_MAX_TICKET)
-        except MessageError as error:
-            raise RefusedError(f"The ticket is invalid: {error}.", ILLEGAL) from None
-        finally:
-            message.release()
-        schema = pa.ipc.read_message(RANGES_SCHEMA.serialize()).metadata.to_pybytes()
-        self._send(call, flight_data_head(schema, b"", 0))
-        check_request(request)
+    def _read(self, call: Call, request: ReceivedRequest) -> None:
+        store = self._store_of(request)
+        row = BY_CODE[Code.READ]
+        asked: RangesRequest = row.read(request.data.tobytes())
+        store.require(call.caller, row.needs_of(asked))
+        request.release()
+        check_request(asked)
         with ExitStack() as held:
-            for path in set(request.paths):
+            for path in set(asked.paths):
                 held.enter_context(store.reading(path))
-            for header, body in range_messages(store.view, request, self._sent):
-                head = flight_data_head(header, b"", sum(map(len, body)))
-                self._send(call, head, *body)
-                body.clear()  # free it before the next message waits for room
+            for parts in range_answers(store.view, asked, self._sent):
+                self._answer(call, *parts)
+                parts.clear()  # free it before the next answer waits for room
 
-    def _only_message(self, call: Call) -> Any:
-        with call.reading():
-            message = call.stream.read(self._idle_seconds, _ROOM_SECONDS)
-        if message is None:
-            raise RefusedError("The call has no message.", ILLEGAL)
-        return message
-
-    def _send(self, call: Call, *parts: bytes | memoryview) -> None:
-        call.stream.send(*parts, seconds=self._idle_seconds, budget=self._sent)
+    def _answer(self, call: Call, *parts: Part) -> None:
+        # What is sent from a file takes no room.
+        budget = None if any(isinstance(part, FileSpan) for part in parts) else self._sent
+        call.connection.answer(*parts, seconds=self._idle_seconds, budget=budget)
 
 
 @contextmanager
@@ -406,17 +453,9 @@ def _told(error: Exception, method: str) -> tuple[str, str]:
     return FAILED, f"The store process failed ({type(error).__name__}). See its log."
 
 
-def _refusal(status: str, message: str) -> Status:
-    """Return the status that ends a refused call."""
-    code = grpc.UNAVAILABLE if status in (BUSY, UNAVAILABLE) else grpc.UNKNOWN
-    message = message[:_MOST_REFUSAL]
-    return Status(code, f"{status}: {message}", refusal_bytes(status, message))
-
-
-def _only(stream: Stream, name: str) -> str | None:
-    """Return the value of a header that occurs exactly once, else None."""
-    values = stream.headers.get(name) or []
-    return values[0] if len(values) == 1 else None
+def _endpoint(bound: socket.socket, tls: ServerTls) -> Endpoint:
+    host, port = bound.getsockname()[:2]
+    return Endpoint(TCP if tls.context is None else TLS, host, port)
 
 
 def _most_connections(streams: int) -> int:

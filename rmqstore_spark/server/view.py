@@ -32,11 +32,11 @@ from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
 
-__all__ = ["ForeignView", "StoreView", "ViewError"]
-
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset(LINKABLE)
-_MESSAGES: Final = _FOLDERS - {"config"}
+_CONFIG: Final = "config"
+_CONFIGURATIONS: Final = (".json", ".json.bak")
+_MESSAGES: Final = _FOLDERS - {_CONFIG}
 _FILES: Final = frozenset({"checkpoint"})
 _ABORT: Final = "abort"
 _LOCK: Final = "lock"
@@ -229,9 +229,25 @@ class StoreView:
             _blank(out, offsets, there, end - start)
         return there
 
+    def is_as_on_disk(self, path: str, descriptor: int, offset: int, length: int) -> bool:
+        """Return whether a range can be sent from the file: readers may see all of its bytes.
+
+        False also if they are read in a way of its own, as when the page cache is spared.
+
+        Args:
+            path, descriptor: the file.
+            offset, length: the range.
+        """
+        if self._reads is not PLAIN or offset + length > os.fstat(descriptor).st_size:
+            return False
+        start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
+        return start is None or start + offset + length <= self._published_end()
+
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
         top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
+        if parts[0] == _CONFIG and not is_dir and not parts[-1].endswith(_CONFIGURATIONS):
+            return False  # RocketMQ's accounts may be there, and keys of TLS
         return top and not parts[-1].startswith(GUARD_NAME)
 
     def _bases(self, parts: list[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ findings    collects problems; `ranges` holds matched entries and damaged stretc
 report      defines the report and the kinds of problems
 
 From outside it imports `reader`, `files`, `layout` and `errors`.
+
 """
 
 from __future__ import annotations

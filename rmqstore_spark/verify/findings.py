@@ -12,8 +12,6 @@ import numpy.typing as npt
 from rmqstore_spark.verify.ranges import Coverage
 from rmqstore_spark.verify.report import KINDS, Problem, Severity, TornTail
 
-__all__ = ["LISTED", "Findings", "Place", "place_of"]
-
 LISTED: Final = 100
 """How many problems of each kind are listed by default; the others are counted."""
 

@@ -35,8 +35,6 @@ from rmqstore_spark.verify.store_files import (
     configured_topics,
 )
 
-__all__ = ["Plan", "left_over", "make_plan"]
-
 _QUEUES_AT_ONCE: Final = 256
 _ENTRIES_AT_ONCE: Final = 1 << 20
 _ALWAYS: Final = 1 << 62

@@ -11,8 +11,6 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.snapshot import Snapshot
 
-__all__ = ["check_progress"]
-
 _FILE: Final = "consumerOffset.json"
 _UNKNOWN_ENDS: Final = ("missing-queue", "no-queues")
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["Coverage", "Flaws"]
-
 _MOST_RANGES: Final = 4096
 
 

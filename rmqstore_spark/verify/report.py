@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-__all__ = ["KINDS", "Problem", "Severity", "TornTail", "VerifyReport"]
-
 Severity: TypeAlias = Literal["error", "note"]
 
 KINDS: Final[dict[str, str]] = {

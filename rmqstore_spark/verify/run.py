@@ -29,8 +29,6 @@ from rmqstore_spark.verify.snapshot import (
 )
 from rmqstore_spark.verify.store_files import check_checkpoint
 
-__all__ = ["Progress", "Work", "check_unit", "verify", "verify_plan"]
-
 Progress = Callable[[int, int], object]
 """Called with the bytes done and the total bytes."""
 

@@ -12,20 +12,6 @@ import numpy.typing as npt
 from rmqstore_spark.layout.index.format import IndexHeader
 from rmqstore_spark.verify.findings import LISTED
 
-__all__ = [
-    "DLedgerUnits",
-    "EntriesUnit",
-    "IndexBounds",
-    "IndexEntriesUnit",
-    "IndexFileUnit",
-    "LogUnit",
-    "QueueBounds",
-    "QueuesUnit",
-    "Snapshot",
-    "TailUnit",
-    "Unit",
-]
-
 
 @dataclass(frozen=True)
 class QueueBounds:

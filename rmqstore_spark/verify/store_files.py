@@ -23,15 +23,6 @@ from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import QueueBounds, Snapshot
 
-__all__ = [
-    "check_checkpoint",
-    "check_configuration",
-    "check_reach",
-    "check_segments",
-    "check_topics",
-    "configured_topics",
-]
-
 _MAX_CONFIG: Final = 256 << 20
 _TIMES: Final = (
     (0, "physicMsgTimestamp"),

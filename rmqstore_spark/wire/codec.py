@@ -31,7 +31,7 @@ from typing import (
     get_type_hints,
 )
 
-from rmqstore_spark.printable import camel_case
+from rmqstore_spark.base.printable import camel_case
 
 __all__ = ["AtMost", "Between", "MessageError", "decode", "encode", "read_json"]
 

@@ -1,6 +1,6 @@
-"""Parses the endpoints of store processes, such as `grpc://host:port`.
+"""Parses the endpoints of store processes, such as `rmq://host:port`.
 
-A process that serves several stores has an endpoint for each: `grpc://host:port#name`.
+A process that serves several stores has an endpoint for each: `rmq://host:port#name`.
 """
 
 from __future__ import annotations
@@ -13,31 +13,16 @@ from typing import Final, Literal
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = [
-    "SCHEMES",
-    "TCP",
-    "TLS",
-    "UNIX",
-    "Endpoint",
-    "announced_endpoint",
-    "endpoint_announced",
-    "is_store_name",
-    "parse_endpoint",
-    "parse_endpoints",
-]
-
-TCP: Final = "grpc"
-TLS: Final = "grpc+tls"
-UNIX: Final = "grpc+unix"
-SCHEMES: Final = (TCP, TLS, UNIX)
+TCP: Final = "rmq"
+TLS: Final = "rmqs"
+UNIX: Final = "unix"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
 _MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path, without its terminating zero
 _STORE: Final = re.compile(r"[A-Za-z0-9._%|-]{1,127}")
 _FORMS: Final = (
-    "grpc://HOST:PORT, grpc+tls://HOST:PORT or grpc+unix:///PATH, with #NAME for one of several "
-    "stores"
+    "rmq://HOST:PORT, rmqs://HOST:PORT (TLS) or unix:/PATH, with #NAME for one of several stores"
 )
 
 
@@ -53,7 +38,7 @@ class Endpoint:
         store: name of a store; empty for the only one.
     """
 
-    scheme: Literal["grpc", "grpc+tls", "grpc+unix"]
+    scheme: Literal["rmq", "rmqs", "unix"]
     host: str = ""
     port: int = 0
     path: str = ""
@@ -64,9 +49,9 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """The address alone, as Flight takes it."""
+        """The address alone."""
         if self.scheme == UNIX:
-            return f"{UNIX}://{self.path}"
+            return f"{UNIX}:{self.path}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"
 
@@ -94,15 +79,17 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def _address(address: str, text: str) -> Endpoint:
-    scheme, separator, rest = address.partition("://")
+    scheme, separator, rest = address.partition(":")
     scheme = scheme.lower()
     if separator and scheme == UNIX:
+        rest = rest.removeprefix("//")
         if not rest.startswith("/") or "\0" in rest or rest.endswith("/"):
             raise _wrong(text, "a unix socket needs an absolute path")
         if len(rest.encode("utf-8", "surrogateescape")) > _MAX_SOCKET_PATH:
             raise _wrong(text, f"the path of a unix socket has at most {_MAX_SOCKET_PATH} bytes")
         return Endpoint(UNIX, path=rest)
-    if separator and scheme in (TCP, TLS):
+    if scheme in (TCP, TLS) and rest.startswith("//"):
+        rest = rest[2:]
         is_plain = rest.isascii() and rest.isprintable()
         match = _ADDRESS.fullmatch(rest) if is_plain else None
         if match is None:
@@ -111,7 +98,7 @@ def _address(address: str, text: str) -> Endpoint:
         if not 0 < port < 1 << 16:
             raise _wrong(text, "a port is 1 to 65535")
         return Endpoint(TCP if scheme == TCP else TLS, match[1] or match[2], port)
-    raise _wrong(text, "its scheme is unknown" if separator else "it is a path")
+    raise _wrong(text, "its scheme is unknown" if rest.startswith("//") else "it is a path")
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:

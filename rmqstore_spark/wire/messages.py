@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.layout.constants import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
-from rmqstore_spark.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.wire.codec import AtMost, Between
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "CommitOffsetsRequest",
     "CommitRequest",
     "CommitResult",
+    "DemoteReply",
+    "DemoteRequest",
     "Done",
     "EndReply",
     "EndRequest",
@@ -32,10 +34,11 @@ __all__ = [
     "OpenReply",
     "OpenRequest",
     "PathRequest",
+    "PromoteReply",
+    "PromoteRequest",
     "QueryRequest",
     "QueueOffsets",
     "RangesRequest",
-    "Refusal",
     "StageInfo",
     "StreamCommand",
     "TopicRequest",
@@ -53,28 +56,13 @@ Int32 = Annotated[int, Between(0, _INT_MAX)]
 QueueNums = Annotated[int, Between(1, _MAX_QUEUES)]
 TopicName = Annotated[str, AtMost(MAX_TOPIC_LENGTH)]
 GroupName = Annotated[str, AtMost(MAX_GROUP_LENGTH)]
+Address = Annotated[str, AtMost(300)]
 StageId = Annotated[str, AtMost(32)]
 
 
 @dataclass(frozen=True)
 class Done:
     """An empty request or answer."""
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a request was refused.
-
-    Attributes:
-        status: a status of RocketMQ, or one of `wire.failures`.
-        message: what happened and what to do.
-    """
-
-    status: Annotated[str, AtMost(64)]
-    message: Annotated[str, AtMost(16_384)]
-
-
-# ---- opening, topics --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -243,6 +231,65 @@ class ExpireReply:
     remark: str
 
 
+# ---- the role ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PromoteRequest:
+    """Makes a slave the master.
+
+    Attributes:
+        waits_for_slaves: whether it becomes a SYNC_MASTER, and not an ASYNC_MASTER.
+        force: whether also if its master answers, or has sent a log that cannot be followed.
+    """
+
+    waits_for_slaves: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class PromoteReply:
+    """The new master.
+
+    Attributes:
+        begin: the physical offset from which on the log is its own.
+        slaves: where slaves connect, as `host:port`; None if none are taken.
+    """
+
+    begin: int
+    slaves: str | None
+
+
+@dataclass(frozen=True)
+class DemoteRequest:
+    """Makes a master a slave.
+
+    Attributes:
+        master: whom to follow: the `host:port` where that one serves slaves.
+        master_broker: the `host:port` where its broker answers clients; "" for none.
+    """
+
+    master: Address
+    master_broker: Address = ""
+
+
+@dataclass(frozen=True)
+class DemoteReply:
+    """The new slave.
+
+    Attributes:
+        end: the physical offset at which its log ends.
+        slaves: how many slaves of its own were connected.
+        lacking: how many of them lack some of its log.
+        unknown: how many of them were sent all of it, and do not say what they have.
+    """
+
+    end: int
+    slaves: int
+    lacking: int
+    unknown: int
+
+
 # ---- transactions -----------------------------------------------------------------------------
 
 
@@ -348,7 +395,7 @@ class FileEntry:
     """A file or folder: its path relative to the store, and its size (0 for a folder)."""
 
     path: str
-    size: int
+    size: Annotated[int, Between(0, 1 << 62)]
     is_dir: bool
     mtime_ms: int
 

@@ -1,68 +1,50 @@
-"""The protocol: names of actions, schemas, acknowledgements, tickets.
+"""The protocol: codes of requests, acknowledgements, answers with ranges of files.
 
-This is version 4 of the protocol, which uses Arrow Flight:
+This is version 5 of the protocol, which uses the frames of RocketMQ's remoting (`remoting.codec`)
+with codes of its own. A request has the field `store`, which names the store that it is about; a
+request without it is about the only store of the process. Requests on one connection are handled
+one after the other. A request is one of:
 
-- *Actions* (`DoAction`): one request in JSON, and one answer in JSON; those of `query` and
-  `transaction-checks` are Arrow IPC streams.
-- *Blocks* (`DoExchange`; the descriptor's command is a `StreamCommand`): each record batch of
-  BLOCK_SCHEMA has one row, a block of encoded records. Its metadata is the block's number, counted
-  from 0. The answer to each block is metadata, an `Acknowledgement`. A transient refusal
+- *An action*: the body is JSON, and so is that of the answer; those of QUERY and TRANSACTION_CHECKS
+  are Arrow IPC streams.
+- *A stream of blocks*, begun by BLOCKS, whose body is a `StreamCommand`. It has no answer; BLOCKs
+  follow, each with a block of encoded records as its body, and with its number, counted from 0, as
+  its `opaque`. The answer to each is an `Acknowledgement`. A transient refusal
   (`failures.TRANSIENT`) is the last answer: no later block is stored, and the client ends the
-  stream. The metadata FINISH without a batch finishes the stream; for a stage, the answer is its
-  `StageInfo`. A stream that ends without FINISH is aborted.
-- *Reading* (`DoGet`; the ticket is a `RangesRequest`): batches of RANGES_SCHEMA with the bytes of
-  the ranges, in order. Each range has one or more pieces; the last of them has `last` set.
+  connection. FINISH ends the stream, and the connection can be used again; for a stage, the
+  answer's body is its `StageInfo`. A stream that ends without FINISH is aborted.
+- *A reading*: READ, whose body is a `RangesRequest`. Its answers hold pieces of the ranges, in
+  order; each range has one or more, of which the last is marked (`pieces_head`).
 
-The header `rmqstore-store` of a call names the store that it is about. A call without it is about
-the only store of the process.
+A client with an account first sends LOGIN, with the field `AccessKey` and no body. The answer is a
+challenge, or empty if nobody needs to log in. A second LOGIN answers a challenge (`login`), and
+holds for the connection.
 
-A refusal is an error of Flight with a `Refusal` in its extra info, or, within a stream of blocks,
-the status of an acknowledgement.
+A refusal is an answer whose field `status` is one of `failures`; its remark says what to do. It is
+the last of a stream.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import IntEnum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.wire.codec import MessageError
 
-__all__ = [
-    "BLOCK_SCHEMA",
-    "FINISH",
-    "MAX_ANSWER",
-    "MAX_REQUEST",
-    "PROTOCOL",
-    "PUT_OK",
-    "RANGES_SCHEMA",
-    "STORE_HEADER",
-    "Acknowledgement",
-    "Actions",
-    "block_batch",
-    "block_number",
-    "number_bytes",
-]
+PROTOCOL: Final = 5
+ALPN: Final = "rmqstore"
+"""The protocol's name in TLS handshakes, by which a port that RocketMQ's clients share knows it."""
+CODES: Final = range(970_000, 971_000)
+"""The codes of all its requests."""
+STORE_FIELD: Final = "store"
+STATUS_FIELD: Final = "status"
 
-PROTOCOL: Final = 4
-PUT_OK: Final = "PUT_OK"
-STORE_HEADER: Final = "rmqstore-store"
-
-BLOCK_SCHEMA: Final = pa.schema([pa.field("records", pa.binary(), nullable=False)])
-RANGES_SCHEMA: Final = pa.schema(
-    [
-        pa.field("data", pa.binary(), nullable=False),
-        pa.field("last", pa.bool_(), nullable=False),
-    ]
-)
-
-FINISH: Final = b"finish"
-
-_NUMBER: Final = struct.Struct("<q")
 _HEAD: Final = struct.Struct("<qqBBH")
 """The head of an acknowledgement: number, rows, flags, bytes of the status, bytes of the remark."""
 _WITH_OFFSETS: Final = 1
@@ -70,69 +52,74 @@ _OPEN: Final = 2
 _MAX_REMARK: Final = 4096
 
 
-class Actions:
-    """Names of the actions."""
+class Code(IntEnum):
+    """Codes of requests; none of RocketMQ's is near."""
 
-    OPEN: Final = "open"
-    CREATE_TOPIC: Final = "create-topic"
-    DELETE_TOPIC: Final = "delete-topic"
-    TOPICS: Final = "topics"
-    OFFSETS: Final = "offsets"
-    COMMIT_OFFSETS: Final = "commit-offsets"
-    COMMIT: Final = "commit"
-    ABORT: Final = "abort"
-    FLUSH: Final = "flush"
-    EXPIRE: Final = "expire"
-    END_TRANSACTIONS: Final = "end-transactions"
-    TRANSACTION_CHECKS: Final = "transaction-checks"
-    STATS: Final = "stats"
-    STOP: Final = "stop"
-    QUERY: Final = "query"
-    LIST: Final = "list"
-    WALK: Final = "walk"
-    INFO: Final = "info"
+    LOGIN = 970_000
+    OPEN = 970_001
+    CREATE_TOPIC = 970_002
+    DELETE_TOPIC = 970_003
+    TOPICS = 970_004
+    OFFSETS = 970_005
+    COMMIT_OFFSETS = 970_006
+    COMMIT = 970_007
+    ABORT = 970_008
+    FLUSH = 970_009
+    EXPIRE = 970_010
+    END_TRANSACTIONS = 970_011
+    TRANSACTION_CHECKS = 970_012
+    PROMOTE = 970_021
+    DEMOTE = 970_022
+    STATS = 970_013
+    STOP = 970_014
+    QUERY = 970_015
+    LIST = 970_016
+    WALK = 970_017
+    INFO = 970_018
+    READ = 970_020
+    BLOCKS = 970_030
+    BLOCK = 970_031
+    FINISH = 970_032
+
+    @property
+    def text(self) -> str:
+        """The name, for messages to people."""
+        return self.name.lower().replace("_", "-")
 
 
+SMALL_REQUEST: Final = 64 << 10
 MAX_REQUEST: Final = {
-    Actions.COMMIT: 4 << 20,
-    Actions.ABORT: 4 << 20,
-    Actions.COMMIT_OFFSETS: 4 << 20,
-    Actions.END_TRANSACTIONS: 1 << 20,
-    Actions.OPEN: 256 << 10,
+    Code.LOGIN: 256,
+    Code.BLOCKS: 4 << 10,
+    Code.FINISH: 0,
+    Code.COMMIT: 4 << 20,
+    Code.ABORT: 4 << 20,
+    Code.COMMIT_OFFSETS: 4 << 20,
+    Code.READ: 4 << 20,
+    Code.END_TRANSACTIONS: 1 << 20,
+    Code.OPEN: 256 << 10,
 }
-"""Maximum bytes of a request by action; 64 KiB for all others."""
+"""Maximum bytes of a request's body by code; SMALL_REQUEST for all others but BLOCK."""
 
 MAX_ANSWER: Final = 64 << 20
 """Maximum bytes of an answer that a client reads."""
 
 
-def block_batch(data: Any) -> pa.RecordBatch:
-    """Wrap a block in a record batch, without a copy.
+def pieces_head(lengths: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]) -> bytes:
+    """Encode what precedes the bytes of pieces: their number, and of each its length and `last`.
 
     Args:
-        data: bytes-like, the contiguous records; less than 2 GiB.
+        lengths: n, the bytes of each piece, under 2 GiB.
+        last: n, whether each is the last piece of its range.
     """
-    buffer = pa.py_buffer(data)
-    bounds = pa.py_buffer(np.array([0, buffer.size], np.int32))
-    column = pa.Array.from_buffers(pa.binary(), 1, [None, bounds, buffer])
-    return pa.RecordBatch.from_arrays([column], schema=BLOCK_SCHEMA)
+    words = (lengths.astype("<u4") << 1) | last
+    return len(words).to_bytes(4, "little") + words.astype("<u4").tobytes()
 
 
-def number_bytes(number: int) -> bytes:
-    """Encode a block's number as metadata."""
-    return _NUMBER.pack(number)
-
-
-def block_number(metadata: bytes) -> int:
-    """Decode a block's number from its metadata.
-
-    Raises:
-        MessageError: the metadata is not a number.
-    """
-    if len(metadata) != _NUMBER.size:
-        raise MessageError(f"a block's metadata has {_NUMBER.size} bytes, not {len(metadata)}")
-    number: int = _NUMBER.unpack(metadata)[0]
-    return number
+def piece_lengths(words: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Decode the lengths of pieces, and which of them are last; see `pieces_head`."""
+    found = np.frombuffer(words, "<u4")
+    return (found >> 1).astype(np.int64), (found & 1).astype(np.bool_)
 
 
 @dataclass(frozen=True)
@@ -161,7 +148,7 @@ class Acknowledgement:
     @property
     def is_ok(self) -> bool:
         """Whether the block is stored as the store's configuration promises."""
-        return self.status == PUT_OK
+        return self.status == PutStatus.PUT_OK
 
     def to_bytes(self) -> bytes:
         """Encode the acknowledgement: head (little-endian numbers), status, remark, int64 offsets.
@@ -175,7 +162,7 @@ class Acknowledgement:
         if queue_offset is not None and physical_offset is not None:
             offsets = queue_offset.astype("<i8").tobytes() + physical_offset.astype("<i8").tobytes()
             flags |= _WITH_OFFSETS
-        status, remark = self.status.encode(), self.remark.encode()[:_MAX_REMARK]
+        status, remark = self.status.encode(), self.remark.encode("utf-8", "replace")[:_MAX_REMARK]
         head = _HEAD.pack(self.number, self.rows, flags, len(status), len(remark))
         return b"".join((head, status, remark, offsets))
 

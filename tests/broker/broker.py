@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -23,7 +25,7 @@ from tests.support.processes.ports import free_port
 
 __all__ = [
     *("Heard", "Served", "ask", "batch", "broker", "heartbeat", "message", "name_server"),
-    *("number", "pull", "records_in", "route"),
+    *("number", "running_broker", "pull", "records_in", "route"),
 ]
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 1000}
@@ -47,13 +49,28 @@ def broker(
         clock: returns milliseconds since the epoch; None: the time.
         settings: attributes of StoreConfig.
     """
-    ports = {"listen_port": free_port(), "vip_listen_port": 0}
+    ports = {"listen_port": free_port(), "vip_listen_port": 0, "clients": "rocketmq"}
     config = StoreConfig(**{**SMALL, **ports, **settings})
     timed: dict[str, Any] = {} if clock is None else {"clock": clock}
-    with StoreWriter.open(path, config, **timed) as store:
-        runner = BrokerRunner(store)
+    with StoreWriter.open(path, config, **timed) as store, running_broker(store) as runner:
+        yield Served(store, runner.address)
+
+
+@contextmanager
+def running_broker(store: StoreWriter, **more: Any) -> Iterator[BrokerRunner]:
+    """Let clients use an open store.
+
+    Args:
+        store: the store, whose configuration has the port.
+        more: further arguments of the runner.
+    """
+    config = store.config
+    protection = Protection.of(config)
+    bound = bound_port(config.bind_address, config.listen_port)
+    with closing(bound), protection.watched():
+        runner = BrokerRunner(store, bound, protection, **more)
         try:
-            yield Served(store, runner.address)
+            yield runner
         finally:
             runner.close()
 

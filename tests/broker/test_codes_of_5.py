@@ -90,7 +90,7 @@ def test_a_lite_pull_waits_and_creates_its_group_like_a_pull(served: Served) -> 
     assert b"it has come" in told.body
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_a_lite_pull_needs_what_a_pull_needs(tmp_path: Path) -> None:
     accounts = write_accounts(tmp_path / "plain_acl.yml")
     with broker(tmp_path / "store", acl_enable=True, acl_path=accounts) as served:

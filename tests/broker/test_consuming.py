@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.consumers.consuming import Consuming
+from rmqstore_spark.broker.faces.remoting.lanes.pulling import Consuming
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
@@ -153,7 +153,7 @@ async def _held(client: RemotingClient, *pulls: Command) -> list[asyncio.Task[Co
 
 @pytest.mark.parametrize("how", ["send", "put", "commit"])
 def test_a_message_wakes_the_pull_that_waits_for_it(tmp_path: Path, how: str) -> None:
-    """However it comes: from a producer, over Flight, or with a batch of Spark."""
+    """However it comes: from a producer, from Spark's clients, or with a batch of Spark."""
     with broker(tmp_path / "store") as served:
         served.store.create_topic("orders", read_queue_nums=8)
         served.store.create_topic("bills", read_queue_nums=8)
@@ -246,7 +246,7 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most, asked = 10, 200
-    monkeypatch.setattr("rmqstore_spark.broker.consumers.consuming._MOST_WAITING", most)
+    monkeypatch.setattr("rmqstore_spark.broker.faces.remoting.lanes.pulling._MOST_WAITING", most)
     with broker(tmp_path / "store") as served:
         send(served, "a")
         assert [each.code for each in ask(served, pull(0))] == [0]

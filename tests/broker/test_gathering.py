@@ -16,10 +16,11 @@ from typing import Any, cast
 
 import pytest
 
-from rmqstore_spark.broker.clients import Clients
-from rmqstore_spark.broker.heartbeat import read_heartbeat
-from rmqstore_spark.broker.new_groups import NewGroups
-from rmqstore_spark.broker.worker import Worker
+from rmqstore_spark.broker.core.clients import Clients
+from rmqstore_spark.broker.core.refusal import Refusal
+from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
+from rmqstore_spark.broker.faces.remoting.lanes.new_groups import NewGroups
+from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker
 from rmqstore_spark.engine.tables import config_file
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable
@@ -271,7 +272,7 @@ def send_to(number: int) -> Command:
 @pytest.mark.threat("What one client can do to another")
 @pytest.mark.parametrize(
     ("where", "request_of"),
-    [("administration.changes", change_to), ("producing", send_to)],
+    [("changing", change_to), ("sending", send_to)],
 )
 def test_a_client_whose_requests_fill_the_queue_makes_room_for_others(
     tmp_path: Path,
@@ -280,7 +281,7 @@ def test_a_client_whose_requests_fill_the_queue_makes_room_for_others(
     request_of: Callable[[int], Command],
 ) -> None:
     most, asked = 10, 30
-    monkeypatch.setattr(f"rmqstore_spark.broker.{where}._MOST_WAITING", most)
+    monkeypatch.setattr(f"rmqstore_spark.broker.faces.remoting.lanes.{where}._MOST_WAITING", most)
 
     async def work(address: str, writes: Writes) -> tuple[list[int], int]:
         async with AsyncExitStack() as stack:
@@ -393,10 +394,6 @@ class _Peer:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def one_way(self, command: Command) -> None:
-        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-        self.told.append(command.ext["consumerGroup"])
-
 
 class _Leaping(selectors.SelectSelector):
     """Gives its event loop a clock that leaps to the next timer when there is nothing to do.
@@ -433,14 +430,15 @@ def test_members_that_come_and_go_together_are_told_together() -> None:
             await done
 
     async def work() -> None:
-        clients = Clients()
+        clients = Clients(lambda peer, group: cast(_Peer, peer).told.append(group))
 
         def told() -> int:
             return sum(len(peer.told) for peer in peers)
 
         def join(connection: RemotingConnection, name: str) -> None:
-            told = read_heartbeat(beat.body.replace(b'"c"', b'"%s"' % name.encode()))
-            clients.hear(connection, beat, told, frozenset(), 0.0)
+            body = beat.body.replace(b'"c"', b'"%s"' % name.encode())
+            told = read_heartbeat(Command(beat.code, body=body))
+            clients.hear(connection, told, frozenset(), 0.0)
 
         join(connections[0], "c0")
         await asyncio.sleep(0)
@@ -453,19 +451,19 @@ def test_members_that_come_and_go_together_are_told_together() -> None:
         # Each is told after the last has come, and few more than once.
         assert all(peer.told for peer in peers)
         assert told() <= 4 * count
-        listed = json.loads(clients.listed("g"))["consumerIdList"]
-        assert listed == [f"c{n}" for n in range(count)]
+        assert clients.listed("g").names == tuple(f"c{n}" for n in range(count))
         for peer in peers:
             peer.told.clear()
         for connection in connections[1:]:  # their host has crashed
             clients.closed(connection)
-        assert json.loads(clients.listed("g"))["consumerIdList"] == ["c0"]
+        assert clients.listed("g").names == ("c0",)
         await settled(told)
         assert peers[0].told in (["g"], ["g", "g"])
         assert told() == len(peers[0].told)
         clients.closed(connections[0])
         assert clients.group("g") is None
-        assert clients.listed("g") == b""
+        with pytest.raises(Refusal, match="no consumer for this group, g"):
+            clients.listed("g")
 
     with closing(_Leaping().loop()) as loop:
         loop.run_until_complete(work())

@@ -30,7 +30,7 @@ _LONG = 60.0
 )
 def test_ten_thousand_idle_connections(tmp_path: Path) -> None:
     port, before = free_port(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    settings = (f"--set=listenPort={port}", "--set=vipListenPort=0")
+    settings = ("--set=clients=all", f"--set=listenPort={port}", "--set=vipListenPort=0")
     with ExitStack() as ends:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], _FILES), before[1]))
         ends.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)

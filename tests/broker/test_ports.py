@@ -48,7 +48,7 @@ def sends(served: Served, tls: ssl.SSLContext | None) -> bool:
     return answer is not None and answer.code == 0
 
 
-@pytest.mark.threat("TLS of RocketMQ's clients")
+@pytest.mark.threat("TLS")
 @pytest.mark.parametrize("mode", ["permissive", "enforcing", "disabled"])
 def test_connections_are_plain_or_tls_as_the_mode_says(
     tmp_path: Path, given: Certificates, mode: str
@@ -65,7 +65,7 @@ def test_connections_are_plain_or_tls_as_the_mode_says(
         assert sends(served, client_context(checks_server=False)) == (mode != "disabled")
 
 
-@pytest.mark.threat("TLS of RocketMQ's clients")
+@pytest.mark.threat("TLS")
 def test_clients_may_have_to_show_a_certificate(tmp_path: Path, given: Certificates) -> None:
     keys = {
         "tls_server_mode": "enforcing",
@@ -97,7 +97,7 @@ def test_certificates_that_are_missing_stop_the_start(tmp_path: Path, keys: Any)
         pass
 
 
-@pytest.mark.threat("TLS of RocketMQ's clients")
+@pytest.mark.threat("TLS")
 @pytest.mark.parametrize("mode", [{}, {"tls_server_mode": "disabled"}])
 def test_certificates_of_clients_are_nothing_beside_plain_connections(
     tmp_path: Path, given: Certificates, mode: Any
@@ -114,7 +114,7 @@ def test_certificates_of_clients_are_nothing_beside_plain_connections(
         pass
 
 
-@pytest.mark.threat("TLS of RocketMQ's clients")
+@pytest.mark.threat("TLS")
 def test_a_key_that_others_can_read_stops_the_start(tmp_path: Path, given: Certificates) -> None:
     key = tmp_path / "server.key"
     key.write_bytes(Path(given.server_key).read_bytes())

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.catalog import Catalog
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.faces.remoting.registering import Registering
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.broker.registering import Registering
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -126,12 +127,12 @@ def test_it_registers_from_time_to_time(
 
     async def work() -> None:
         server = RemotingServer(book, Limits())
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start(bound_port("127.0.0.1", 0))
         config = StoreConfig(namesrv_addr=address, **settings)
         identity = Protection.of(config).identity
         async with await RemotingClient.connect(address, seconds=30) as other:
             with StoreWriter.open(tmp_path / "store", config) as store:
-                registering = Registering(config, Catalog(store), "10.0.0.1:4", "", identity)
+                registering = Registering(store, Catalog(store), lambda: "10.0.0.1:4", "", identity)
                 for count in (1, 2):
                     await asyncio.wait_for(book.has(count), 30)
                     await turns(other)  # it has its answer, and waits
@@ -233,15 +234,18 @@ def test_it_ends_whatever_happens_at_that_moment(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Topics that change end the same wait; Python 3.11 can lose a cancellation then."""
-    config = StoreConfig(listen_port=free_port(), namesrv_addr=f"127.0.0.1:{free_port()}")
+    config = StoreConfig(
+        clients="rocketmq", listen_port=free_port(), namesrv_addr=f"127.0.0.1:{free_port()}"
+    )
 
     async def logged() -> None:
         while not caplog.messages:
             await asyncio.sleep(0.001)
 
-    async def end_after(turns: int, catalog: Catalog) -> bool:
+    async def end_after(turns: int, store: StoreWriter) -> bool:
         caplog.clear()
-        registering = Registering(config, catalog, "127.0.0.1:1", "", ClientIdentity())
+        identity = ClientIdentity()
+        registering = Registering(store, Catalog(store), lambda: "127.0.0.1:1", "", identity)
         await asyncio.wait_for(logged(), PATIENCE)  # it finds no name server, and waits
         registering.topics_changed()
         for _ in range(turns):
@@ -250,9 +254,8 @@ def test_it_ends_whatever_happens_at_that_moment(
         return bool((await asyncio.wait({closing}, timeout=PATIENCE))[0])
 
     with StoreWriter.open(tmp_path / "store", config) as store:
-        catalog = Catalog(store)
         for turns in range(8):
-            assert asyncio.run(end_after(turns, catalog)), turns
+            assert asyncio.run(end_after(turns, store)), turns
 
 
 def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.sends import joined_properties, split_batch
-from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.broker.core.messages import joined_properties, split_batch
+from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.layout.spans import array_spans, binary_array
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
@@ -110,7 +110,7 @@ def test_a_new_topic_takes_the_settings_of_its_default(tmp_path: Path) -> None:
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 def test_a_producer_comes_over_ipv6(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with broker(path, broker_ip1="::1", remoting_bind_address="::1") as served:
+    with broker(path, broker_ip1="::1", bind_address="::1") as served:
         (answer,) = ask(served, message(b"six"))
         assert answer.code == ResponseCode.SUCCESS
     (row,) = rows(path)
@@ -262,9 +262,9 @@ def test_a_batch_is_split_as_it_was_made(messages: list[tuple[bytes, bytes]]) ->
     )
     assert list(zip(bodies, properties, strict=True)) == messages
     assert found.flags.tolist() == [7] * len(messages)
-    with pytest.raises(RemotingError):
+    with pytest.raises(Refusal):
         split_batch(body, len(messages) - 1)
-    with pytest.raises(RemotingError):
+    with pytest.raises(Refusal):
         split_batch(body[:-1], 9)
 
 
@@ -292,7 +292,7 @@ def test_damaged_batches_are_refused() -> None:
             damaged[random.randrange(len(damaged))] = random.randrange(256)
         try:
             found = split_batch(bytes(damaged), 10)
-        except RemotingError:
+        except Refusal:
             continue
         assert int((found.bodies.starts + found.bodies.lengths).max()) <= len(damaged)
         assert int(found.bodies.lengths.min()) >= 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.broker.administration import state
-from rmqstore_spark.broker.administration.days import Days
-from rmqstore_spark.broker.statistics import Statistics, Sum
+from rmqstore_spark.broker.core.administration import state
+from rmqstore_spark.broker.core.administration.days import Days
+from rmqstore_spark.broker.core.statistics import Statistics, Sum
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import ask, batch, broker, message, pull

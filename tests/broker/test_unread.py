@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.broker.consumers.pulls import Pull, Pulls
+from rmqstore_spark.broker.core.consumers.pulls import Pull, Pulls
 from rmqstore_spark.engine.queue_reader import Reading
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -30,8 +30,10 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[Pull]:
     found: list[Pull] = []
     read = Pulls.read
 
-    def noting(self: Pulls, pull: Pull, *, may_wait: bool = True) -> Reading:
-        reading = read(self, pull, may_wait=may_wait)
+    def noting(
+        self: Pulls, pull: Pull, *, may_wait: bool = True, most_bytes: int | None = None
+    ) -> Reading:
+        reading = read(self, pull, may_wait=may_wait, most_bytes=most_bytes)
         if reading.count:
             found.append(pull)
         return reading

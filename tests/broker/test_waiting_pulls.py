@@ -8,9 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.consumers.pulls import Pull
-from rmqstore_spark.broker.consumers.waiting_pulls import WaitingPulls
-from rmqstore_spark.engine.tables.groups import ConsumerGroup
+from rmqstore_spark.broker.core.consumers.pulls import Pull
+from rmqstore_spark.broker.core.consumers.waiting_pulls import WaitingPulls
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
@@ -32,8 +31,9 @@ def made(queue: int, connection: int, offset: int, tags: set[int] | None) -> Pul
     topic, queue_id = QUEUES[queue]
     codes = None if tags is None else np.array(sorted(tags), np.int32)
     request = Request(cast(Any, connection), Command(RequestCode.PULL_MESSAGE), cast(Any, None))
-    group = ConsumerGroup.from_json("consumers", {})
-    return Pull(request, group, topic, queue_id, offset, 32, codes, 20.0)
+    found = Pull("consumers", topic, queue_id, offset, 32, 20.0, -1, True, "TAG", "*", 0)
+    found.asker, found.codes = request, codes
+    return found
 
 
 @settings(max_examples=60)
@@ -68,7 +68,7 @@ def test_a_message_concerns_those_that_want_its_tag(steps: list[Any]) -> None:
             assert all(begin <= pull.offset < ends[queue] for pull in found)
         elif step[0] == "close":
             gone = held.of_connection(step[1])
-            assert set(gone) == {each for each in waiting if each.request.connection == step[1]}
+            assert set(gone) == {each for each in waiting if each.asker.connection == step[1]}
             for pull in gone:
                 held.remove(pull)
                 waiting.remove(pull)

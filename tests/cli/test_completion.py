@@ -58,8 +58,8 @@ def bash(home: Path, script: str, *options: str) -> list[str]:
     ("words", "offered"),
     [
         ("rmqstore st", {"stats", "stop"}),
-        ("rmqstore --token", {"--token-file"}),
-        ("rmqstore stats --t", {"--token-file", "--tls-ca", "--tls-cert", "--tls-key"}),
+        ("rmqstore --acl", {"--acl-file"}),
+        ("rmqstore stats --t", {"--tls-ca", "--tls-cert", "--tls-key"}),
         ("rmqstore verify --nothing", set()),
     ],
 )

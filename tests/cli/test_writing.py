@@ -26,6 +26,7 @@ from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.broker.broker import ask, message
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run
+from tests.support.accounts import SECRET, account_file, guarded
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of
 from tests.support.waiting import eventually
@@ -82,7 +83,7 @@ def test_segments_are_listed_and_removed_by_hand(tmp_path: Path, rmqstore: Rmqst
         assert f"expired          {len(found)} segments" in rmqstore("stats", process.endpoint).text
         kept = len(rmqstore("read", str(archive), "-t", "old", "--json").messages)
         assert (left > 0, left + kept) == (True, 40)
-    wrong = rmqstore("expire", "grpc://127.0.0.1:1", "--before", "yesterday", code=2)
+    wrong = rmqstore("expire", "rmq://127.0.0.1:1", "--before", "yesterday", code=2)
     assert "--before must be milliseconds since 1970" in wrong.stderr
 
 
@@ -315,10 +316,10 @@ def test_stop_waits_no_longer_than_its_bound(tmp_path: Path, rmqstore: Rmqstore)
         (["--store", "S", "--set", "flushDiskTyp=SYNC_FLUSH"], "Did you mean flushDiskType?"),
         (["--store", "S", "--set", "flushDiskType"], "--set must be KEY=VALUE"),
         (["--store", "S", "--set", "flushDiskType=NOW"], "flushDiskType"),
-        (["--store", "S", "--port", "70000"], "--port: flightPort"),
+        (["--store", "S", "--port", "70000"], "--port: listenPort"),
         (["--store", "S", "--log-format", "xml"], "--log-format must be text or json"),
-        (["--store", "S", "--host", "0.0.0.0"], "Give tlsCertPath"),
-        (["--store", "S", "--port", "-1"], "leaves nothing to listen on: give flightSocket, or"),
+        (["--store", "S", "--host", "0.0.0.0"], "set aclEnable and aclPath"),
+        (["--store", "S", "--port", "-1"], "leaves nothing to listen on: give listenSocket, or"),
         (["--store", "S", "--port", "-1", "--set=brokerRole=SLAVE"], "leaves nothing to listen on"),
         (["--config", "nowhere.conf"], "nowhere.conf could not be read"),
         (["--stroe", "S"], "--stroe"),
@@ -367,7 +368,7 @@ def test_the_ready_file_and_the_metrics(tmp_path: Path) -> None:
 
 def test_a_process_for_rocketmqs_clients_alone(tmp_path: Path) -> None:
     port = free_port()
-    settings = ("--port=-1", f"--set=listenPort={port}", "--set=vipListenPort=0")
+    settings = ("--clients=rocketmq", f"--port={port}", "--set=vipListenPort=0")
     with StoreProcess(
         tmp_path / "store", tmp_path, *settings, "--set=metricsPromExporterPort=0"
     ) as process:
@@ -402,9 +403,9 @@ def test_who_serves_slaves_or_follows_alone(settings: dict[str, str], expected: 
 def test_a_master_and_its_slave_that_serve_no_endpoint(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    listening = (f"--set=listenPort={free_port()}", "--set=vipListenPort=0")
+    listening = ("--clients=rocketmq", "--set=vipListenPort=0")
     with StoreProcess(
-        tmp_path / "master", tmp_path / "a", "--port=-1", "--set=haListenPort=0", *listening
+        tmp_path / "master", tmp_path / "a", "--set=haListenPort=0", *listening
     ) as master:
         told = master.ready()
         slave = (
@@ -428,35 +429,37 @@ def _bodies(store: Store) -> list[bytes]:
     ]
 
 
-def test_tokens(tmp_path: Path, rmqstore: Rmqstore) -> None:
-    token, wrong = tmp_path / "token", tmp_path / "wrong"
-    for file, text in ((token, "3f8a0c92d1" * 4), (wrong, "00" * 20)):
-        file.write_text(text)
-        file.chmod(0o600)
-    with StoreProcess(tmp_path / "store", tmp_path, f"--set=tokenPath={token}") as process:
+def accounts(tmp_path: Path) -> tuple[list[str], Path, Path]:
+    """What a process with an account is told; the files of a right and of a wrong client."""
+    given = guarded(tmp_path / "accounts.yml")
+    settings = ["--set=aclEnable=true", f"--set=aclPath={given['acl_path']}"]
+    wrong = account_file(tmp_path / "wrong", secret="00" * 20)
+    return settings, account_file(tmp_path / "mine"), wrong
+
+
+def test_accounts(tmp_path: Path, rmqstore: Rmqstore) -> None:
+    settings, mine, wrong = accounts(tmp_path)
+    with StoreProcess(tmp_path / "store", tmp_path, *settings) as process:
         endpoint = process.endpoint
-        for given in ((), ("--token-file", str(wrong))):
+        for given in ((), ("--acl-file", str(wrong))):
             said = rmqstore(*given, "stats", endpoint, code=2).stderr
-            assert "requires a token, or rejected this one" in said
-            assert "requires a token, or rejected this one" in refused(
+            assert "requires an account, or rejected yours" in said
+            assert "requires an account, or rejected yours" in refused(
                 run(*given, "put", endpoint, "-t", "a", input="x\n")
             )
-        missing = rmqstore("--token-file", tmp_path / "no", "stats", endpoint, code=2).stderr
-        assert f"The token file {tmp_path / 'no'} cannot be read" in missing
-        rmqstore("--token-file", token, "create-topic", endpoint, "a")
-        shown = rmqstore("--token-file", token, "topics", endpoint).text
+        missing = rmqstore("--acl-file", tmp_path / "no", "stats", endpoint, code=2).stderr
+        assert f"The access key file {tmp_path / 'no'} cannot be read" in missing
+        rmqstore("--acl-file", mine, "create-topic", endpoint, "a")
+        shown = rmqstore("--acl-file", mine, "topics", endpoint).text
         assert shown.splitlines()[1].split()[0] == "a"
-        assert token.read_text() not in process.output
+        assert SECRET not in process.output
 
 
 @pytest.mark.parametrize("command", [["stats"], ["flush"], ["topics"], ["put", "-t", "a"]])
 def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str]) -> None:
-    token, wrong = tmp_path / "token", tmp_path / "wrong"
-    for file, text in ((token, "3f8a0c92d1" * 4), (wrong, "00" * 20)):
-        file.write_text(text)
-        file.chmod(0o600)
-    good, bad = (["--token-file", str(file)] for file in (token, wrong))
-    with StoreProcess(tmp_path / "store", tmp_path, f"--set=tokenPath={token}") as process:
+    settings, *files = accounts(tmp_path)
+    good, bad = (["--acl-file", str(file)] for file in files)
+    with StoreProcess(tmp_path / "store", tmp_path, *settings) as process:
         endpoint = process.endpoint
         for line in (
             [*good, *command, endpoint],
@@ -467,17 +470,17 @@ def test_options_of_a_process_stand_anywhere(tmp_path: Path, command: list[str])
             ended = run(*line, input="x\n")
             assert ended.returncode == 0, ended.stderr
         said = refused(run(*good, *command, endpoint, *bad, input="x\n"))
-        assert "rejected this one" in said
+        assert "rejected yours" in said
 
 
 def test_a_certificate_and_its_key_may_stand_apart(tmp_path: Path, rmqstore: Rmqstore) -> None:
     cert, key = ("--tls-cert", tmp_path / "cert.pem"), ("--tls-key", tmp_path / "key.pem")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = f"grpc+tls://127.0.0.1:{free.getsockname()[1]}"
+        endpoint = f"rmqs://127.0.0.1:{free.getsockname()[1]}"
         for line in ((*cert, "stats", endpoint), ("stats", endpoint, *key)):
             assert "must be given together" in rmqstore(*line, code=2).stderr
-        assert "cert.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
+        assert "key.pem" in rmqstore(*cert, "stats", endpoint, *key, code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["stats", "flush", "stop", "put"])
@@ -488,7 +491,7 @@ def test_endpoints_that_are_none(command: str) -> None:
 def test_nothing_listens(rmqstore: Rmqstore) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = f"grpc://127.0.0.1:{free.getsockname()[1]}"
+        endpoint = f"rmq://127.0.0.1:{free.getsockname()[1]}"
         assert f"Nothing listens on {endpoint}" in rmqstore("flush", endpoint, code=2).stderr
         assert f"Nothing listens on {endpoint}" in rmqstore("topics", endpoint, code=2).stderr
 

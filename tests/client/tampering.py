@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
@@ -27,7 +28,7 @@ def tampering(broker: str, change: Change) -> Iterator[str]:
     async def serving() -> AsyncIterator[str]:
         async with await RemotingClient.connect(broker) as client:
             server = RemotingServer(_Between(client, change), Limits())
-            yield await server.start("127.0.0.1", 0)
+            yield await server.start(bound_port("127.0.0.1", 0))
             await server.close()
 
     with in_thread(serving) as address:

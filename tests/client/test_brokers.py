@@ -432,11 +432,11 @@ def test_an_endpoint_is_found_in_a_route_and_other_filter_servers_are_passed_ove
     place = (
         b'{"brokerDatas":[{"brokerAddrs":{"0":"10.0.0.1:10911","1":"10.0.0.2:10911"},'
         b'"brokerName":"b","cluster":"C"}],"filterServerTable":{"10.0.0.1:10911":["10.0.0.9:1234",'
-        b'"grpc+unix:///tmp/x","grpc+tls://10.0.0.1:10921"],"10.0.0.2:10911":["nonsense"]}}'
+        b'"unix:/tmp/x","rmqs://10.0.0.1:10921"],"10.0.0.2:10911":["nonsense"]}}'
     )
     (found,) = read_route(Command(0, body=place), "a name server") or []
     assert found.addresses == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
-    assert found.endpoints == {"10.0.0.1:10911": "grpc+tls://10.0.0.1:10921"}
+    assert found.endpoints == {"10.0.0.1:10911": "rmqs://10.0.0.1:10921"}
 
 
 def test_brokers_without_addresses_or_roles_are_left_out() -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, contact
-from rmqstore_spark.client.brokers import names
+from rmqstore_spark.client import StoreClient, contact, names
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.client.brokers.server_group import Addresses
@@ -95,7 +94,7 @@ FORMS = ["refused", "unknown", "deaf", "silent", "http", "closes"]
 
 
 def store_call(address: str, **limits: Any) -> object:
-    with StoreClient(f"grpc://{address}", timeout_s=LONG, **limits) as client:
+    with StoreClient(f"rmq://{address}", timeout_s=LONG, **limits) as client:
         return client.topics()
 
 
@@ -225,10 +224,10 @@ def test_one_that_was_reached_is_waited_for_longer(tmp_path: Path) -> None:
 
 def test_other_processes_of_a_program_know_what_was_reached(tmp_path: Path) -> None:
     contact.remember_in(str(tmp_path))
-    contact.note_reached("grpc://h:1")
+    contact.note_reached("rmq://h:1")
     contact._reached.clear()  # as in another process
-    assert contact.was_reached("grpc://h:1")
-    assert not contact.was_reached("grpc://h:2")
+    assert contact.was_reached("rmq://h:1")
+    assert not contact.was_reached("rmq://h:2")
 
 
 def test_a_resolver_that_does_not_answer_is_not_waited_for(

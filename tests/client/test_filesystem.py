@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest) -> str:
 def here(tmp_path: Path) -> Iterator[Served]:
     with served(
         tmp_path / "store",
-        flight_socket=str(tmp_path / "run" / "store.sock"),
+        listen_socket=str(tmp_path / "run" / "store.sock"),
         broker_name="broker-of-ours",
     ) as found:
         found.store.create_topic("orders", write_queue_nums=3)
@@ -82,8 +82,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
 
             return call
 
-        for name in ("get", "call"):
-            monkeypatch.setattr(Connection, name, counted(getattr(Connection, name)))
+        monkeypatch.setattr(Connection, "asked", counted(Connection.asked))
         tables = {}
         for place in (here.store.path, here.endpoint):
             with Store.open(place) as store:
@@ -182,13 +181,13 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
 
 
 def test_an_unknown_option_is_told() -> None:
-    with pytest.raises(OptionError, match="tokenFile"):
-        open_files("grpc://127.0.0.1:1", {"tokenFile": "/secret"})
+    with pytest.raises(OptionError, match="aclFile"):
+        open_files("rmq://127.0.0.1:1", {"aclFile": "/secret"})
 
 
 def test_nothing_listens_there() -> None:
     with pytest.raises(ServiceError, match="rmqstore serve"):
-        Store.open("grpc://127.0.0.1:1")
+        Store.open("rmq://127.0.0.1:1")
 
 
 def test_the_golden_stores_of_a_broker(golden: Callable[[str], Path], tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -26,45 +26,9 @@ from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
+from rmqstore_spark.remoting.codec.frames import encode_frame
+from tests.client.hostile import Answering, hostile
 from tests.support.waiting import PATIENCE
-
-Answering = Callable[[socket.socket, Command, threading.Event], None]
-
-
-@contextmanager
-def hostile(answering: Answering) -> Iterator[str]:
-    """Serve connections; the address is the value of the context.
-
-    Args:
-        answering: gets a connection, its first request, and an event that ends it.
-    """
-    ended = threading.Event()
-    listening = socket.create_server(("127.0.0.1", 0))
-    threads = []
-
-    def serve(connection: socket.socket) -> None:
-        with connection, suppress(OSError):
-            commands, _ = FrameReader().feed(connection.recv(1 << 16))
-            answering(connection, commands[0], ended)
-
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
-                threads[-1].start()
-
-    threads.append(threading.Thread(target=accept, daemon=True))
-    threads[-1].start()
-    try:
-        yield "127.0.0.1:{1}".format(*listening.getsockname())
-    finally:
-        ended.set()
-        listening.shutdown(socket.SHUT_RDWR)
-        listening.close()
-        for thread in threads:
-            thread.join(PATIENCE)
 
 
 def of_nobody(connection: socket.socket, asked: Command, ended: threading.Event) -> None:

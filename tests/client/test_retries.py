@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from rmqstore_spark.client import StoreClient, connection, pauses
-from rmqstore_spark.datasource.options.connection import CONNECTION_OPTIONS
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import Done
+from rmqstore_spark.wire.protocol import Code
+from tests.support.accounts import account_file, guarded
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually, served
@@ -26,7 +28,7 @@ from tests.support.processes.serving import StoreProcess, block_of, eventually, 
 OUTAGE = 6.0
 """Seconds that a process is gone; five retries last about three."""
 
-RETRIES = int(next(o.default for o in CONNECTION_OPTIONS if o.name == "retries") or 0)
+RETRIES = ConnectionOptions().retries
 """The default of Spark's queries."""
 
 
@@ -148,27 +150,25 @@ def assert_fails_at_once(
 
 
 @pytest.mark.threat("Who may connect")
-def test_a_wrong_token_fails_at_once(tmp_path: Path, attempts: Attempts) -> None:
-    for name, text in (("right", "0123456789abcdef" * 2), ("wrong", "f" * 32)):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o600)
+def test_a_wrong_account_fails_at_once(tmp_path: Path, attempts: Attempts) -> None:
+    wrong = account_file(tmp_path / "wrong", secret="f" * 32)
     with (
-        served(tmp_path / "store", token_path=str(tmp_path / "right")) as here,
-        StoreClient(here.endpoint, token_file=tmp_path / "wrong", retries=RETRIES) as client,
+        served(tmp_path / "store", **guarded(tmp_path / "accounts.yml")) as here,
+        StoreClient(here.endpoint, acl_file=wrong, retries=RETRIES) as client,
     ):
-        assert_fails_at_once(attempts, client.topics, "requires a token, or rejected")
+        assert_fails_at_once(attempts, client.topics, "requires an account, or rejected")
 
 
 def test_encryption_that_does_not_match_fails_at_once(
     tmp_path: Path, certificates: Certificates, attempts: Attempts
 ) -> None:
     settings: dict[str, Any] = {
-        "tls_cert_path": certificates.server_cert,
-        "tls_key_path": certificates.server_key,
+        "tls_server_cert_path": certificates.server_cert,
+        "tls_server_key_path": certificates.server_key,
     }
     with (
         served(tmp_path / "a") as plain,
-        StoreClient(plain.endpoint.replace("grpc:", "grpc+tls:"), retries=RETRIES) as client,
+        StoreClient(plain.endpoint.replace("rmq:", "rmqs:"), retries=RETRIES) as client,
     ):
         assert_fails_at_once(attempts, client.topics, "answers without encryption")
     with (
@@ -184,8 +184,8 @@ def test_what_is_refused_for_good_fails_at_once(tmp_path: Path, attempts: Attemp
         assert_fails_at_once(attempts, lambda: client.delete_topic("none"), "none", RefusedError)
         assert_fails_at_once(
             attempts,
-            lambda: client.connection.call("no-such-action", Done(), Done),
-            "no-such-action",
+            lambda: client.connection.call(cast("Code", 970_999), Done(), Done),
+            "knows no request 970999",
             RefusedError,
         )
 

@@ -9,20 +9,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient, pauses
-from rmqstore_spark.client.blockstream import BlockStream, _Lane
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
+from rmqstore_spark.wire.protocol import Acknowledgement
 from tests.support.processes.serving import Served, block_of, eventually, served
-from tests.support.waiting import PATIENCE, NewThreads
-
-STREAMS_THREADS = ("rmqstore-watch", "rmqstore-acknowledgements")
 
 
 @pytest.fixture
@@ -69,35 +64,22 @@ def test_what_an_overloaded_store_refused_is_sent_again_in_order(
         with overloaded(here):
             for body in sent[1:20]:
                 stream.send(block_of([body]))
-            eventually(lambda: stream._must_begin_again)
+            eventually(lambda: here.store.stats()["putFailures"]["OS_PAGECACHE_BUSY"])
         for body in sent[20:]:
             stream.send(block_of([body]))
         assert stream.finish() == 40
     assert bodies(here) == sent
 
 
-def test_a_client_that_still_writes_when_it_is_refused_learns_why(
-    here: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written, take = threading.Event(), BlockStream._take
-
-    def take_late(stream: BlockStream, lane: Any) -> None:
-        written.wait(PATIENCE)
-        take(stream, lane)
-
-    monkeypatch.setattr(BlockStream, "_take", take_late)
+def test_a_client_that_still_writes_when_it_is_refused_learns_why(here: Served) -> None:
     block = block_of([b"a"])
 
     def put(client: StoreClient) -> None:
         with client.put_stream() as stream:
-            try:
+            stream.send(block)
+            eventually(lambda: here.store.stats()["putFailures"]["OS_PAGECACHE_BUSY"])
+            for _ in range(1000):
                 stream.send(block)
-                eventually(lambda: here.store.stats()["putFailures"]["OS_PAGECACHE_BUSY"])
-                for _ in range(1000):
-                    stream.send(block)
-            finally:
-                written.set()
-            stream.drain()
 
     busy = pytest.raises(RefusedError, match="busy")
     with StoreClient(here.endpoint, retries=0) as client, overloaded(here), busy:
@@ -140,57 +122,71 @@ def test_acknowledgements_come_in_order(here: Served) -> None:
     assert numbers == list(range(50))
 
 
-def test_no_thread_is_left(here: Served) -> None:
-    threads = NewThreads()
+def test_numbers_of_blocks_begin_again(here: Served) -> None:
+    numbers: list[int] = []
+    with (
+        StoreClient(here.endpoint) as client,
+        client.put_stream(on_ack=lambda ack: numbers.append(ack.number)) as stream,
+    ):
+        stream._count = (1 << 31) - 1
+        assert [stream.send(block_of([b"a"])) for _ in range(2)] == [(1 << 31) - 1, 1 << 31]
+        assert stream.finish() == 2
+    assert numbers == [(1 << 31) - 1, 0]
+
+
+def test_a_callback_that_fails_ends_the_stream(here: Served) -> None:
+    """It can be called while a block is sent in part: no other one may follow that."""
+
+    def fail(_: Acknowledgement) -> None:
+        raise KeyError("of the caller")
+
     with StoreClient(here.endpoint) as client:
-        for _ in range(3):
-            with client.put_stream() as stream:
-                stream.send(block_of([b"a"]))
-            client.put_stream().close()
-            with client.stage_stream() as stage:
-                stage.send(block_of([b"a"]))
-            assert not threads.named(*STREAMS_THREADS)
+        stream = client.put_stream(on_ack=fail)
+        stream.send(block_of([b"a"]))
+        with pytest.raises(KeyError, match="of the caller"):
+            stream.drain()
+        with pytest.raises(ServiceError, match="is closed"):
+            stream.send(block_of([b"b"]))
     eventually(lambda: here.server.calls_under_way == 0)
+    assert bodies(here) == [b"a"]
 
 
-class Silent:
-    """Both ends of a stream whose store has said all and stands still: closing it waits for that.
-
-    Attributes:
-        cancelled: set when the stream is given up.
-    """
-
-    def __init__(self) -> None:
-        self.cancelled = threading.Event()
-
-    def close(self) -> None:
-        assert self.cancelled.wait(PATIENCE)
-        raise flight.FlightCancelledError("given up")
-
-    def cancel(self) -> None:
-        self.cancelled.set()
-
-
-def test_a_store_that_stands_still_behind_its_last_words_is_not_waited_for() -> None:
-    """The process was stopped, and its client waited until it was resumed."""
-    stream = Silent()
-    lane = _Lane(stream, stream)
-    lane.has_ended = True
-    lane.close(0.05)
-    assert stream.cancelled.is_set()
-
-
-def test_a_program_that_leaves_a_stream_open_ends_it(here: Served) -> None:
-    """A thread within Flight when the interpreter ends can abort the process."""
+def test_a_stream_has_no_thread_and_a_program_may_leave_it_open(here: Served) -> None:
     program = (
         "import atexit, sys, threading\n"
         "atexit.register(lambda: print(*[t.name for t in threading.enumerate()]))\n"
         "from rmqstore_spark.client import StoreClient\n"
         "stream = StoreClient(sys.argv[1]).put_stream()\n"
+        "stream.send(bytes.fromhex(sys.argv[2]))\n"
+        "stream.drain()\n"
     )
-    command = [sys.executable, "-c", program, here.endpoint]
+    block = block_of([b"a"]).tobytes().hex()
+    command = [sys.executable, "-c", program, here.endpoint, block]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("MainThread\n", "")
+    eventually(lambda: here.server.calls_under_way == 0)
+    assert bodies(here) == [b"a"]
+
+
+def test_a_stream_waits_anew_after_it_was_long_without_a_process(here: Served) -> None:
+    """The time that an acknowledgement may take begins when there is a connection again."""
+    with StoreClient(here.endpoint, retries=3, timeout_s=5) as client:
+        stream = client.put_stream(resends=True)
+        stream.put(block_of([b"a"]))
+        stream.send(block_of([b"b"]))
+        stream._drop_link()
+        stream._since -= 60
+        assert stream.finish() == 2
+    assert set(bodies(here)) == {b"a", b"b"}
+
+
+def test_what_came_while_the_caller_was_busy_is_taken(here: Served) -> None:
+    with StoreClient(here.endpoint, retries=0, timeout_s=5) as client:
+        stream = client.put_stream()
+        stream.send(block_of([b"a"]))
+        eventually(lambda: bodies(here))
+        stream._since -= 60
+        assert stream.finish() == 1
 
 
 # ---- stages -------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import find_transactions, messages_of
-from rmqstore_spark.types import HalfId
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.halving import as_block
 from tests.support.processes.serving import Served, served

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.datasource.sources.store import StorePartition
 from rmqstore_spark.datasource.spark_api import ReadAllAvailable, ReadLimit
 from rmqstore_spark.datasource.stream.reader import RmqStoreStreamReader
 from tests.support.stores.storebuilder import StoreBuilder, Traffic

@@ -22,7 +22,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from rmqstore_spark.workers import spark_version
+from rmqstore_spark.base.workers import spark_version
 from tests.datasource.driving import GrowingStore
 from tests.datasource.sink.serving import Served
 from tests.pipelines.processes import ROOT, environment
@@ -213,7 +213,7 @@ def pipeline(store: Path, target: Served, folder: Path) -> Path:
         for before, after in (
             ("/tmp/orders-pipeline", str(folder / "storage")),
             ("/data/broker-a/store", str(store)),
-            ("grpc://127.0.0.1:35383", target.endpoint),
+            ("rmq://127.0.0.1:35383", target.endpoint),
         ):
             text = text.replace(before, after)
         (copy / path.relative_to(ROOT / "examples" / "pipeline")).write_text(text)

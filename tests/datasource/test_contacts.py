@@ -53,23 +53,23 @@ def application(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 
 def test_reads_give_up_a_place_that_never_answered(nowhere: str) -> None:
     with pytest.raises(ServiceError, match=r"Nothing listens on .*connectTimeout"):
-        plan_batch("", endpoint=f"grpc://{nowhere}", **SOON)
+        plan_batch("", endpoint=f"rmq://{nowhere}", **SOON)
     with pytest.raises(ServiceError, match=r"The name server .* does not answer"):
         plan_batch("", namesrvAddr=nowhere, **SOON)
     with pytest.raises(ServiceError, match=r"The name server .* does not answer"):
         plan_batch("", namesrvAddr=f"{nowhere};localhost:{nowhere.split(':')[1]}", **SOON)
-    two = f"grpc://{nowhere}|grpc://127.0.0.1:{free_port()}"
+    two = f"rmq://{nowhere}|rmq://127.0.0.1:{free_port()}"
     with pytest.raises(ReplicaError, match="No replica of the store can be read now"):
         plan_batch("", endpoint=two, **SOON)
     with pytest.raises(ServiceError, match="Nothing listens"):
-        Stream("", endpoint=f"grpc://{nowhere}", **SOON).initial()
+        Stream("", endpoint=f"rmq://{nowhere}", **SOON).initial()
     with pytest.raises(ServiceError, match="The name server"):
         Stream("", namesrvAddr=nowhere, subscribe="orders", **SOON).initial()
 
 
 @pytest.mark.parametrize("streaming", [True, False])
 def test_writes_give_up_a_place_that_never_answered(nowhere: str, streaming: bool) -> None:
-    places = ({"endpoint": f"grpc://{nowhere}"}, {"namesrvAddr": nowhere})
+    places = ({"endpoint": f"rmq://{nowhere}"}, {"namesrvAddr": nowhere})
     for place, words in zip(places, ("Nothing listens", "The name server"), strict=True):
         made = source("", {"topic": "orders", **place, **SOON})
         with pytest.raises(ServiceError, match=words):
@@ -80,7 +80,7 @@ def test_a_write_that_was_planned_is_patient_in_tasks_and_commits(tmp_path: Path
     with served(tmp_path / "store", broker_name="b") as here:
         made = source("", {"topic": "orders", "endpoint": here.endpoint, **SOON})
         writer: Any = made.writer(BODY, False)
-        assert writer._options.connection.connect_s is None
+        assert writer._options.target.connection.connect_s is None
         _, parts = plan_batch("", endpoint=here.endpoint, **SOON)
         assert all(dict(part.store.options)["connect_s"] is None for part in parts)
 
@@ -103,13 +103,13 @@ def test_what_another_application_reached_does_not_count(
     application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contacts.share_contacts()
-    contact.note_reached("grpc://h:1")
+    contact.note_reached("rmq://h:1")
     in_process_of(tmp_path / "userFiles-2", monkeypatch)
     contacts.share_contacts()
-    assert not contact.was_reached("grpc://h:1")
+    assert not contact.was_reached("rmq://h:1")
     in_process_of(application, monkeypatch)
     contacts.share_contacts()
-    assert contact.was_reached("grpc://h:1")
+    assert contact.was_reached("rmq://h:1")
 
 
 def test_the_folder_of_somebody_else_is_not_used(

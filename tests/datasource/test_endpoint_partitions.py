@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
-from rmqstore_spark.datasource.partitions import StorePartition
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
+from rmqstore_spark.datasource.sources.store import StorePartition
 from rmqstore_spark.datasource.spark_api import ReadAllAvailable
 from rmqstore_spark.reader.rows.splits import Split
 from tests.support.messages.blocks import encoded_traffic

@@ -61,8 +61,9 @@ def test_a_task_that_writes_and_fails() -> None:
     from pyspark.sql.types import BinaryType, StructType
 
     schema = StructType().add("body", BinaryType())
-    endpoint = f"grpc://127.0.0.1:{free_port()}"
+    endpoint = f"rmq://127.0.0.1:{free_port()}"
     options = parse_sink_options({"endpoint": endpoint, "topic": "T", "retries": "0"}, False)
+    columns = find_columns(schema, options.messages)
     with pytest.raises(RmqStoreError, match=r"127\.0\.0\.1"):
-        run_task(options, find_columns(schema, options), iter(()), Place(0, "q", 0), 0, "q")
+        run_task(options, columns, iter(()), Place(0, "q", 0), 0, "q")
     assert gc.get_freeze_count() > 0

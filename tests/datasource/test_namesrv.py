@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.pulled.store import PulledStore
-from rmqstore_spark.datasource.routes import routed
 from rmqstore_spark.datasource.schema import full_schema
+from rmqstore_spark.datasource.sources.name_servers import routed
+from rmqstore_spark.datasource.sources.pulled_store import PulledStore
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -33,14 +32,14 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.wire.endpoint import announced_endpoint, parse_endpoint
-from tests.broker.broker import SMALL, Served, name_server, route
+from tests.broker.broker import SMALL, Served, name_server, route, running_broker
 from tests.client.tampering import tampering
 from tests.datasource.driving import Stream, batch_rows, plan_batch, read_all, rows_in, source
 from tests.namesrv.registering import registration, unregistration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.ports import free_port
-from tests.support.processes.serving import served
+from tests.support.processes.serving import served, serving_brokers_clients
 from tests.support.waiting import eventually
 
 
@@ -81,14 +80,10 @@ def registered(path: Path, servers: str, **settings: Any) -> Iterator[Served]:
     config = StoreConfig(
         **{**SMALL, "listen_port": free_port(), "namesrv_addr": servers, **settings}
     )
-    with StoreWriter.open(path, config) as store:
-        runner = BrokerRunner(store)
-        try:
-            found = Served(store, runner.address)
-            topic_with(found, servers, "orders", 1000)
-            yield found
-        finally:
-            runner.close()
+    with StoreWriter.open(path, config) as store, running_broker(store) as runner:
+        found = Served(store, runner.address)
+        topic_with(found, servers, "orders", 1000)
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +358,7 @@ def test_offsets_beyond_reason_do_not_become_partitions(broker: Served) -> None:
         end = store.queue("orders", 0).max_offset
         ranges = [QueueRange("orders", 0, 0, end)]
         with pytest.raises(OptionError, match=f"claims to have {end} messages"):
-            store.plan(ranges, PlanLimits(max_records=1000))
+            store.cut(ranges, PlanLimits(max_records=1000))
 
 
 @pytest.mark.parametrize(
@@ -387,12 +382,15 @@ def test_what_a_pull_cannot_do_is_refused(
     ("options", "text"),
     [
         ({"path": "/x"}, "path and namesrvAddr contradict"),
-        ({"endpoint": "grpc://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
+        ({"endpoint": "rmq://127.0.0.1:1"}, "endpoint and namesrvAddr contradict"),
         ({"brokerNames": "a"}, "brokerNames and namesrvAddr contradict"),
         ({"pageCache": "spare"}, "pageCache and namesrvAddr contradict"),
-        ({"namesrvAddr": None, "path": "/x", "aclFile": "/k"}, "aclFile is .* needs .*namesrvAddr"),
         (
-            {"namesrvAddr": None, "endpoint": "grpc://127.0.0.1:1", "tlsEnable": True},
+            {"namesrvAddr": None, "path": "/x", "aclFile": "/k"},
+            "aclFile is .* needs .*endpoint or namesrvAddr",
+        ),
+        (
+            {"namesrvAddr": None, "endpoint": "rmq://127.0.0.1:1", "tlsEnable": True},
             "tlsEnable is .* needs .*namesrvAddr",
         ),
         ({"namesrvAddr": "somewhere"}, "must be HOST:PORT"),
@@ -415,38 +413,34 @@ def test_wrong_options(options: dict[str, Any], text: str) -> None:
 def test_a_store_process_is_read_through_its_endpoint(tmp_path: Path) -> None:
     with (
         name_server(tmp_path) as servers,
-        served(tmp_path / "store", listen_port=free_port(), namesrv_addr=servers) as here,
+        served(tmp_path / "store", clients="all", namesrv_addr=servers) as here,
+        serving_brokers_clients(here) as runner,
     ):
-        announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-        runner = BrokerRunner(here.store, "", announced)
-        try:
-            topic_with(Served(here.store, runner.address), servers, "orders", 500)
-            told = route(servers, "orders")
-            assert told["filterServerTable"] == {runner.address: [here.endpoint]}
-            _, partitions = plan_batch("", namesrvAddr=servers, subscribe="orders", keys="order-1")
-            assert {type(one).__name__ for one in partitions} == {"StorePartition"}
-            expected = as_pulled(batch_rows(here.store.path, subscribe="orders"))
-            found = batch_rows("", namesrvAddr=servers, subscribe="orders", planBy="queue")
-            assert found == expected
-            stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", commitGroup="lake")
-            assert as_pulled([row for rows in stream.drain() for row in rows]) == expected
-            stream.reader.stop()
-            # It has none of these topics yet, and is not pulled from for that.
-            later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
-            assert [type(group) for group in routed(later)] == [tuple]
-        finally:
-            runner.close()
+        topic_with(Served(here.store, runner.address), servers, "orders", 500)
+        told = route(servers, "orders")
+        assert told["filterServerTable"] == {runner.address: [here.endpoint]}
+        _, partitions = plan_batch("", namesrvAddr=servers, subscribe="orders", keys="order-1")
+        assert {type(one).__name__ for one in partitions} == {"StorePartition"}
+        expected = as_pulled(batch_rows(here.store.path, subscribe="orders"))
+        found = batch_rows("", namesrvAddr=servers, subscribe="orders", planBy="queue")
+        assert found == expected
+        stream = Stream("", namesrvAddr=servers, startingOffsets="earliest", commitGroup="lake")
+        assert as_pulled([row for rows in stream.drain() for row in rows]) == expected
+        stream.reader.stop()
+        # It has none of these topics yet, and is not pulled from for that.
+        later = parse_options({"namesrvAddr": servers, "subscribePattern": "later"}, True)
+        assert [type(group) for group in routed(later)] == [tuple]
 
 
 @pytest.mark.parametrize(
     ("endpoints", "address", "announced"),
     [
-        (["grpc://127.0.0.1:10921"], "127.0.0.1", "grpc://127.0.0.1:10921"),
-        (["grpc://127.0.0.1:10921"], "10.0.0.1", ""),
-        (["grpc+tls://0.0.0.0:10921"], "10.0.0.1", "grpc+tls://10.0.0.1:10921"),
-        (["grpc+tls://[::]:10921"], "fd00::1", "grpc+tls://[fd00::1]:10921"),
-        (["grpc+unix:///run/s", "grpc+tls://10.0.0.7:1"], "10.0.0.1", "grpc+tls://10.0.0.7:1"),
-        (["grpc+unix:///run/s"], "127.0.0.1", ""),
+        (["rmq://127.0.0.1:10921"], "127.0.0.1", "rmq://127.0.0.1:10921"),
+        (["rmq://127.0.0.1:10921"], "10.0.0.1", ""),
+        (["rmqs://0.0.0.0:10921"], "10.0.0.1", "rmqs://10.0.0.1:10921"),
+        (["rmqs://[::]:10921"], "fd00::1", "rmqs://[fd00::1]:10921"),
+        (["unix:/run/s", "rmqs://10.0.0.7:1"], "10.0.0.1", "rmqs://10.0.0.7:1"),
+        (["unix:/run/s"], "127.0.0.1", ""),
     ],
 )
 def test_the_endpoint_that_is_announced(endpoints: list[str], address: str, announced: str) -> None:

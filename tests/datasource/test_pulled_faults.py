@@ -12,7 +12,7 @@ import pytest
 
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
-from rmqstore_spark.datasource.pulled.store import PulledStore
+from rmqstore_spark.datasource.sources.pulled_store import PulledStore
 from rmqstore_spark.errors import DataLossError, ServiceError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit

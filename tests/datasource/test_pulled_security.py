@@ -58,7 +58,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     accounts = f"accounts:\n  - accessKey: spark-reader\n    secretKey: {SECRET}\n    admin: true\n"
     with (
         name_server(
-            folder, tls_cert_path=given.server_cert, tls_key_path=given.server_key
+            folder, tls_server_cert_path=given.server_cert, tls_server_key_path=given.server_key
         ) as servers,
         broker(
             folder / "store",
@@ -92,7 +92,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             for told in (
                 registration(["orders", "written"], address=served.address),
                 registration(
-                    ["overheard"], name="b", address="h:1", filter_servers=["grpc://10.0.0.1:1"]
+                    ["overheard"], name="b", address="h:1", filter_servers=["rmq://10.0.0.1:1"]
                 ),
             ):
                 assert asked.ask(told).command.code == 0
@@ -133,7 +133,6 @@ def test_a_batch_and_a_stream_with_tls_and_an_account(guarded: Guarded) -> None:
         ({"tlsCertFile": None, "tlsKeyFile": None}, "does not answer"),
         ({"tlsEnable": None}, "are not encrypted. Set tlsEnable=true"),
         ({"tlsEnable": False}, "tlsCaFile and tlsEnable=false contradict each other"),
-        ({"tokenFile": "/t"}, "tokenFile is for store processes.*aclFile"),
     ],
 )
 def test_what_the_cluster_asks_for_and_what_protects_nothing_is_told(
@@ -148,20 +147,18 @@ def test_a_write_with_tls_and_an_account(guarded: Guarded) -> None:
     place = Place(0, "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa", 0)
     rows = pa.record_batch({"body": ["one", "two"]})
     options = planned_write(guarded)
-    columns = find_columns(SCHEMA, options)
+    columns = find_columns(SCHEMA, options.messages)
     assert SECRET.encode() not in pickle.dumps((options, columns))
     run_task(options, columns, iter([rows]), place, 0, place.micro_batch)
     guarded.served.store.flush()
     found = batch_rows("", **{**guarded.options, "subscribe": "written"})
     assert {bytes(row["body"]) for row in found} == {b"one", b"two"}
-    with pytest.raises(RmqStoreError, match="tokenFile is for store processes"):
-        planned_write(guarded, tokenFile="/t")
 
 
 @pytest.mark.threat("What a broker sends")
 def test_an_endpoint_without_tls_is_refused_where_tls_is_asked_for(guarded: Guarded) -> None:
     """Anyone who reaches a name server can register: the rows would go to them."""
-    words = "tell the endpoint grpc://10.0.0.1:1, which is not encrypted"
+    words = "tell the endpoint rmq://10.0.0.1:1, which is not encrypted"
     with pytest.raises(RmqStoreError, match=words):
         batch_rows("", **{**guarded.options, "subscribe": "overheard"})
     with pytest.raises(RmqStoreError, match=words):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmqstore_spark.datasource import failover
+from rmqstore_spark.datasource.sources import failover
 from rmqstore_spark.errors import CorruptRecordError, DataLossError, OptionError, ReplicaError
 from tests.datasource.driving import GrowingStore, Stream, batch_rows, keys_of, plan_batch, rows_in
 
@@ -171,7 +171,7 @@ def test_a_stream_goes_on_at_the_other_replica(master: GrowingStore) -> None:
     query.clock.sleep(60)
     rows = [*first, *drained(query)]
     assert len(rows) == 1500
-    assert query.reader._follower._standby.opened[0].spec.url == str(other)
+    assert query.reader._follower._sources.opened[0].url == str(other)
     gone.rename(master.path)
     master.put(300)
     for _ in range(4):  # looked at twice, and the first time only after a pause
@@ -216,7 +216,7 @@ def test_a_stream_does_not_continue_on_a_fork_of_the_same_sizes(
     assert len(drained(stream(str(master.path), checkpoint))) == 1500
     again = stream(both(fork, master.path), checkpoint)
     assert drained(again) == []
-    assert again.reader._follower._standby.opened[0].spec.url == str(master.path)
+    assert again.reader._follower._sources.opened[0].url == str(master.path)
     with pytest.raises(DataLossError, match="a copy that has diverged"):
         drained(stream(both(fork, copied_alike(fork)), checkpoint))
 
@@ -264,7 +264,7 @@ def test_a_stream_leaves_a_replica_that_stays_behind_and_comes_back(master: Grow
     for _ in range(4):
         query.clock.sleep(40)
         assert drained(query) == []
-    assert str(behind) in query.reader._follower._standby.opened[0].spec.url
+    assert str(behind) in query.reader._follower._sources.opened[0].url
 
 
 def test_a_replica_that_cannot_be_read_does_not_hide_a_better_one(
@@ -277,12 +277,12 @@ def test_a_replica_that_cannot_be_read_does_not_hide_a_better_one(
     good = tmp_path / "good"
     query = stream(both(fork.path, good, master.path), checkpoint)
     assert drained(query) == []
-    assert query.reader._follower._standby.opened[0].spec.url == str(master.path)
+    assert query.reader._follower._sources.opened[0].url == str(master.path)
     copied(master, "good")
     for _ in range(4):
         query.clock.sleep(40)
         assert drained(query) == []
-    assert query.reader._follower._standby.opened[0].spec.url == str(good)
+    assert query.reader._follower._sources.opened[0].url == str(good)
 
 
 def test_what_names_replicas_wrongly(master: GrowingStore) -> None:

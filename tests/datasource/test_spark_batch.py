@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 
+from rmqstore_spark.base.workers import spark_version
 from rmqstore_spark.datasource.spark_api import KEEPS_TABLE_OPTIONS
-from rmqstore_spark.workers import spark_version
 from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
 from tests.support.processes.jvm import QUICK_JVM

@@ -12,6 +12,7 @@ from rmqstore_spark.datasource.spark_api import HAS_READ_LIMITS
 from rmqstore_spark.reader.groups import group_offsets
 from rmqstore_spark.reader.store import Store
 from tests.datasource.conftest import rows_of
+from tests.support.accounts import SECRET, account_file, guarded
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, eventually, served
@@ -19,20 +20,17 @@ from tests.support.processes.serving import Served, eventually, served
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TOKEN = "0123456789abcdef0123456789abcdef"
+
+@pytest.fixture
+def acl_file(tmp_path: Path) -> Path:
+    return account_file(tmp_path / "mine")
 
 
 @pytest.fixture
-def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
-    path.write_text(TOKEN + "\n")
-    path.chmod(0o600)
-    return path
-
-
-@pytest.fixture
-def here(tmp_path: Path, token_file: Path) -> Iterator[Served]:
-    with served(tmp_path / "store", token_path=str(token_file), broker_name="ours") as found:
+def here(tmp_path: Path) -> Iterator[Served]:
+    with served(
+        tmp_path / "store", broker_name="ours", **guarded(tmp_path / "accounts.yml")
+    ) as found:
         found.store.create_topic("orders", write_queue_nums=3)
         put(found, 1000)
         yield found
@@ -44,9 +42,9 @@ def put(here: Served, count: int, seed: int = 1) -> None:
     here.store.flush()
 
 
-def reader(kind: Any, here: Served, token_file: Path) -> Any:
+def reader(kind: Any, here: Served, acl_file: Path) -> Any:
     frame = kind.format("rmqstore").option("endpoint", here.endpoint)
-    return frame.option("tokenFile", str(token_file)).option("requestTimeout", "30s")
+    return frame.option("aclFile", str(acl_file)).option("requestTimeout", "30s")
 
 
 def places(rows: list[dict[str, Any]]) -> list[tuple[int, int]]:
@@ -59,27 +57,27 @@ def put_places(count: int) -> list[tuple[int, int]]:
 
 @pytest.mark.threat("Who may connect")
 @pytest.mark.parametrize("plan_by", ["queue", "commitlog"])
-def test_a_batch(spark: SparkSession, here: Served, token_file: Path, plan_by: str) -> None:
-    frame = reader(spark.read, here, token_file).option("planBy", plan_by)
+def test_a_batch(spark: SparkSession, here: Served, acl_file: Path, plan_by: str) -> None:
+    frame = reader(spark.read, here, acl_file).option("planBy", plan_by)
     frame = frame.option("maxBytesPerPartition", "64k").load()
     rows = rows_of(frame)
     assert places(rows) == put_places(1000)
     assert {row["brokerName"] for row in rows} == {"ours"}
     plan = frame._jdf.queryExecution().toString()
-    assert TOKEN not in plan
+    assert SECRET not in plan
 
 
 def test_a_stream_that_is_restarted(
     spark: SparkSession,
     here: Served,
-    token_file: Path,
+    acl_file: Path,
     tmp_path: Path,
     queries: Callable[..., Any],
 ) -> None:
     got: dict[int, list[dict[str, Any]]] = {}
 
     def run() -> None:
-        frame = reader(spark.readStream, here, token_file).option("startingOffsets", "earliest")
+        frame = reader(spark.readStream, here, acl_file).option("startingOffsets", "earliest")
         writer = frame.option("maxOffsetsPerTrigger", 400).load().writeStream
         query = queries(
             writer.foreachBatch(lambda part, number: got.update({number: rows_of(part)}))
@@ -97,10 +95,10 @@ def test_a_stream_that_is_restarted(
 
 
 def test_a_stream_sees_what_is_put_while_it_runs(
-    spark: SparkSession, here: Served, token_file: Path, queries: Callable[..., Any]
+    spark: SparkSession, here: Served, acl_file: Path, queries: Callable[..., Any]
 ) -> None:
     got: list[dict[str, Any]] = []
-    frame = reader(spark.readStream, here, token_file).option("startingOffsets", "latest").load()
+    frame = reader(spark.readStream, here, acl_file).option("startingOffsets", "latest").load()
     query = queries(frame.writeStream.foreachBatch(lambda part, _: got.extend(rows_of(part))))
     query.processAllAvailable()
     put(here, 90, seed=3)
@@ -111,11 +109,11 @@ def test_a_stream_sees_what_is_put_while_it_runs(
 def test_progress_is_recorded_as_that_of_a_consumer_group(
     spark: SparkSession,
     here: Served,
-    token_file: Path,
+    acl_file: Path,
     tmp_path: Path,
     queries: Callable[..., Any],
 ) -> None:
-    frame = reader(spark.readStream, here, token_file).option("commitGroup", "lake")
+    frame = reader(spark.readStream, here, acl_file).option("commitGroup", "lake")
     frame = frame.option("startingOffsets", "group:lake").option("maxOffsetsPerTrigger", 400)
     got: list[dict[str, Any]] = []
     lags: list[int] = []
@@ -157,23 +155,21 @@ def test_progress_needs_a_store_process(spark: SparkSession, here: Served) -> No
 
 
 @pytest.mark.threat("Who may connect")
-def test_a_wrong_token(spark: SparkSession, here: Served, tmp_path: Path) -> None:
-    wrong = tmp_path / "wrong"
-    wrong.write_text("f" * 32)
-    wrong.chmod(0o600)
-    with pytest.raises(Exception, match="tokenFile") as failure:
+def test_a_wrong_account(spark: SparkSession, here: Served, tmp_path: Path) -> None:
+    wrong = account_file(tmp_path / "wrong", secret="f" * 32)
+    with pytest.raises(Exception, match="aclFile") as failure:
         reader(spark.read, here, wrong).load().count()
-    assert TOKEN not in str(failure.value)
+    assert SECRET not in str(failure.value)
     assert "f" * 32 not in str(failure.value)
 
 
 def test_a_path_and_an_endpoint(spark: SparkSession) -> None:
-    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    frame = spark.read.format("rmqstore").option("endpoint", "rmq://127.0.0.1:1")
     with pytest.raises(Exception, match="path and endpoint contradict"):
         frame.load("/data/store").count()
 
 
 def test_nobody_listens(spark: SparkSession) -> None:
-    frame = spark.read.format("rmqstore").option("endpoint", "grpc://127.0.0.1:1")
+    frame = spark.read.format("rmqstore").option("endpoint", "rmq://127.0.0.1:1")
     with pytest.raises(Exception, match="rmqstore serve"):
         frame.option("retries", "0").load().count()

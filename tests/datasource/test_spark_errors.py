@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
+from rmqstore_spark.base.workers import spark_version
 from rmqstore_spark.datasource.sink.commit import START_AGAIN
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.workers import spark_version
 from tests.datasource.driving import GrowingStore
 
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ CONTRADICTION = (
 NO_TOPIC = "rmqstore_spark.errors.TopicNotFoundError: Topic 'nothing' does not exist in "
 DAMAGE = "rmqstore_spark.errors.CorruptRecordError: "
 NOBODY = (
-    "rmqstore_spark.errors.ServiceError: Nothing listens on grpc://127.0.0.1:1. Start a store "
+    "rmqstore_spark.errors.ServiceError: Nothing listens on rmq://127.0.0.1:1. Start a store "
     "process there: rmqstore serve."
 )
 TWICE = {"subscribe": "orders", "assign": '{"orders":[0]}'}
-UNREACHABLE = {"endpoint": "grpc://127.0.0.1:1", "topic": "orders", "retries": "0"}
+UNREACHABLE = {"endpoint": "rmq://127.0.0.1:1", "topic": "orders", "retries": "0"}
 
 
 @pytest.fixture

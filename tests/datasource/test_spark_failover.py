@@ -53,7 +53,7 @@ class Pair:
 
     @property
     def endpoint(self) -> str:
-        return "|".join(f"grpc://127.0.0.1:{self._ports[name]}" for name in ("first", "second"))
+        return "|".join(f"rmq://127.0.0.1:{self._ports[name]}" for name in ("first", "second"))
 
     def put(self, count: int = PART) -> None:
         numbers = range(self.written, self.written + count)

@@ -16,7 +16,6 @@ from tests.datasource.conftest import rows_of
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess
 from tests.support.waiting import eventually
 
@@ -40,13 +39,13 @@ def test_a_batch_and_a_stream(
 ) -> None:
     topic = f"orders-{kind}"
     arguments = [
-        f"--set=listenPort={free_port()}",
+        "--clients=all",
         f"--set=namesrvAddr={names.address}",
         f"--set=brokerName={kind}",
     ]
     if kind == "pulls":  # No other machine reaches the socket, so it is not announced.
         (tmp_path / "socket").mkdir(mode=0o700)
-        arguments += ["--port=-1", f"--set=flightSocket={tmp_path}/socket/s"]
+        arguments += ["--clients=rocketmq", f"--set=listenSocket={tmp_path}/socket/s"]
     with StoreProcess(tmp_path / "store", tmp_path, *arguments) as process:
         with StoreClient(process.endpoint) as client:
             client.create_topic(topic, write_queue_nums=3)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.datasource.conftest import rows_of
 from tests.datasource.driving import Stream
 from tests.support.processes.live_writer import LiveWriter
-from tests.support.processes.serving import eventually
+from tests.support.processes.serving import eventually, server_of
 from tests.support.stores.pages import drop_pages, resident
 
 if TYPE_CHECKING:
@@ -37,9 +36,9 @@ def endpoints(golden: Golden, live: LiveWriter) -> Iterator[dict[str, str]]:
         StorePlace("live", str(golden("live") / "store")),
         StorePlace("written", str(live.path)),
     ]
-    config = StoreConfig(flight_port=0)
+    config = StoreConfig(listen_port=0)
     stores = Sidecar(places, config, spares_page_cache=True, max_read_rate=None).stores
-    server = StoreServer(stores, config, lambda: None)
+    server = server_of(stores, config)
     yield {place.name: f"{server.endpoints[0]}#{place.name}" for place in places}
     server.close()
 

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id
 from tests.support.stores.storing import Clock, config, in_queues, messages

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
     CorruptStoreError,

@@ -96,7 +96,7 @@ def test_demo(tmp_path: Path) -> None:
     output = demo("demo.py", tmp_path)
     assert_shows(
         (
-            r"^It serves grpc://127\.0\.0\.1:\d+,",
+            r"^It serves rmq://127\.0\.0\.1:\d+,",
             r"^Then the store process was killed, with [\d,]*[1-9][\d,]* bytes of the next one st",
             r"INFO The store was not closed cleanly;",
             r"^made +120,000 +120,000 ",

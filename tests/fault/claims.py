@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.layout.delays import DELAY_LEVELS
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import read_numbers
-
-__all__ = ["CLIENT", "Claims", "Operation", "Outcome", "compare_all"]
 
 CLIENT: Final = 1_000_000_000
 """So many numbers of messages a client has, if there are several: the n-th from n times that on."""
@@ -77,6 +76,15 @@ class Claims:
     operations: list[Operation] = field(default_factory=list)
     acknowledged: int = 0
 
+    def take(self, what: str, words: Sequence[str]) -> None:
+        """Note a line of a writer: `begin KIND FIRST COUNT`, `done KIND FIRST`, `durable FIRST`."""
+        if what == "begin":
+            self.begin(words[0], int(words[1]), int(words[2]))
+        elif what == "done":
+            self.done(words[0], int(words[1]))
+        else:
+            self.durable(int(words[0]))
+
     def begin(self, kind: str, first: int, count: int) -> None:
         """The writer began; a commit that is tried again is the same operation."""
         last = self.operations[-1] if self.operations else None
@@ -120,9 +128,9 @@ class Claims:
         """
         self.compare(path, lost_tail=lost_tail).require_none()
 
-    def compare(self, path: Path, *archives: Path, lost_tail: bool = False) -> Outcome:
-        """As `check`, but gives what is wrong; with the archives that belong to the store."""
-        problems, queues = _read(path, *archives)
+    def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
+        """As `check`, but gives what is wrong."""
+        problems, queues = _read(path)
         outcome = self.judge(queues, lost_tail=lost_tail)
         return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
 
@@ -156,14 +164,15 @@ class Claims:
             operation.done = False
 
 
-def compare_all(path: Path, clients: Sequence[Claims]) -> Outcome:
+def compare_all(path: Path, clients: Sequence[Claims], *archives: Path) -> Outcome:
     """Compare what several clients were told, each with numbers of its own, with a store.
 
     Args:
         path: the store.
         clients: their claims, by the place of their numbers.
+        archives: that belong to the store.
     """
-    problems, queues = _read(path)
+    problems, queues = _read(path, *archives)
     lost = doubled = 0
     for number, claims in enumerate(clients):
         outcome = claims.judge(
@@ -178,5 +187,10 @@ def compare_all(path: Path, clients: Sequence[Claims]) -> Outcome:
 def _read(path: Path, *archives: Path) -> tuple[list[str], dict[tuple[str, int], list[int]]]:
     """What is wrong with a store, and the numbers that its queues hold."""
     with Store.open(path, archives=list(map(str, archives))) as store:
-        report = verify(store)
-        return [str(one) for one in report.problems if one.severity == "error"], read_numbers(store)
+        return errors_in(store), read_numbers(store)
+
+
+def errors_in(store: Store, delay_levels: str = DELAY_LEVELS) -> list[str]:
+    """What `rmqstore verify` finds wrong with a store."""
+    problems = verify(store, delay_levels=delay_levels).problems
+    return [str(one) for one in problems if one.severity == "error"]

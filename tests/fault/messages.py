@@ -16,8 +16,6 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 
-__all__ = ["TOPICS", "block", "read_numbers"]
-
 TOPICS: Final = ("orders-0", "orders-1")
 _QUEUES: Final = 4
 _DIGITS: Final = 12

@@ -14,8 +14,6 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PoweredDisk", "why_no_loop_mounts"]
-
 _EXT4_IOC_SHUTDOWN: Final = 0x8004587D
 _NOLOGFLUSH: Final = 2
 

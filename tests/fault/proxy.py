@@ -6,8 +6,6 @@ import socket
 import threading
 from contextlib import suppress
 
-__all__ = ["BreakingProxy"]
-
 _CHUNK = 1 << 16
 
 
@@ -52,7 +50,7 @@ class BreakingProxy:
     @property
     def endpoint(self) -> str:
         """For clients."""
-        return f"grpc://127.0.0.1:{self.port}"
+        return f"rmq://127.0.0.1:{self.port}"
 
     def drop_answers(self) -> None:
         """Let what comes from the store process get lost, until the next `cut`."""

@@ -8,25 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.messages import TOPICS, block
 from tests.support.stores.storing import until
-
-__all__ = [
-    "NOW",
-    "TINY",
-    "_COLUMNS",
-    "Row",
-    "SmallStores",
-    "commit",
-    "make_stores",
-    "rows_of",
-    "settings",
-]
 
 TINY: Final = {
     "mappedFileSizeCommitLog": 16384,
@@ -70,6 +58,14 @@ def settings(**changed: Any) -> StoreConfig:
     return StoreConfig().with_overrides({k: str(v) for k, v in {**TINY, **changed}.items()})
 
 
+def with_topics(path: Path | str, config: StoreConfig, **others: Any) -> StoreWriter:
+    """Open a store, and create the topics of messages."""
+    store = StoreWriter.open(path, config, **others)
+    for topic in TOPICS:
+        store.create_topic(topic, write_queue_nums=4)
+    return store
+
+
 def commit(store: StoreWriter, batch: int, first: int, count: int) -> None:
     """Stage and commit messages, as the batch of a query."""
     stage = store.begin_stage(uuid.uuid4().hex)
@@ -81,9 +77,7 @@ def make_stores(folder: Path) -> SmallStores:
     """Write them."""
     times = iter(range(1_700_000_000_000, NOW, 10_000))
     closed, killed = folder / "closed", folder / "killed"
-    with StoreWriter.open(closed, settings(), clock=lambda: next(times)) as store:
-        for topic in TOPICS:
-            store.create_topic(topic, write_queue_nums=4)
+    with with_topics(closed, settings(), clock=lambda: next(times)) as store:
         for number in range(10):
             assert store.put(block(number * 9, 9)).ok
         commit(store, 1, 90, 12)

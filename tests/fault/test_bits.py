@@ -18,8 +18,8 @@ import pytest
 
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
 from rmqstore_spark.layout.index.format import entry_position, slot_position
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import block
@@ -130,7 +130,7 @@ def place_of(
         size = TINY["mappedFileSizeCommitLog"]
         return store / "commitlog" / f"{at // size * size:020}", at % size
     if kind == "queue":
-        at = (0, 5, 12)[where] * ENTRY_SIZE
+        at = (0, 5, 12)[where] * CONSUME_QUEUE.size
         size = TINY["mappedFileSizeConsumeQueue"]
         return store / "consumequeue/orders-1/2" / f"{at // size * size:020}", at % size
     if kind == "checkpoint":

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers
-from tests.fault.rounds.disk import fill, full_disk, opened, put, small_disk
+from tests.fault.rounds.disk import fill, opened, put, small_disk
 from tests.support.processes.serving import eventually
 
 pytestmark = [
@@ -28,13 +28,6 @@ pytestmark = [
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path) as path:
         yield path
-
-
-@pytest.mark.parametrize("left", [8 << 10, 100 << 10, 400 << 10, 700 << 10])
-def test_puts_are_refused_reads_go_on_and_puts_resume(tmp_path: Path, left: int) -> None:
-    tally = full_disk(tmp_path, left)
-    tally.require_none()
-    assert tally.acknowledged >= 210
 
 
 def test_no_room_but_for_the_index(disk: Path) -> None:

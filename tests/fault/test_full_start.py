@@ -8,15 +8,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.reserve import Reserve
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
@@ -24,8 +22,8 @@ from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims
 from tests.fault.messages import read_numbers
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
-from tests.fault.rounds.disk import fill, opened, put
-from tests.fault.rounds.life import SMALL
+from tests.fault.rounds.disk import fill, opened, put, small_disk
+from tests.fault.rounds.life import SMALL, configured
 from tests.support.processes.serving import StoreProcess, eventually
 
 pytestmark = [
@@ -44,12 +42,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
         with PoweredDisk(tmp_path, 12 << 20, inodes=INODES) as made:
             yield made.path
         return
-    path = tmp_path / "disk"
-    path.mkdir()
-    options = f"size=8m,nr_inodes={INODES}"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], check=True)
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with small_disk(tmp_path, 8, INODES) as path:
+        yield path
 
 
 def _takes_a_kilobyte_more(ballast: Path) -> bool:
@@ -81,10 +75,6 @@ def use_up(disk: Path, what: str) -> Path:
 
 def make_room(ballast: Path) -> None:
     shutil.rmtree(ballast) if ballast.is_dir() else ballast.unlink()
-
-
-def configuration(*settings: str) -> StoreConfig:
-    return StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in (*SMALL, *settings)))
 
 
 def left(disk: Path, state: str, claims: Claims) -> None:
@@ -129,7 +119,7 @@ def test_it_opens_and_goes_on_when_there_is_room(
         for path in (disk / "store" / "rmqstore").glob("reserve.*"):
             path.unlink()
     ballast = use_up(disk, what)
-    with StoreWriter.open(disk / "store", configuration()) as store:
+    with StoreWriter.open(disk / "store", configured(SMALL)) as store:
         assert (disk / "store" / "commitlog" / GUARD_NAME).stat().st_size > 100
         if what == "bytes" or state == "closed":
             assert store.state == "DISK_FULL"
@@ -153,7 +143,9 @@ def test_expiry_makes_the_room(disk: Path) -> None:
     claims = Claims()
     left(disk, "closed", claims)
     use_up(disk, "bytes")
-    with StoreWriter.open(disk / "store", configuration("diskMaxUsedSpaceRatio=100")) as store:
+    with StoreWriter.open(
+        disk / "store", configured((*SMALL, "diskMaxUsedSpaceRatio=100"))
+    ) as store:
         assert store.state == "DISK_FULL"
         store.expire(1 << 42)
         eventually(lambda: store.state == "RUNNING")
@@ -166,7 +158,7 @@ def test_the_process_serves_it_to_all_its_clients(disk: Path, tmp_path: Path) ->
     ballast = use_up(disk, "bytes")
     (tmp_path / "run").mkdir()
     settings = [f"--set={pair}" for pair in SMALL]
-    broker = ("--set=listenPort=0", "--set=vipListenPort=0")
+    broker = ("--set=clients=all", "--set=vipListenPort=0")
     with StoreProcess(disk / "store", tmp_path / "run", *settings, *broker) as process:
         with Store.open(process.endpoint) as reader:
             assert verify(reader).ok

@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Claims
-from tests.fault.messages import TOPICS, block, read_numbers
+from tests.fault.messages import block, read_numbers
 from tests.fault.remote import RemoteWriter, serve
 from tests.fault.rounds.life import SMALL, live, settle
-from tests.fault.stores import commit, settings
-from tests.fault.traces import is_traced, why_no_strace
+from tests.fault.stores import commit, settings, with_topics
+from tests.fault.traces import injecting, why_no_strace
 from tests.support.processes.serving import eventually
 from tests.support.stores.storing import Clock
 
@@ -54,9 +53,7 @@ def no_file_longer_than(size: int) -> Iterator[None]:
 def test_a_write_to_the_log_is_short(tmp_path: Path, size: int) -> None:
     """Promises 1, 3 and 5: what was cut short is not acknowledged, all before is there."""
     claims, path = Claims(), tmp_path / "store"
-    with StoreWriter.open(path, settings(mappedFileSizeCommitLog=1 << 18)) as store:
-        for topic in TOPICS:
-            store.create_topic(topic, write_queue_nums=4)
+    with with_topics(path, settings(mappedFileSizeCommitLog=1 << 18)) as store:
         claims.begin("put", 0, 17)
         assert store.put(block(0, 17)).ok
         claims.done("put", 0)
@@ -156,12 +153,8 @@ def test_puts_that_a_slow_disk_holds_up_are_refused_as_busy(tmp_path: Path) -> N
         writer = RemoteWriter(process.endpoint, claims)
         writer.make_topics()
         writer.put(60)
-        tracer = subprocess.Popen(
-            ["strace", "-f", "-qq", "-o", str(tmp_path / "log"), "-p", str(process.process.pid),
-             "-e", "trace=pwritev,pwritev2", "-e", "inject=pwritev,pwritev2:delay_enter=400000"],
-        )  # fmt: skip
-        try:
-            eventually(lambda: is_traced(process.process.pid))
+        pid, calls = process.process.pid, "pwritev,pwritev2"
+        with injecting(pid, tmp_path / "log", calls, "delay_enter=400000"):
             firsts, acks = numbers_from(1000, 1000), dict[int, str]()
             with (
                 StoreClient(process.endpoint, retries=0) as client,
@@ -176,9 +169,6 @@ def test_puts_that_a_slow_disk_holds_up_are_refused_as_busy(tmp_path: Path) -> N
                     return set(acks.values()) >= {"PUT_OK", "OS_PAGECACHE_BUSY"}
 
                 eventually(both_have_come)  # those of a round need not meet
-        finally:
-            tracer.terminate()
-            tracer.wait()
         for first, status in acks.items():
             if status == "PUT_OK":
                 claims.begin("put", first, 60)
@@ -208,9 +198,7 @@ def test_a_clock_that_is_wrong_after_a_kill(tmp_path: Path, later: int) -> None:
     """Promises 1 and 3: back to 1970, by a little, and years ahead; times and offsets go up."""
     claims, path = Claims(), tmp_path / "store"
     clock = Clock(1_700_000_000_000)
-    with StoreWriter.open(tmp_path / "first", settings(), clock=clock) as store:
-        for topic in TOPICS:
-            store.create_topic(topic, write_queue_nums=4)
+    with with_topics(tmp_path / "first", settings(), clock=clock) as store:
         for first in (0, 40, 80):
             claims.begin("put", first, 40)
             assert store.put(block(first, 40)).ok

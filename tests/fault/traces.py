@@ -6,10 +6,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Call", "calls", "is_traced", "why_no_strace"]
+from tests.support.waiting import eventually
 
 _BEGUN: Final = re.compile(r"^(\d+) +(\w+)\((.*?)(?: <unfinished \.\.\.>|\) += (-?\d+).*)$")
 _RESUMED: Final = re.compile(r"^(\d+) +<\.\.\. (\w+) resumed>.*\) += (-?\d+)")
@@ -54,9 +55,29 @@ def calls(log: Path) -> Iterator[Call]:
                 yield call
 
 
-def is_traced(pid: int) -> bool:
+def _is_traced(pid: int) -> bool:
     """Whether all threads of a process are traced."""
     return all(
         "TracerPid:\t0\n" not in (task / "status").read_text()
         for task in Path(f"/proc/{pid}/task").iterdir()
     )
+
+
+@contextmanager
+def injecting(pid: int, log: Path, calls: str, fault: str) -> Iterator[None]:
+    """Let strace do something to a process at each of some calls, from now on.
+
+    Args:
+        pid: of the process.
+        log: where strace writes.
+        calls: of the kernel, with commas.
+        fault: what strace injects.
+    """
+    command = ["strace", "-f", "-qq", "-o", str(log), "-p", str(pid)]
+    tracer = subprocess.Popen([*command, "-e", f"trace={calls}", "-e", f"inject={calls}:{fault}"])
+    try:
+        eventually(lambda: _is_traced(pid))
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()

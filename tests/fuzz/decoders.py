@@ -7,7 +7,9 @@ exception, a crash, or a difference is a finding.
 
 from __future__ import annotations
 
+import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
+from rmqstore_spark.client.link import Link
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -31,6 +35,7 @@ from rmqstore_spark.errors import (
     DataLossError,
     FrameError,
     OptionError,
+    RefusedError,
     RemotingError,
     ReplicationError,
     ServiceError,
@@ -39,13 +44,6 @@ from rmqstore_spark.ha.frames import FrameDecoder
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import decompress
-from rmqstore_spark.layout.consumequeue import (
-    decode_entries,
-    live_mask,
-    split_entries,
-    written_mask,
-)
-from rmqstore_spark.layout.consumequeue_ext import decode_unit, decode_units
 from rmqstore_spark.layout.dledger import (
     decode_entry_headers,
     decode_index_unit,
@@ -53,6 +51,7 @@ from rmqstore_spark.layout.dledger import (
     parse_committed_index,
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
+from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
@@ -63,28 +62,23 @@ from rmqstore_spark.layout.index.format import (
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.fingerprint import HEAD_SIZE, body_end, fingerprint
+from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
-from rmqstore_spark.server.flight.blockbatch import block_span
-from rmqstore_spark.server.flight.frames import (
-    ProtocolError,
-    new_header_decoder,
-    read_headers,
-    read_settings,
-    unpadded,
-)
-from rmqstore_spark.server.flight.messages import read_action, read_flight_data, read_ticket
+from rmqstore_spark.server.budget import OverBudgetError, Room
+from rmqstore_spark.server.connections.receiver import EndedError, Receiver
 from rmqstore_spark.wire import messages
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
-from rmqstore_spark.wire.failures import refused
-from rmqstore_spark.wire.protocol import Acknowledgement, block_number
+from rmqstore_spark.wire.protocol import Acknowledgement, piece_lengths, pieces_head
+from rmqstore_spark.wire.transport import PlainTransport
 from tests.fuzz.remoting import frames, heartbeat, registration, route, sends
 from tests.support.messages.blocks import block_outcome
 
@@ -158,9 +152,9 @@ def dledger_checkpoint(data: bytes) -> Any:
 
 def queue(data: bytes) -> Any:
     """A ConsumeQueue."""
-    entries = decode_entries(data)
-    columns, live = split_entries(data[: len(data) // 20 * 20])
-    masks = written_mask(entries), live_mask(entries)
+    entries = CONSUME_QUEUE.decode(data)
+    columns, live = CONSUME_QUEUE.split(data[: len(data) // 20 * 20])
+    masks = CONSUME_QUEUE.is_written(entries), CONSUME_QUEUE.is_message(entries)
     return entries.tobytes(), vars(columns), live, masks
 
 
@@ -214,7 +208,7 @@ def checkpoint(data: bytes) -> Any:
 
 def marked(data: bytes) -> Any:
     """The record that a queue's entry states, as a stream's position takes note of it."""
-    end = body_end(data[:HEAD_SIZE], len(data))
+    end = body_end(data[:LONGEST_HEAD_SIZE], len(data))
     return end, fingerprint(data, b"" if end is None else data[end:], len(data))
 
 
@@ -290,35 +284,54 @@ def message(data: bytes) -> Any:
 
 
 def acknowledgement(data: bytes) -> Any:
-    """An acknowledgement, a block's number, a refusal."""
-    refusal = repr(refused(data))
-    try:
-        found = repr(vars(Acknowledgement.from_bytes(data)))
-    except MessageError as error:
-        found = str(error)
-    return refusal, found, block_number(data)
+    """An acknowledgement."""
+    return repr(vars(Acknowledgement.from_bytes(data)))
 
 
-def flight_message(data: bytes) -> Any:
-    """A message of Arrow Flight: an action, a ticket, or a record batch with a block."""
-    view = memoryview(data)
-    name, body = read_action(view)
-    found = read_flight_data(view)
-    begin, end = block_span(found.header, found.body)
-    assert 0 <= begin <= end <= len(found.body)
-    return name, bytes(body), bytes(read_ticket(view)), bytes(found.body[begin:end])
+def received(data: bytes) -> Any:
+    """Requests as a store process receives them."""
+    ours, client = socket.socketpair()
+    room = Room(1 << 18, 1 << 17)
+    found: list[Any] = []
+    with ours, client:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        receiver = Receiver(PlainTransport(ours), lambda _, size: room.of(size), lambda *_: None)
+        try:
+            while (one := receiver.read(5, 0)) is not None:
+                found.append((one.head, one.data.tobytes()))
+                one.release()
+        except (EndedError, OverBudgetError) as error:
+            found.append(type(error).__name__)
+        finally:
+            receiver.close()
+    assert room.used == 0
+    return repr(found)
 
 
-def headers(data: bytes) -> Any:
-    """The headers of a call, and settings, of HTTP/2."""
-    try:
-        settings = list(read_settings(data))
-    except ProtocolError as error:
-        settings = [(-1, error.code)]
-    try:
-        return settings, read_headers(new_header_decoder(), unpadded(len(data) & 0x28, data))
-    except ProtocolError as error:
-        return settings, str(error)
+def answered(data: bytes) -> Any:
+    """Answers as a client of a store process receives them: one, and the pieces of another."""
+    ours, process = socket.socketpair()
+    with ours, process:
+        process.sendall(data)
+        process.shutdown(socket.SHUT_WR)
+        link = Link(PlainTransport(ours), "")
+        try:
+            until = time.monotonic() + 5
+            head, size = link.head(until)
+            body = bytes(link.body(min(size, MOST), until))
+            lengths, last = link.pieces(until)
+            return repr(head), body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
+        except (RefusedError, ConnectionError) as error:
+            return str(error)
+
+
+def pieces(data: bytes) -> Any:
+    """The lengths of the pieces of an answer; they come out as they went in."""
+    whole = data[: len(data) // 4 * 4]
+    lengths, last = piece_lengths(whole)
+    assert pieces_head(lengths, last)[4:] == whole
+    return lengths, last
 
 
 def ledger(data: bytes) -> Any:
@@ -350,14 +363,14 @@ def _file(data: bytes) -> Iterator[Path]:
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
-    settings, message, acknowledgement, ledger, flight_message, headers, stamped, replicated,
+    settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 
 _DECLARED: Final = (
     CorruptStoreError, BlockError, OptionError, MessageError, ReplicationError, FrameError,
-    ServiceError, DataLossError, RemotingError,
+    ServiceError, DataLossError, RemotingError, Refusal,
 )  # fmt: skip
 
 

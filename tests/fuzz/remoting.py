@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rmqstore_spark.broker.heartbeat import read_heartbeat
-from rmqstore_spark.broker.sends import (
+from rmqstore_spark.broker.core.messages import (
     is_transactional,
-    read_header,
     split_batch,
     stored_properties,
 )
+from rmqstore_spark.broker.faces.remoting.headers import long_send, short_send
+from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
 from rmqstore_spark.client.brokers.answers import (
     read_brokers,
     read_names,
@@ -56,10 +56,12 @@ def sends(data: bytes) -> Any:
 
 
 def _sent(request: Command) -> Any:
-    header = read_header(request)
+    read = long_send if request.code == RequestCode.SEND_MESSAGE else short_send
+    header = read(request)
     is_half = is_transactional(header.properties)
     is_dead = bool(header.flag & 1)
-    properties = stored_properties(header, "c", 1 << 22, is_dead=is_dead, is_half=is_half)
+    given = header.properties
+    properties = stored_properties(given, "c", 1 << 22, is_dead=is_dead, is_half=is_half)
     if request.code != RequestCode.SEND_BATCH_MESSAGE:
         return repr(header), properties
     batch = split_batch(request.body, _MOST)
@@ -71,4 +73,4 @@ def _sent(request: Command) -> Any:
 
 def heartbeat(data: bytes) -> Any:
     """What a client says of itself."""
-    return repr(read_heartbeat(data))
+    return repr(read_heartbeat(Command(RequestCode.HEART_BEAT, body=data)))

@@ -13,24 +13,23 @@ import pyarrow as pa
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
-from rmqstore_spark.layout.consumequeue import encode_entries
-from rmqstore_spark.layout.consumequeue_ext import encode_units
 from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
 from rmqstore_spark.layout.index.build import IndexFile
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.extension import encode_units
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
-from rmqstore_spark.server.flight.frames import Setting, header_block, settings_payload
-from rmqstore_spark.server.flight.messages import flight_data_head
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
-from rmqstore_spark.wire.protocol import Acknowledgement, block_batch, number_bytes
+from rmqstore_spark.wire.protocol import Acknowledgement, Code, pieces_head
 from tests.broker.broker import batch, heartbeat, message
 from tests.broker.transactions.halves import alive
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
+from tests.support.processes.plainclient import request as plain
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
 
@@ -128,21 +127,24 @@ def _acknowledgements() -> Iterator[bytes]:
     offsets = np.arange(3, dtype=np.int64)
     yield Acknowledgement(4, "PUT_OK", 3, "", offsets, offsets).to_bytes()
     yield Acknowledgement(4, "MESSAGE_ILLEGAL", 0, "a record").to_bytes()
-    yield number_bytes(7)
-    yield b'{"status":"PUT_OK","message":"m"}'
 
 
-def _flight_messages() -> Iterator[bytes]:
-    message = pa.ipc.read_message(block_batch(b"a block").serialize())
-    header, body = message.metadata.to_pybytes(), message.body.to_pybytes()
-    yield flight_data_head(header, number_bytes(3), len(body)) + body
+def _received() -> Iterator[bytes]:
+    for bodies in ((b'{"op":"put"}', b"a block"), (b"", b"x" * 3000), (bytes(70_000),)):
+        yield b"".join(plain(Code.BLOCK, body, number) for number, body in enumerate(bodies))
+    binary = Command(RequestCode.SEND_MESSAGE, {"store": "b"}, b"{}", form=Form.ROCKETMQ)
+    yield encode_frame(binary) + plain(Code.FINISH)
 
 
-def _headers() -> Iterator[bytes]:
-    yield header_block(
-        [(":path", "/service/Call"), ("authorization", "Bearer x")], is_response=False
-    )
-    yield settings_payload({Setting.MAX_FRAME_SIZE: 1 << 20, Setting.INITIAL_WINDOW_SIZE: 1})
+def _pieces() -> bytes:
+    return pieces_head(np.array([3, 0, 2], np.int64), np.array([False, True, True]))
+
+
+def _answered() -> Iterator[bytes]:
+    head = Command(0, body=b"{}", opaque=3, flag=1)
+    body = Command(0, body=_pieces() + b"abcde", opaque=4, flag=1)
+    yield encode_frame(head) + encode_frame(body)
+    yield encode_frame(Command(1, {"status": "NOT_FOUND"}, remark="no such file", flag=1))
 
 
 def _frames() -> Iterator[bytes]:
@@ -174,7 +176,7 @@ def _heartbeats() -> Iterator[Command]:
 
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
-    servers = {"h:1": ["grpc://h:3"], "x": []}
+    servers = {"h:1": ["rmq://h:3"], "x": []}
     for number, table in enumerate(
         (
             {"brokerDatas": [data], "filterServerTable": servers, "queueDatas": []},
@@ -196,7 +198,9 @@ _OF: dict[str, Callable[[], Any]] = {
     "dledger": lambda: _stretches(48),
     "dledger_unit": lambda: [encode_index_units([0], [100], [0], 1)],
     "dledger_checkpoint": _texts("#time\ncommittedIndex=12\n", "endIndex=3\ncommittedIndex=-1\n"),
-    "queue": lambda: [encode_entries(np.arange(4), np.full(4, 100), np.arange(4)) + bytes(25)],
+    "queue": lambda: [
+        CONSUME_QUEUE.encode(np.arange(4), np.full(4, 100), np.arange(4)).tobytes() + bytes(25)
+    ],
     "extension": lambda: [encode_units([1, 2], [3, 4], pa.array([b"abc", None], pa.binary()))[0]],
     "extension_unit": lambda: [encode_units([1], [3], pa.array([b"abcd"], pa.binary()))[0]],
     "index": _index,
@@ -208,7 +212,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "body": _bodies,
     "fastjson": _texts('{"offsetTable":{"T@g":{0:5,1:6}},"a":[1,-2.5e3,null,true,"\\u00e9"]}'),
     "msg_id": _texts("0102030400002A9F0000000000000001", "0" * 56),
-    "endpoint": _texts("grpc://h:1,grpc+tls://[::1]:2", "grpc+unix:///run/s"),
+    "endpoint": _texts("rmq://h:1,rmqs://[::1]:2", "unix:/run/s"),
     "settings": _texts("# c\nbrokerName=a\\u00e9\nstorePathRootDir: /x\\\n  y\n"),
     "accounts": _texts(
         "accounts:\n- accessKey: account-1\n  secretKey: 12345678\n  admin: true\n"
@@ -217,8 +221,9 @@ _OF: dict[str, Callable[[], Any]] = {
     "message": _messages,
     "acknowledgement": _acknowledgements,
     "ledger": _kept,
-    "flight_message": _flight_messages,
-    "headers": _headers,
+    "received": _received,
+    "answered": _answered,
+    "pieces": lambda: [_pieces()[4:]],
     "frames": _frames,
     "registration": _registrations,
     "route": _tables,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.limits import Limits
@@ -52,7 +53,7 @@ def answering(broker: Broker) -> Iterator[str]:
 
     async def start() -> tuple[RemotingServer, str]:
         server = RemotingServer(broker, Limits())
-        return server, await server.start("127.0.0.1", 0)
+        return server, await server.start(bound_port("127.0.0.1", 0))
 
     server, address = loop.run_until_complete(start())
     thread = threading.Thread(target=loop.run_forever)

@@ -59,7 +59,7 @@ def test_it_copies_refuses_a_fork_and_begins_anew(tmp_path: Path) -> None:
 def test_it_runs_over_tls_until_it_is_stopped_and_serves_readers(tmp_path: Path) -> None:
     ready = tmp_path / "ready.json"
     given = make_certificates(tmp_path / "tls")
-    files = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    files = {"tls_server_cert_path": given.server_cert, "tls_server_key_path": given.server_key}
     with mastering(tmp_path / "one", ha_tls_enable=True, **files) as (source, master):
         source.put(rows_block([b"one"], ("orders",)))
         command = ["follow", master.address, str(tmp_path / "store"), "--ready-file", str(ready)]

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
-from rmqstore_spark.types import CommitRequest, WriterId
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files
 from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually

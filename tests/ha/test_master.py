@@ -16,12 +16,12 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, CommitResult, WriterId
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.ha.master import Master
-from rmqstore_spark.types import CommitRequest, CommitResult, WriterId
 from tests.ha.peers import (
     PlainSlave,
     caught_up,

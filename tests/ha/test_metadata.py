@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from rmqstore_spark.layout.fastjson import parse_fastjson
 from rmqstore_spark.reader.groups import delay_progress, group_offsets
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.connection import Request
 from tests.cli.processes import run
 from tests.ha.broker import Broker, answering
 from tests.ha.peers import SMALL, PlainMaster, caught_up, frames, log_bytes, mastering
 from tests.ha.test_master import filled
+from tests.support.processes.ports import free_port
 from tests.support.recordings import exchanges
 from tests.support.waiting import eventually
 
@@ -35,16 +37,23 @@ TABLES = (
 
 
 @contextmanager
-def slave_of(path: Path, master: str, broker: str) -> Iterator[StoreWriter]:
+def replicating(path: Path, master: str, broker: str) -> Iterator[tuple[StoreWriter, Replication]]:
     """A store that follows a master, and the tables of its broker."""
     settings: dict[str, Any] = {**SMALL, "ha_master_remoting_address": broker}
     config = StoreConfig(**settings, broker_role="SLAVE", ha_master_address=master)
     with StoreWriter.open(path, config) as store:
         replication = Replication(store)
         try:
-            yield store
+            yield store, replication
         finally:
             replication.close()
+
+
+@contextmanager
+def slave_of(path: Path, master: str, broker: str) -> Iterator[StoreWriter]:
+    """A store that follows a master, and the tables of its broker."""
+    with replicating(path, master, broker) as (store, _):
+        yield store
 
 
 def recorded() -> dict[int, bytes]:
@@ -113,6 +122,57 @@ def test_groups_and_their_lag_are_shown(tmp_path: Path) -> None:
             assert [p.level for p in delay_progress(copy)] == [1, 2, 3, 5]
         shown = run("groups", path).stdout
         assert "billing" in shown
+
+
+def test_a_master_that_is_not_one_yet_is_not_asked_for_tables(tmp_path: Path) -> None:
+    """A demoted store may follow one that is promoted later, and has older tables until then."""
+    asked_early, port, serves = [], free_port(), threading.Event()
+
+    class Observed(Broker):
+        def requests(self, requests: Sequence[Request]) -> None:
+            asked_early.append(not serves.is_set())
+            super().requests(requests)
+
+    path = tmp_path / "slave"
+    with (
+        answering(Observed(recorded())) as address,
+        replicating(path, f"127.0.0.1:{port}", address) as (_, replication),
+    ):
+        eventually(lambda: replication.stats()["replicationError"])
+        with mastering(tmp_path / "master") as (source, _):
+            filled(source)
+        serves.set()
+        with mastering(tmp_path / "master", ha_listen_port=port):
+            eventually((path / "config" / "subscriptionGroup.json").exists)
+    assert not any(asked_early)
+
+
+def test_a_promotion_copies_what_the_former_master_has_changed(tmp_path: Path) -> None:
+    bodies, path = recorded(), tmp_path / "slave"
+    broker = Broker(bodies)
+    with (
+        answering(broker) as address,
+        mastering(tmp_path / "master") as (source, master),
+        replicating(path, master.address, address) as (store, replication),
+    ):
+        filled(source)
+        caught_up(store, source.published_end)
+        eventually((path / "config" / "subscriptionGroup.json").exists)
+        offsets = json.dumps({"offsetTable": {"orders@billing": {"0": 4}}}).encode()
+        broker.bodies[RequestCode.GET_ALL_CONSUMER_OFFSET] = offsets
+        replication.promote(waits_for_slaves=False, force=True)
+        assert store.consumer_offsets.get("billing", "orders", 0) == 4
+
+
+def test_a_former_master_that_does_not_answer_is_no_hindrance(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with replicating(tmp_path / "slave", address, address) as (store, replication):
+        eventually(lambda: replication.stats()["replicationError"])
+        replication.promote(waits_for_slaves=False, force=False)
+        assert store.state == "RUNNING"
+    assert "since the last copy is lost" in caplog.text
 
 
 def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_connection_that_is_lost_may_have_missed_something(times: Times) -> No
     progress.waits()
     assert progress.standing().is_complete
     times.now += 3000
-    progress.connecting("it broke")
+    progress.connecting("it broke", answers=False)
     found = progress.standing()
     assert (found.is_complete, found.behind_seconds, found.error) == (False, 3.0, "it broke")
     progress.stopped("a fork")

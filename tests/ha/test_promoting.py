@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering
-from tests.ha.peers import SMALL, caught_up, mastering
-from tests.ha.test_metadata import recorded, slave_of
+from tests.ha.peers import SMALL, PlainMaster, caught_up, mastering
+from tests.ha.test_metadata import recorded, replicating, slave_of
 from tests.support.processes.delaying import delayed, delivered, rows_of
 from tests.support.stores.storing import Clock, until
 from tests.support.waiting import eventually
@@ -42,3 +46,22 @@ def test_it_delivers_what_its_master_did_not_and_nothing_again(tmp_path: Path) -
         delivered(store, 2)
         until(lambda: set(store.stats()["delayedWaiting"].values()) == {0})
     assert sorted(row["body"] for row in rows_of(path, "T")) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_master_that_takes_connections_is_not_succeeded_without_force(tmp_path: Path) -> None:
+    """It lets the slave go at once, as one with another kind of connection does."""
+    with (
+        PlainMaster(lambda connection, _: connection.shutdown(socket.SHUT_RDWR)) as master,
+        replicating(tmp_path / "slave", master.address, "") as (store, replication),
+    ):
+
+        def pauses() -> bool:
+            stats = replication.stats()
+            return stats["replicationState"] == "CONNECTING" and master.connections > 3
+
+        eventually(pauses)
+        with pytest.raises(RefusedError, match="answers, but cannot be followed for now"):
+            replication.promote(waits_for_slaves=False, force=False)
+        assert store.role.follows
+        replication.promote(waits_for_slaves=False, force=True)
+        assert store.role.accepts

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.ha.follower import LogFollower
 from tests.ha.peers import (
@@ -34,7 +34,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 def theirs(given: Certificates, **more: Any) -> dict[str, Any]:
     """The settings of a master."""
-    files = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    files = {"tls_server_cert_path": given.server_cert, "tls_server_key_path": given.server_key}
     return {"ha_tls_enable": True, **files, **more}
 
 
@@ -70,7 +70,9 @@ def test_a_follower_copies_and_acknowledges_over_mutual_tls(
     tmp_path: Path, given: Certificates
 ) -> None:
     both = {"mapped_file_size_commit_log": 1 << 20, "ha_send_heartbeat_interval": 10}
-    master_has = theirs(given, tls_trust_cert_path=given.ca, broker_role="SYNC_MASTER", **both)
+    master_has = theirs(
+        given, tls_server_trust_cert_path=given.ca, broker_role="SYNC_MASTER", **both
+    )
     slave_has = ours(given, ha_acknowledge="received", **shown(given), **both)
     with mastering(tmp_path / "master", **master_has) as (store, master):
         store.put(rows_block([b"%d" % n * 4000 for n in range(300)], ("orders",)))
@@ -98,7 +100,7 @@ def test_a_master_that_cannot_be_verified_is_not_followed(
     else:
         trust, words = given.ca, "certificate is not valid for '127.0.0.1'"
         cert, key = sign(Path(given.ca).parent, "elsewhere", "DNS:elsewhere")
-        files |= {"tls_cert_path": cert, "tls_key_path": key}
+        files |= {"tls_server_cert_path": cert, "tls_server_key_path": key}
     settings = ours(given, tls_client_trust_cert_path=trust)
     with mastering(tmp_path / "master", **files) as (store, master):
         store.put(rows_block([b"one"]))
@@ -111,7 +113,7 @@ def test_a_master_that_cannot_be_verified_is_not_followed(
 def test_a_slave_without_a_certificate_is_refused_where_one_is_wanted(
     tmp_path: Path, given: Certificates, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = theirs(given, tls_trust_cert_path=given.ca)
+    settings = theirs(given, tls_server_trust_cert_path=given.ca)
     with mastering(tmp_path / "master", **settings) as (store, master):
         store.put(rows_block([b"one"]))
         with following(tmp_path / "slave", master.address, **ours(given)) as (copy, follower):
@@ -216,9 +218,9 @@ def test_files_that_cannot_be_used_are_told_at_the_start(
     open_key.write_bytes(Path(given.server_key).read_bytes())
     open_key.chmod(0o644)
     for settings, words in (
-        ({"ha_tls_enable": True}, "at a master needs tlsCertPath and tlsKeyPath"),
-        (theirs(given, tls_key_path=str(open_key)), "chmod 600"),
-        (theirs(given, tls_trust_cert_path="/x"), "/x could not be read"),
+        ({"ha_tls_enable": True}, "at a master needs tlsServerCertPath and tlsServerKeyPath"),
+        (theirs(given, tls_server_key_path=str(open_key)), "chmod 600"),
+        (theirs(given, tls_server_trust_cert_path="/x"), "/x could not be read"),
     ):
         with (
             pytest.raises(OptionError, match=words),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS
-from tools.configuration import row
+from tools.settings import row
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "namesrv.md").read_text(encoding="utf-8")
 

@@ -23,7 +23,11 @@ Config = Callable[..., NamesrvConfig]
 @pytest.mark.parametrize("mode", ["permissive", "enforcing", "disabled"])
 def test_brokers_register_as_the_mode_says(config: Config, tmp_path: Path, mode: str) -> None:
     given = make_certificates(tmp_path / "certificates")
-    keys = {"tls_mode": mode, "tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    keys = {
+        "tls_server_mode": mode,
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+    }
 
     async def register(address: str, tls: Any) -> bool:
         try:
@@ -44,11 +48,11 @@ def test_brokers_register_as_the_mode_says(config: Config, tmp_path: Path, mode:
 @pytest.mark.parametrize(
     "keys",
     [
-        {"tls_mode": "enforcing"},
-        {"tls_cert_path": "/x"},
-        {"tls_key_path": "/x"},
-        {"tls_trust_cert_path": "/x"},
-        {"tls_cert_path": "/x", "tls_key_path": "/x"},
+        {"tls_server_mode": "enforcing"},
+        {"tls_server_cert_path": "/x"},
+        {"tls_server_key_path": "/x"},
+        {"tls_server_trust_cert_path": "/x"},
+        {"tls_server_cert_path": "/x", "tls_server_key_path": "/x"},
     ],
 )
 def test_certificates_that_are_missing_stop_the_start(config: Config, keys: Any) -> None:
@@ -56,5 +60,5 @@ def test_certificates_that_are_missing_stop_the_start(config: Config, keys: Any)
         async with running(config(**keys)):
             pass
 
-    with pytest.raises(OptionError, match=r"tls|/x could not be read"):
+    with pytest.raises(OptionError, match=r"tls|/x cannot be read"):
         uvloop.run(test())

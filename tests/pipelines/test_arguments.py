@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.datasource.options.option import BATCH, STREAM
-from rmqstore_spark.datasource.options.table import OPTIONS
+from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.pipelines import backfill, copy_topic, replay, stream_to_parquet, verify_store
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments
 from rmqstore_spark.pipelines.parquet.files import CODECS
 
 Capture = pytest.CaptureFixture[str]
 
-ENDPOINT = "grpc://127.0.0.1:1"
+ENDPOINT = "rmq://127.0.0.1:1"
 
 
 def test_defaults() -> None:
@@ -47,13 +47,13 @@ def test_values() -> None:
 def test_every_option_of_the_source_can_be_given(without: str) -> None:
     job = Job("x", StoreArguments, "y", without=without)
     stores = ("path", "namesrvAddr")  # STORE says which store is read
-    names = [o.name for o in OPTIONS if o.scope != without and o.name not in stores]
+    names = [o.name for o in OWN.options if o.group != without and o.name not in stores]
     command = [word for name in names for word in (f"--{name}", f"value of {name}")]
     given = job.parse(["/store", *command]).source_options()
     assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}
 
 
-@pytest.mark.parametrize("endpoint", ["grpc://a:1,grpc://b:2", "grpc+tls://a:1", "grpc+unix:///a"])
+@pytest.mark.parametrize("endpoint", ["rmq://a:1,rmq://b:2", "rmqs://a:1", "unix:/a"])
 def test_a_store_can_be_a_process(endpoint: str) -> None:
     given = Job("x", StoreArguments, "y").parse([endpoint])
     assert given.source_options() == {"endpoint": endpoint}

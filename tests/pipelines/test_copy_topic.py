@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.pipelines.copy_topic import JOB, copy_topic, main
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.reader import Store
 from tests.broker.broker import broker, name_server, route
 from tests.pipelines.replaying import found, wanted
-from tests.support.processes.ports import free_port
-from tests.support.processes.serving import block_of, served
+from tests.support.processes.serving import block_of, served, serving_brokers_clients
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -73,10 +71,9 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
     bodies = [b"%d" % number for number in range(50)]
     with name_server(tmp_path) as servers, ExitStack() as stack:
         pulled = stack.enter_context(broker(tmp_path / "a", broker_name="a", namesrv_addr=servers))
-        settings = {"broker_name": "b", "listen_port": free_port(), "namesrv_addr": servers}
+        settings = {"broker_name": "b", "clients": "all", "namesrv_addr": servers}
         process = stack.enter_context(served(tmp_path / "b", vip_listen_port=0, **settings))
-        runner = BrokerRunner(process.store, "", process.endpoint)
-        stack.callback(runner.close)
+        stack.enter_context(serving_brokers_clients(process))
         pulled.store.create_topic("orders", write_queue_nums=6)
         queues = [number % 6 for number in range(50)]
         assert pulled.store.put(block_of(bodies, "orders", queues)).ok
@@ -110,7 +107,7 @@ def test_what_is_not_there(
     store, target = str(golden("live") / "store"), serve("target")
     for command, words in (
         (["Nothing", target.endpoint], "Topic 'Nothing' does not exist"),
-        (["LiveOrder", "grpc://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
+        (["LiveOrder", "rmq://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
         (["LiveOrder", target.endpoint, "--subscribe", "a"], "remove --subscribe"),
         (["LiveOrder", target.endpoint, "--as", "a b"], "topic"),
     ):
@@ -122,5 +119,5 @@ def test_what_is_not_there(
 
 
 def test_wrong_options_need_no_spark(capsys: Capture) -> None:
-    assert main(["/store", "T", "grpc://127.0.0.1:1", "--write", "atomic=perhaps"]) == 1
+    assert main(["/store", "T", "rmq://127.0.0.1:1", "--write", "atomic=perhaps"]) == 1
     assert capsys.readouterr().err.startswith("error: ")

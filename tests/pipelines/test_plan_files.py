@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses
-from rmqstore_spark.datasource.partitions import PulledPartition, StorePartition
-from rmqstore_spark.datasource.pulled.spec import BrokerSpec
-from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
+from rmqstore_spark.datasource.sources.endpoint import EndpointSpec
+from rmqstore_spark.datasource.sources.store import StorePartition, StoreSpec
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
 from rmqstore_spark.reader.rows.splits import (
@@ -33,14 +33,17 @@ SPLITS: list[Split] = [
     KeySplit(0, 100, RANGES),
 ]
 SPEC = StoreSpec("/data/store", "broker-a", ("/disk1/log", "/disk2/log"))
+BEHIND_A_PROCESS = EndpointSpec("rmq://h:1#a", None, options=(("acl_file", None), ("retries", 17)))
 
 
-def test_pieces_come_back_as_they_were() -> None:
-    piece = StorePartition("x", SPEC, SPLITS)
+@pytest.mark.parametrize("spec", [SPEC, BEHIND_A_PROCESS], ids=["directory", "endpoint"])
+def test_pieces_come_back_as_they_were(spec: StoreSpec) -> None:
+    piece = StorePartition("x", spec, SPLITS)
     back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
     assert isinstance(back, StorePartition)
-    assert (back.store, list(back.splits), back.value) == (SPEC, SPLITS, "y")
-    assert hash(back.store) == hash(SPEC)
+    assert (back.store, list(back.splits), back.value) == (spec, SPLITS, "y")
+    assert hash(back.store) == hash(spec)
+    assert back.is_waited_for == piece.is_waited_for == (spec is BEHIND_A_PROCESS)
 
 
 def test_pieces_of_brokers_come_back_as_they_were() -> None:

@@ -75,7 +75,7 @@ def test_a_store_that_is_killed_meanwhile(
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 1
     assert said.err.startswith("error: ")
-    assert target.endpoint.removeprefix("grpc://") in said.err
+    assert target.endpoint.removeprefix("rmq://") in said.err
 
     target.restart()
     assert run(session, *command) == 0
@@ -177,7 +177,7 @@ def test_a_killed_job_goes_on_by_spark_submit(
     ],
 )
 def test_wrong_options_need_no_spark(options: list[str], words: str, capsys: Capture) -> None:
-    assert main(["/store", "grpc://127.0.0.1:1", "--checkpoint", "/none", *options]) == 1
+    assert main(["/store", "rmq://127.0.0.1:1", "--checkpoint", "/none", *options]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert words in line
@@ -186,7 +186,7 @@ def test_wrong_options_need_no_spark(options: list[str], words: str, capsys: Cap
 @pytest.mark.parametrize("rate", ["0", "0.5", "inf", "nan", "fast"])
 def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["/store", "grpc://127.0.0.1:1", "--checkpoint", "/none", "--rate", rate])
+        main(["/store", "rmq://127.0.0.1:1", "--checkpoint", "/none", "--rate", rate])
     assert "must be a number of 1 or more" in capsys.readouterr().err
 
 
@@ -201,7 +201,7 @@ def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
 def test_what_is_not_there(
     session: SparkSession, tmp_path: Path, options: list[str], words: str, capsys: Capture
 ) -> None:
-    command = [str(tmp_path / "none"), "grpc://127.0.0.1:1", "--checkpoint", str(tmp_path / "c")]
+    command = [str(tmp_path / "none"), "rmq://127.0.0.1:1", "--checkpoint", str(tmp_path / "c")]
     assert run(session, *command, *options) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")

@@ -97,15 +97,15 @@ def test_a_pace_travels_to_tasks() -> None:
 
 
 def options_of(*texts: str) -> dict[str, str]:
-    return target_options("grpc://127.0.0.1:1", texts, streaming=True)
+    return target_options("rmq://127.0.0.1:1", texts, streaming=True)
 
 
 def test_options_of_the_sink_are_checked() -> None:
-    given = options_of("tokenFile=/a=b", "preserve=true")
+    given = options_of("aclFile=/a=b", "preserve=true")
     assert given == {
-        "endpoint": "grpc://127.0.0.1:1",
+        "endpoint": "rmq://127.0.0.1:1",
         "queueSelector": "column",
-        "tokenFile": "/a=b",
+        "aclFile": "/a=b",
         "preserve": "true",
     }
     assert options_of("queueSelector=hash")["queueSelector"] == "hash"

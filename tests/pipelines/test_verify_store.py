@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.datasource.spec import StoreSpec
+from rmqstore_spark.datasource.sources.store import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.progress import run_tasks
 from rmqstore_spark.pipelines.verify_store import JOB, Runner, verify_stores

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.sends import split_batch
+from rmqstore_spark.broker.core.messages import split_batch
 from rmqstore_spark.layout.spans import binary_array
 from rmqstore_spark.produce.batch_body import batch_entries
 from rmqstore_spark.produce.row_key import RowKeys

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import uvloop
 
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -73,7 +74,7 @@ async def listening(service: Any, **limits: Any) -> AsyncIterator[str]:
     """Run a server on loopback; its address is the value of the context."""
     server = RemotingServer(service, Limits(**limits))
     try:
-        yield await server.start("127.0.0.1", 0)
+        yield await server.start(bound_port("127.0.0.1", 0))
     finally:
         await server.close()
 

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.limits import Limits
@@ -19,7 +20,7 @@ MIB = 1 << 20
 def test_a_call_after_the_server_came_back_is_answered() -> None:
     async def test() -> None:
         first = RemotingServer(TestService(), Limits())
-        address = await first.start("127.0.0.1", 0)
+        address = await first.start(bound_port("127.0.0.1", 0))
         client = RemotingClient(address)  # it connects with the first call
         await client.ask(Command(ECHO))
         await first.close()
@@ -27,7 +28,7 @@ def test_a_call_after_the_server_came_back_is_answered() -> None:
             with pytest.raises(ServiceError, match="cannot be reached"):
                 await client.ask(Command(ECHO), 10)
         second = RemotingServer(TestService(), Limits())
-        await second.start("127.0.0.1", int(address.split(":")[1]))
+        await second.start(bound_port("127.0.0.1", int(address.split(":")[1])))
         await client.ask(Command(ECHO), 30)
         assert client.is_open
         client.close()

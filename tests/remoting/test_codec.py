@@ -20,7 +20,15 @@ from rmqstore_spark.remoting.codec.command import (
     Form,
     decode_header,
 )
-from rmqstore_spark.remoting.codec.frames import MAX_FRAME, MAX_HEADER, FrameReader, encode_frame
+from rmqstore_spark.remoting.codec.frames import (
+    HEAD_BYTES,
+    MAX_FRAME,
+    MAX_HEADER,
+    FrameReader,
+    encode_frame,
+    frame_head,
+    frame_lengths,
+)
 from tests.remoting.reading import read_frames
 from tests.support.recordings import RECORDINGS, Frame, frames
 
@@ -221,6 +229,35 @@ def test_a_head_that_lies_ends_the_stream(length: int, mark: int) -> None:
     assert isinstance(error, FrameError)
     assert [command.code for command in found] == [1, 1]
     assert reader.held == 0
+
+
+@given(_ANY, st.integers(0, 1 << 31), st.integers(0, 1 << 31))
+def test_a_head_says_how_long_header_and_body_are(command: Command, size: int, most: int) -> None:
+    """A body may be larger than one that RocketMQ takes, where both sides say so."""
+    whole = HEAD_BYTES + len(command.encode_header()) + size
+    if whole > most:
+        with pytest.raises(FrameError):
+            frame_head(command, size, most)
+        return
+    head = frame_head(command, size, most)
+    form, header, body = frame_lengths(memoryview(b"x" + head), 1, most)
+    assert (form, header, body) == (command.form, len(head) - HEAD_BYTES, size)
+    assert decode_header(form, head[HEAD_BYTES:]) == replace(command, body=b"")
+    if whole - 1 >= HEAD_BYTES:
+        with pytest.raises(FrameError):
+            frame_lengths(memoryview(head), 0, whole - 1)
+
+
+@given(st.binary(min_size=8, max_size=8), st.integers(8, 1 << 31))
+def test_any_head_has_lengths_that_fit_or_is_refused(head: bytes, most: int) -> None:
+    try:
+        form, header, body = frame_lengths(memoryview(head), 0, most)
+    except FrameError:
+        return
+    assert 0 <= form < 256
+    assert 0 <= header <= MAX_HEADER
+    assert body >= 0
+    assert HEAD_BYTES + header + body <= most
 
 
 def test_a_command_that_fits_no_frame_is_refused() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from rmqstore_spark.errors import RemotingError, ServiceError
-from rmqstore_spark.remoting.addresses import parse_address
+from rmqstore_spark.remoting.addresses import bound_port, parse_address
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
@@ -400,7 +400,7 @@ def test_a_port_in_use_is_said_in_words() -> None:
         async with listening(TestService()) as address:
             second = RemotingServer(TestService(), Limits())
             with pytest.raises(ServiceError, match=f"listen on {address}"):
-                await second.start("127.0.0.1", int(address.split(":")[1]))
+                await second.start(bound_port("127.0.0.1", int(address.split(":")[1])))
 
     run(test())
 
@@ -434,7 +434,7 @@ def test_closing_a_server_writes_what_was_answered() -> None:
     async def test() -> None:
         service = TestService()
         server = RemotingServer(service, Limits())
-        peer = await Peer.connect(await server.start("127.0.0.1", 0))
+        peer = await Peer.connect(await server.start(bound_port("127.0.0.1", 0)))
         await peer.send(request(HOLD))
         await until(lambda: service.held)
         held = service.held[0]

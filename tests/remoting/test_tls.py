@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.limits import Limits
@@ -36,7 +37,7 @@ async def serving(
     context = server_context(given.server_cert, given.server_key, trust)
     server = RemotingServer(service, limits or Limits(), ServerTls(mode, context))
     try:
-        yield await server.start("127.0.0.1", 0), service
+        yield await server.start(bound_port("127.0.0.1", 0)), service
     finally:
         await server.close()
 
@@ -89,7 +90,7 @@ def test_a_connection_that_fails_is_not_the_last(
     async def test() -> None:
         context = server_context(certificates.server_cert, certificates.server_key)
         server = _FailingOnce(TestService(), Limits(), ServerTls(TlsMode.PERMISSIVE, context))
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start(bound_port("127.0.0.1", 0))
         await Peer.connect(address)
         assert await _echo(address, None) == b"x"
         await server.close()
@@ -118,7 +119,7 @@ def test_a_server_without_tls_closes_tls_connections() -> None:
     async def test() -> None:
         server = RemotingServer(TestService(), Limits())
         try:
-            address = await server.start("127.0.0.1", 0)
+            address = await server.start(bound_port("127.0.0.1", 0))
             with pytest.raises(ServiceError, match="closed the connection before a TLS session"):
                 await _echo(address, client_context(checks_server=False))
             assert await _echo(address, None) == b"x"

@@ -7,31 +7,30 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rmqstore_spark.broker.runner import BrokerRunner
-from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.broker.broker import route
 from tests.datasource.driving import Stream, batch_rows, plan_batch
 from tests.rocketmq.processes import Admin, Client, RocketMq
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.ports import free_port
-from tests.support.processes.serving import served
+from tests.support.processes.serving import served, serving_brokers_clients
 from tests.support.waiting import eventually
 
 _PATIENCE = 120.0
 
 
 def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_path: Path) -> None:
-    settings = {"listen_port": free_port(), "namesrv_addr": name_server, "broker_name": "ours"}
+    settings = {
+        "clients": "all",
+        "vip_listen_port": 0,
+        "namesrv_addr": name_server,
+        "broker_name": "ours",
+    }
     with served(tmp_path / "store", **settings) as here:
         here.store.create_topic("announced", read_queue_nums=2, write_queue_nums=2)
         for block in encoded_traffic(Traffic(200, topics={"announced": 2})):
             assert here.store.put(block).ok
         here.store.flush()
-        runner = BrokerRunner(
-            here.store, "", announced_endpoint(here.server.endpoints, "127.0.0.1")
-        )
-        try:
+        with serving_brokers_clients(here) as runner:
             told = eventually(lambda: route(name_server, "announced"), _PATIENCE)
             assert told["filterServerTable"] == {runner.address: [here.endpoint]}
             options: dict[str, Any] = {"namesrvAddr": name_server, "subscribe": "announced"}
@@ -47,8 +46,6 @@ def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_
             with closing(Admin(rocketmq, name_server)) as admin:
                 admin.shows("consumerProgress -g lake", "Diff Total: 0")
                 admin.shows("consumerProgress", "\nlake")
-        finally:
-            runner.close()
     assert len(rows) == 200
     bodies = sorted(base64.b64decode(message["body"]) for message in found)
     assert bodies == sorted(row["body"] for row in rows)

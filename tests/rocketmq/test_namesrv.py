@@ -135,9 +135,9 @@ def _sent(client: Client) -> bool:
 def test_mqadmin_talks_tls_to_our_name_server(rocketmq: RocketMq, tmp_path: Path) -> None:
     given = make_certificates(tmp_path / "certificates")
     settings = {
-        "tlsMode": "enforcing",
-        "tlsCertPath": given.server_cert,
-        "tlsKeyPath": given.server_key,
+        "tlsServerMode": "enforcing",
+        "tlsServerCertPath": given.server_cert,
+        "tlsServerKeyPath": given.server_key,
     }
 
     async def look(address: str, admin: Admin) -> None:

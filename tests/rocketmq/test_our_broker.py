@@ -12,11 +12,18 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.ha.replication import Replication
-from tests.broker.broker import Served, broker, heartbeat, message, name_server, route
+from tests.broker.broker import (
+    Served,
+    broker,
+    heartbeat,
+    message,
+    name_server,
+    route,
+    running_broker,
+)
 from tests.broker.protection.accounts import ADMIN, RECORDED, ask, write_accounts
 from tests.rocketmq.processes import (
     SIZES,
@@ -202,13 +209,16 @@ accounts:
 """
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("secret", ["correct-horse", "wrong-horse"])
 def test_java_clients_sign_and_talk_tls(
     rocketmq: RocketMq, tmp_path: Path, caplog: pytest.LogCaptureFixture, secret: str
 ) -> None:
     given = make_certificates(tmp_path / "certificates")
-    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    both: dict[str, Any] = {
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+    }
     own = {
         "tls_server_mode": "enforcing",
         "tls_server_cert_path": given.server_cert,
@@ -217,7 +227,7 @@ def test_java_clients_sign_and_talk_tls(
         "acl_path": write_accounts(tmp_path / "plain_acl.yml", _ACCOUNTS),
     }
     with (
-        name_server(tmp_path, tls_mode="permissive", **both) as address,
+        name_server(tmp_path, tls_server_mode="permissive", **both) as address,
         broker(tmp_path / "store", namesrv_addr=address, **own) as served,
     ):
         served.store.create_topic("orders", read_queue_nums=2)
@@ -247,7 +257,8 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
     with ExitStack() as cleanup:
         address = cleanup.enter_context(name_server(tmp_path))
         given: dict[str, Any] = {
-            **SIZES, "brokerRole": "SYNC_MASTER", "listenPort": port, "namesrvAddr": address,
+            **SIZES, "brokerRole": "SYNC_MASTER", "clients": "rocketmq", "listenPort": port,
+            "namesrvAddr": address,
             "aclEnable": "true", "aclPath": accounts,
             "messageDelayLevel": "1s 1h",
         }  # fmt: skip
@@ -255,9 +266,8 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
         store = cleanup.enter_context(StoreWriter.open(tmp_path / "ours", config))
         replication = Replication(store)
         cleanup.callback(replication.close)
-        assert replication.master is not None
-        runner = BrokerRunner(store, replication.master.address)
-        cleanup.callback(runner.close)
+        serving = running_broker(store, ha_address=lambda: replication.address or "")
+        runner = cleanup.enter_context(serving)
         served = Served(store, runner.address)
         delayed = message(b"later", "orders", i="DELAY\x011")
         ask(served, message(b"one", "orders"), delayed, heartbeat("me", {"orders": "*"}), by=ADMIN)

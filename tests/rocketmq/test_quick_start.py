@@ -30,7 +30,9 @@ def test_the_quick_start_works_and_spark_reads_what_java_has_sent(
     with ExitStack() as running:
         names = running.enter_context(NamesrvProcess(tmp_path)).address
         broker = StoreProcess(
-            tmp_path / "store", tmp_path, f"--set=listenPort={port}", f"--set=namesrvAddr={names}"
+            tmp_path / "store",
+            tmp_path,
+            *("--clients=all", f"--port={port}", f"--set=namesrvAddr={names}"),
         )
         running.enter_context(broker).ready()
         admin = Admin(rocketmq, names)

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.broker.runner import BrokerRunner
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.replication import Replication
+from tests.broker.broker import running_broker
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes
 from tests.pipelines.processes import environment
@@ -57,14 +57,17 @@ def test_a_slave_broker_serves_what_a_store_of_ours_has_committed(
     settings: dict[str, Any] = {"haListenPort": 0, "slaveTimeout": 20_000}
     wanted: dict[str, Any] = {"brokerId": 1, "haSendHeartbeatInterval": 500}
     if way == "name server":
-        settings |= {"listenPort": free_port(around=(-2,)), "namesrvAddr": name_server}
+        settings |= {
+            "clients": "rocketmq",
+            "listenPort": free_port(around=(-2,)),
+            "namesrvAddr": name_server,
+        }
     made = config(brokerRole="SYNC_MASTER", **settings)
     with StoreWriter.open(tmp_path / "ours", made) as store, ExitStack() as cleanup:
         master = Master(store)
         cleanup.callback(master.close)
         if way == "name server":
-            runner = BrokerRunner(store, master.address)
-            cleanup.callback(runner.close)
+            cleanup.enter_context(running_broker(store, ha_address=lambda: master.address))
         else:
             wanted["haMasterAddress"] = master.address
         with broker(tmp_path / "slave", brokerRole="SLAVE", **wanted) as slave:

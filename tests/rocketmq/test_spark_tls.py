@@ -36,9 +36,12 @@ def test_rows_go_there_and_back_over_tls(rocketmq: RocketMq, port: int, tmp_path
         "-Dtls.server.authClient=true",
         f"-Dtls.server.trustCertPath={given.ca}",
     )
-    both: dict[str, Any] = {"tls_cert_path": given.server_cert, "tls_key_path": given.server_key}
+    both: dict[str, Any] = {
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+    }
     with (
-        name_server(tmp_path, tls_mode="permissive", **both) as servers,
+        name_server(tmp_path, tls_server_mode="permissive", **both) as servers,
         Broker(rocketmq, servers, port, tmp_path / "store", java_options),
     ):
         eventually(lambda: route(servers, "TBW102"), _PATIENCE)
@@ -48,10 +51,10 @@ def test_rows_go_there_and_back_over_tls(rocketmq: RocketMq, port: int, tmp_path
         secure: dict[str, Any] = {**anonymous, **shown}
         options = parse_sink_options({**secure, "topic": "sent"}, streaming=True)
         options = find_targets(options, _SCHEMA, streaming=True)
-        assert options.to_brokers
+        assert options.target.to_brokers
         rows = [f"row-{number}" for number in range(500)]
         place = Place(0, "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa", 0)
-        columns = find_columns(_SCHEMA, options)
+        columns = find_columns(_SCHEMA, options.messages)
         batch = pa.record_batch({"body": rows})
         run_task(options, columns, iter([batch]), place, 0, place.micro_batch)
         eventually(lambda: route(servers, "sent"), _PATIENCE)

@@ -10,16 +10,18 @@ import pytest
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
+from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
 from tests.support.stores.storing import config, messages
 
 READS = [
-    (Actions.QUERY, encode(QueryRequest("T", "k", 10))),
-    (Actions.LIST, encode(PathRequest("consumequeue"))),
-    (Actions.WALK, encode(WalkRequest("", 3))),
+    (Code.QUERY, encode(QueryRequest("T", "k", 10))),
+    (Code.LIST, encode(PathRequest("consumequeue"))),
+    (Code.WALK, encode(WalkRequest("", 3))),
 ]
 
 
@@ -31,21 +33,24 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreWrite
         yield opened
 
 
-def actions(store: StoreWriter, *, is_stopping: bool) -> StoreActions:
-    return StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
+def done(store: StoreWriter, code: Code, body: bytes, *, is_stopping: bool) -> object:
+    actions = StoreActions(WrittenStore(store), lambda: None, lambda: is_stopping)
+    row = BY_CODE[code]
+    assert row.handle is not None
+    return row.handle(actions, row.read(body), Caller(None, ""))
 
 
-@pytest.mark.parametrize(("name", "body"), READS)
-def test_a_read_ends_when_the_process_does(store: StoreWriter, name: str, body: bytes) -> None:
-    assert actions(store, is_stopping=False).do(name, body)
+@pytest.mark.parametrize(("code", "body"), READS)
+def test_a_read_ends_when_the_process_does(store: StoreWriter, code: Code, body: bytes) -> None:
+    assert done(store, code, body, is_stopping=False)
     with pytest.raises(RefusedError, match=r"is stopping.*SERVICE_NOT_AVAILABLE"):
-        actions(store, is_stopping=True).do(name, body)
+        done(store, code, body, is_stopping=True)
 
 
-@pytest.mark.parametrize(("name", "body"), READS)
+@pytest.mark.parametrize(("code", "body"), READS)
 def test_a_read_may_not_last_for_ever(
-    store: StoreWriter, monkeypatch: pytest.MonkeyPatch, name: str, body: bytes
+    store: StoreWriter, monkeypatch: pytest.MonkeyPatch, code: Code, body: bytes
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.server.actions._LONGEST_READ_SECONDS", 0.0)
     with pytest.raises(RefusedError, match="took more than 0 s"):
-        actions(store, is_stopping=False).do(name, body)
+        done(store, code, body, is_stopping=False)

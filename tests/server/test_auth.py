@@ -1,30 +1,21 @@
 from __future__ import annotations
 
-import logging
-import pickle
 import ssl
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import flight
 
+from rmqstore_spark.base.types import StageInfo
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
-from rmqstore_spark.server.auth import Security
-from rmqstore_spark.types import StageInfo
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
+from tests.support.accounts import account_file, guarded
 from tests.support.certificates import Certificates, make_certificates, sign
 from tests.support.processes.serving import block_of, served
-
-SECRET = "5ecre7-5ecre7-5ecre7-5ecre7"
-
-
-@pytest.fixture
-def token_file(tmp_path: Path) -> Path:
-    return secret_file(tmp_path / "token", SECRET)
 
 
 @pytest.fixture(scope="module")
@@ -32,75 +23,25 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def secret_file(path: Path, text: str, mode: int = 0o600) -> Path:
-    path.write_text(text)
-    path.chmod(mode)
-    return path
-
-
 def tls(certificates: Certificates) -> dict[str, Any]:
     return {
-        "tls_cert_path": certificates.server_cert,
-        "tls_key_path": certificates.server_key,
+        "tls_server_cert_path": certificates.server_cert,
+        "tls_server_key_path": certificates.server_key,
     }
 
 
-@pytest.mark.threat("Who may connect")
-def test_a_token_is_asked_for_by_every_call(
-    tmp_path: Path, token_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    wrong = secret_file(tmp_path / "wrong", SECRET.upper())
-    caplog.set_level(logging.DEBUG)
-    with served(tmp_path / "store", token_path=str(token_file)) as here:
-        with StoreClient(here.endpoint, token_file=token_file) as client:
-            assert client.topics() == {}
-            with client.put_stream() as stream:
-                assert stream.put(block_of([b"a"])).is_ok
-        for given in (None, wrong):
-            with StoreClient(here.endpoint, token_file=given, retries=0) as client:
-                with pytest.raises(ServiceError, match="tokenFile") as failure:
-                    client.stop()
-                assert SECRET.lower() not in str(failure.value).lower()
-                with pytest.raises(ServiceError, match="tokenFile"):
-                    client.put_stream().put(block_of([b"a"]))
-        raw = flight.FlightClient(here.endpoint)
-        with pytest.raises(flight.FlightError):
-            raw.do_get(flight.Ticket(b"{}")).read_all()
-        raw.close()
-        assert not here.stopped.is_set()
-        assert here.store.stats()["putMessages"] == 1
-    assert SECRET.lower() not in caplog.text.lower()
-
-
-def test_two_tokens_in_one_call_are_none(tmp_path: Path, token_file: Path) -> None:
-    with served(tmp_path / "store", token_path=str(token_file)) as here:
-        raw = flight.FlightClient(here.endpoint)
-        headers = [(b"authorization", f"Bearer {word}".encode()) for word in (SECRET, "other")]
-        with pytest.raises(flight.FlightUnauthenticatedError):
-            list(
-                raw.do_action(
-                    flight.Action("topics", b""), flight.FlightCallOptions(headers=headers)
-                )
-            )
-        right = flight.FlightCallOptions(headers=headers[:1])
-        assert list(raw.do_action(flight.Action("topics", b""), right))
-        raw.close()
-
-
-@pytest.mark.threat("Who may connect")
-def test_secrets_do_not_show_or_travel(token_file: Path) -> None:
-    security = Security.of(StoreConfig(token_path=str(token_file)))
-    client = StoreClient("grpc://127.0.0.1:1", token_file=token_file)
-    for shown in (security, security.token, client, client.connection):
-        assert SECRET not in repr(shown)
-        assert SECRET not in str(shown)
-    with pytest.raises(TypeError):
-        pickle.dumps(security.token)
+def mutual_tls(certificates: Certificates) -> dict[str, Any]:
+    return {
+        **tls(certificates),
+        "tls_server_trust_cert_path": certificates.ca,
+        "tls_server_mode": "enforcing",
+    }
 
 
 def test_tls(tmp_path: Path, certificates: Certificates) -> None:
-    with served(tmp_path / "store", **tls(certificates)) as here:
-        assert here.endpoint.startswith("grpc+tls://127.0.0.1:")
+    settings = {**tls(certificates), "tls_server_mode": "enforcing"}
+    with served(tmp_path / "store", **settings) as here:
+        assert here.endpoint.startswith("rmqs://127.0.0.1:")
         with StoreClient(here.endpoint, tls_ca=certificates.ca) as client:
             assert client.topics() == {}
         with (
@@ -109,8 +50,8 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
         ):
             stranger.topics()
         with (
-            StoreClient(here.endpoint.replace("+tls", ""), retries=0, timeout_s=5) as plain,
-            pytest.raises(ServiceError, match="perhaps it is encrypted"),
+            StoreClient(here.endpoint.replace("rmqs:", "rmq:"), retries=0, timeout_s=5) as plain,
+            pytest.raises(RefusedError, match="over TLS only"),
         ):
             plain.topics()
 
@@ -118,7 +59,7 @@ def test_tls(tmp_path: Path, certificates: Certificates) -> None:
 def test_tls_to_a_process_that_has_none(tmp_path: Path) -> None:
     with (
         served(tmp_path / "store") as here,
-        StoreClient(here.endpoint.replace("grpc:", "grpc+tls:"), retries=0) as client,
+        StoreClient(here.endpoint.replace("rmq:", "rmqs:"), retries=0) as client,
         pytest.raises(ServiceError, match="answers without encryption"),
     ):
         client.topics()
@@ -126,7 +67,7 @@ def test_tls_to_a_process_that_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.threat("Who may connect")
 def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
-    settings = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
+    settings = mutual_tls(certificates)
     with served(tmp_path / "store", **settings) as here:
         with StoreClient(
             here.endpoint,
@@ -146,7 +87,7 @@ def test_a_writer_and_its_stages_belong_to_a_certificate(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     """Another client of the same authority cannot drop its stages, or commit in its name."""
-    settings = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
+    settings = mutual_tls(certificates)
     folder = Path(certificates.ca).parent
     with ExitStack() as stack:
         here = stack.enter_context(served(tmp_path / "store", **settings))
@@ -178,22 +119,34 @@ def test_a_writer_and_its_stages_belong_to_a_certificate(
 
 @pytest.mark.threat("Who may connect")
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1"])
-def test_other_machines_need_tls_and_a_token(
-    address: str, token_file: Path, certificates: Certificates
+@pytest.mark.parametrize("clients", ["spark", "rocketmq", "all"])
+def test_other_machines_need_tls_and_accounts(
+    tmp_path: Path,
+    address: str,
+    clients: str,
+    certificates: Certificates,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    token: dict[str, Any] = {"token_path": str(token_file)}
+    accounts = guarded(tmp_path / "accounts.yml")
+    enforced = {**tls(certificates), "tls_server_mode": "enforcing"}
+    there: dict[str, Any] = {"bind_address": address, "clients": clients}
     for settings, missing in (
-        ({}, "tlsCertPath"),
-        (token, "tlsCertPath"),
-        (tls(certificates), "tokenPath"),
+        ({}, "anyone could read and write.*may be unencrypted"),
+        (accounts, "may be unencrypted"),
+        ({**accounts, **tls(certificates)}, "tlsServerMode=enforcing"),
+        (enforced, "aclEnable"),
     ):
         with pytest.raises(OptionError, match=missing):
-            Security.of(StoreConfig(bind_address=address, **settings))
-    assert Security.of(StoreConfig(bind_address=address, **tls(certificates), **token)).token
-    mutual: dict[str, Any] = {**tls(certificates), "tls_trust_cert_path": certificates.ca}
-    context = Security.of(StoreConfig(bind_address=address, **mutual)).tls
+            Protection.of(StoreConfig(**there, **settings))
+        Protection.of(StoreConfig(**there, **settings, allow_unprotected=True))
+        assert f"{address} can be reached from other machines" in caplog.text
+        Protection.of(StoreConfig(**there, **settings, listen_port=-1))
+    caplog.clear()
+    assert Protection.of(StoreConfig(**there, **accounts, **enforced)).accounts
+    context = Protection.of(StoreConfig(**there, **mutual_tls(certificates))).tls.context
     assert context is not None
     assert context.verify_mode == ssl.CERT_REQUIRED
+    assert not caplog.text
 
 
 @pytest.mark.threat("Who may connect")
@@ -201,47 +154,42 @@ def test_other_machines_need_tls_and_a_token(
 def test_secrets_that_others_can_read_or_change_are_refused(
     tmp_path: Path, certificates: Certificates, mode: int
 ) -> None:
-    token = secret_file(tmp_path / "open", SECRET, mode)
-    with pytest.raises(OptionError, match="chmod 600"):
-        Security.of(StoreConfig(token_path=str(token)))
-    with pytest.raises(OptionError, match="chmod 600"):
-        StoreClient("grpc://127.0.0.1:1", token_file=token)
-    key = secret_file(tmp_path / "key", Path(certificates.server_key).read_text(), mode)
-    with pytest.raises(OptionError, match="chmod 600"):
-        Security.of(StoreConfig(tls_cert_path=certificates.server_cert, tls_key_path=str(key)))
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "short", "has a space in the middle", "x" * 5000, "two\nlines-of-a-token", "ä" * 20],
-)
-def test_files_that_hold_no_token(tmp_path: Path, text: str) -> None:
-    with pytest.raises(OptionError, match="token") as failure:
-        Security.of(StoreConfig(token_path=str(secret_file(tmp_path / "token", text))))
-    assert text == "" or text not in str(failure.value)
-
-
-def test_a_token_never_leaves_unencrypted(token_file: Path) -> None:
-    with pytest.raises(OptionError, match="unencrypted"):
-        StoreClient("grpc://store.example:10921", token_file=token_file)
-    StoreClient("grpc+tls://store.example:10921", token_file=token_file).close()
+    accounts = guarded(tmp_path / "accounts.yml")
+    (tmp_path / "accounts.yml").chmod(mode)
+    with pytest.raises(OptionError, match="chmod 6"):
+        Protection.of(StoreConfig(**accounts))
+    mine = account_file(tmp_path / "mine")
+    mine.chmod(mode)
+    with pytest.raises(OptionError, match="chmod 6"):
+        StoreClient("rmq://127.0.0.1:1", acl_file=mine)
+    key = tmp_path / "key"
+    key.write_text(Path(certificates.server_key).read_text())
+    key.chmod(mode)
+    settings = {**tls(certificates), "tls_server_key_path": str(key)}
+    with pytest.raises(OptionError, match="chmod 6"):
+        Protection.of(StoreConfig(**settings))
+    with pytest.raises(OptionError, match="chmod 6"):
+        StoreClient("rmqs://127.0.0.1:1", tls_cert=certificates.client_cert, tls_key=key)
 
 
 def test_settings_that_do_not_fit(certificates: Certificates) -> None:
     cert, key = certificates.server_cert, certificates.server_key
     wrong: tuple[dict[str, Any], ...] = (
-        {"tls_cert_path": cert},
-        {"tls_key_path": key},
-        {"tls_trust_cert_path": certificates.ca},
-        {"tls_cert_path": key, "tls_key_path": key},
-        {"tls_cert_path": cert, "tls_key_path": cert},
-        {"tls_cert_path": "/nonexistent", "tls_key_path": key},
-        {"token_path": "/"},
+        {"tls_server_cert_path": cert},
+        {"tls_server_key_path": key},
+        {"tls_server_trust_cert_path": certificates.ca},
+        {**tls(certificates), "tls_server_trust_cert_path": certificates.ca},
+        {"tls_server_cert_path": key, "tls_server_key_path": key},
+        {"tls_server_cert_path": cert, "tls_server_key_path": cert},
+        {"tls_server_cert_path": "/nonexistent", "tls_server_key_path": key},
+        {"tls_server_mode": "enforcing"},
+        {"acl_enable": True},
+        {"acl_enable": True, "acl_path": "/nonexistent"},
     )
     for settings in wrong:
         with pytest.raises(OptionError):
-            Security.of(StoreConfig(**settings))
-    with pytest.raises(OptionError, match=r"grpc\+tls"):
-        StoreClient("grpc://127.0.0.1:1", tls_ca=certificates.ca)
+            Protection.of(StoreConfig(**settings))
+    with pytest.raises(OptionError, match="rmqs://"):
+        StoreClient("rmq://127.0.0.1:1", tls_ca=certificates.ca)
     with pytest.raises(OptionError, match="together"):
-        StoreClient("grpc+tls://127.0.0.1:1", tls_cert=cert)
+        StoreClient("rmqs://127.0.0.1:1", tls_cert=cert)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from pyarrow import flight
 
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
+from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
-from rmqstore_spark.types import StageInfo
-from rmqstore_spark.wire.codec import decode, encode
+from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
-from rmqstore_spark.wire.protocol import Actions
+from rmqstore_spark.wire.protocol import Code
+from tests.support.processes.plainclient import PlainClient
 from tests.support.processes.serving import Served, block_of, served
 from tests.support.stores.storing import config
 
@@ -34,13 +34,11 @@ def here(tmp_path: Path) -> Iterator[Served]:
 
 def committed(endpoint: str, writer: dict[str, Any], stages: list[dict[str, Any]]) -> str:
     """Commit as a client that is not ours; returns the status, or the refusal's text."""
-    body = json.dumps({"writer": writer, "stages": stages}).encode()
-    with flight.FlightClient(endpoint) as client:
-        try:
-            (answer,) = client.do_action(flight.Action("commit", body))
-        except flight.FlightError as error:
-            return str(error)
-    status: str = json.loads(answer.body.to_pybytes())["status"]
+    with PlainClient(endpoint) as client:
+        answer = client.ask(Code.COMMIT, {"writer": writer, "stages": stages})
+    if answer.status:
+        return f"{answer.status}: {answer.remark}"
+    status: str = answer.json()["status"]
     return status
 
 
@@ -112,22 +110,34 @@ def test_a_number_that_somebody_else_has_used_is_an_error(here: Served) -> None:
         assert client.commit(CommitRequest(WriterId("stream", "own", 0), (info,))).rows == 2
 
 
+def client_of(certificate: str) -> Caller:
+    caller = Caller(None, "127.0.0.1")
+    caller.certificate = certificate
+    return caller
+
+
 def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "store", config()) as store:
         actions = StoreActions(WrittenStore(store), lambda: None, lambda: False)
         own = store.begin_stage(uuid4().hex, identity="spark-a")
         own.append(block_of([b"row"]))
         info = own.finish()
-        commit = encode(CommitRequest(WriterId("stream", "q", 0), (info,)))
-        for name, body in (
-            (Actions.COMMIT, commit),
-            (Actions.ABORT, encode(AbortRequest((info.stage_id,)))),
-        ):
+        requests: dict[Code, object] = {
+            Code.COMMIT: CommitRequest(WriterId("stream", "q", 0), (info,)),
+            Code.ABORT: AbortRequest((info.stage_id,)),
+        }
+
+        def done(code: Code, certificate: str) -> object:
+            handle = BY_CODE[code].handle
+            assert handle is not None
+            return handle(actions, requests[code], client_of(certificate))
+
+        for code in requests:
             with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
-                actions.do(name, body, "spark-b")
+                done(code, "spark-b")
             assert seen.value.status == "NO_PERMISSION"
-        done = decode(CommitResult, actions.do(Actions.COMMIT, commit, "spark-a"), most=1000)
-        assert done.status == "COMMITTED"
+        committed = done(Code.COMMIT, "spark-a")
+        assert isinstance(committed, CommitResult)
+        assert committed.status == "COMMITTED"
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
-            actions.do(Actions.COMMIT, commit, "spark-b")
-        assert actions.do(Actions.TOPICS, b"", "spark-b")  # what is everybody's
+            done(Code.COMMIT, "spark-b")

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -10,20 +9,19 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyarrow import flight
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.client.streams import StageStream
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.messages import CommitRequest, WriterId
-from rmqstore_spark.wire.protocol import BLOCK_SCHEMA
+from rmqstore_spark.wire.protocol import Code
+from tests.support.processes.plainclient import PlainClient, head_of
 from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
 from tests.support.waiting import NewThreads
 
@@ -36,7 +34,7 @@ BLOCK = block_of([b"a"])
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Served]:
     with served(
-        tmp_path / "store", flight_socket=str(tmp_path / "run" / "store.sock"), **IDLE
+        tmp_path / "store", listen_socket=str(tmp_path / "run" / "store.sock"), **IDLE
     ) as found:
         yield found
 
@@ -50,12 +48,10 @@ def put_one(client: StoreClient) -> None:
         stream.put(BLOCK)
 
 
-def raw_stream(endpoint: str) -> tuple[Any, Any, Any]:
-    client = flight.FlightClient(endpoint)
-    descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
-    writer, reader = client.do_exchange(descriptor)
-    writer.begin(BLOCK_SCHEMA)
-    return client, writer, reader
+def raw_stream(endpoint: str) -> PlainClient:
+    client = PlainClient(endpoint)
+    client.begin(op="put")
+    return client
 
 
 @pytest.mark.threat("Resource limits")
@@ -73,51 +69,25 @@ def test_an_idle_stream_is_ended(here: Served, place: str) -> None:
     assert here.store.stats()["putMessages"] == 2
 
 
-class Times:
-    """The seconds that pass for streams."""
-
-    now = 0.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
-def test_a_stream_that_is_used_now_and_then_goes_on(
-    here: Served, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """For longer than it may be idle, until it is: by a clock that no busy machine delays."""
-    times, allowed = Times(), IDLE["stream_idle_timeout"] / 1000
-    for module in ("stream", "inbox"):
-        monkeypatch.setattr(f"rmqstore_spark.server.flight.{module}.time", times)
-
-    def has_ended_idle() -> bool:
-        times.now += 1.1 * allowed
-        return here.server.calls_under_way == 0
-
-    with StoreClient(getattr(here, place), retries=0) as client:
-        stream = client.put_stream()
-        for _ in range(8):
+def test_a_stream_that_is_used_now_and_then_goes_on(here: Served, place: str) -> None:
+    """For longer than it may be idle."""
+    until = time.monotonic() + 2.5 * IDLE["stream_idle_timeout"] / 1000
+    with StoreClient(getattr(here, place), retries=0) as client, client.put_stream() as stream:
+        while time.monotonic() < until:
             assert stream.put(BLOCK).is_ok
-            times.now += 0.9 * allowed
-        eventually(has_ended_idle)
-        with pytest.raises(RefusedError, match="streamIdleTimeout"):
-            stream.put(BLOCK)
-        stream.close()
 
 
 @pytest.mark.threat("Resource limits")
-def test_a_call_that_never_begins_is_ended(here: Served) -> None:
-    client = flight.FlightClient(here.endpoint)
-    descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
-    writer, reader = client.do_exchange(descriptor)  # sends headers only, for want of a schema
-    eventually(lambda: here.server.calls_under_way == 1)
-    eventually(lambda: here.server.calls_under_way == 0)
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        reader.read_chunk()
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        writer.close()
-    client.close()
+@pytest.mark.parametrize("sent", [b"", head_of(Code.BLOCK, 5)[:20], head_of(Code.BLOCK, 3 << 20)])
+def test_a_stream_in_which_nothing_is_sent_to_the_end_is_ended(here: Served, sent: bytes) -> None:
+    with raw_stream(here.endpoint) as client:
+        client.send(sent)
+        eventually(lambda: here.server.calls_under_way == 1)
+        eventually(lambda: here.server.calls_under_way == 0)
+        (told,) = client.answers()
+        assert "streamIdleTimeout" in told.remark
+    assert here.server.room.used == 0
 
 
 @pytest.mark.threat("Resource limits")
@@ -126,16 +96,11 @@ def test_a_reader_that_does_not_read_is_ended(here: Served) -> None:
     (store / "index").mkdir(exist_ok=True)
     with (store / "index" / "large").open("wb") as large:
         large.truncate(256 << 20)
-    ticket = json.dumps(
-        {"paths": ["index/large"], "counts": [1], "offsets": [0], "lengths": [256 << 20]}
-    )
-    client = flight.FlightClient(here.endpoint)
-    reader = client.do_get(flight.Ticket(ticket.encode()))
-    reader.read_chunk()
-    eventually(lambda: here.server.calls_under_way == 0)
-    with pytest.raises((flight.FlightError, pa.ArrowException)):
-        reader.read_all()
-    client.close()
+    asked = {"paths": ["index/large"], "counts": [1], "offsets": [0], "lengths": [256 << 20]}
+    with PlainClient(here.endpoint) as client:
+        assert not client.ask(Code.READ, asked).status
+        eventually(lambda: here.server.calls_under_way == 0)
+        assert sum(len(answer.body) for answer in client.answers()) < 256 << 20
 
 
 @pytest.mark.threat("Resource limits")
@@ -144,7 +109,7 @@ def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place
     settings = {**IDLE, "stream_idle_timeout": 60_000}
     socket_path = str(tmp_path / "run" / "store.sock")
     with (
-        served(tmp_path / "store", flight_socket=socket_path, **settings) as here,
+        served(tmp_path / "store", listen_socket=socket_path, **settings) as here,
         ExitStack() as opened,
     ):
         clients = [
@@ -167,22 +132,12 @@ def test_more_streams_than_are_allowed_are_refused_at_once(tmp_path: Path, place
 def test_an_idle_stream_gives_way_to_a_new_one(tmp_path: Path) -> None:
     settings = {**IDLE, "stream_idle_timeout": 60_000}
     with served(tmp_path / "store", **settings) as here, ExitStack() as opened:
-        held = []
-        for _ in range(8):  # each with a connection of its own
-            options = [("grpc.use_local_subchannel_pool", 1)]
-            client = flight.FlightClient(here.endpoint, generic_options=options)
-            opened.callback(client.close)
-            descriptor = flight.FlightDescriptor.for_command(b'{"op":"put"}')
-            writer, _ = client.do_exchange(descriptor)
-            writer.begin(BLOCK_SCHEMA)
-            held.append(writer)
+        for _ in range(8):
+            opened.enter_context(raw_stream(here.endpoint))
         eventually(lambda: here.server.calls_under_way == 8)
         with StoreClient(here.endpoint, retries=10) as honest, honest.put_stream() as stream:
             assert stream.put(BLOCK).is_ok
             assert here.server.calls_under_way <= 8
-        for writer in held:
-            with suppress(flight.FlightError, pa.ArrowException):
-                writer.close()
 
 
 def test_many_idle_streams_leave_no_thread(here: Served) -> None:
@@ -192,9 +147,8 @@ def test_many_idle_streams_leave_no_thread(here: Served) -> None:
         eventually(lambda: here.server.calls_under_way == 8)
         with_streams = server_threads()
         eventually(lambda: here.server.calls_under_way == 0)
-        for _client, writer, _reader in held:
-            with pytest.raises((flight.FlightError, pa.ArrowException)):
-                writer.close()
+        for one in held:
+            one.close()
         eventually(lambda: server_threads() < with_streams)
         assert client.stats()["state"] == "RUNNING"
 
@@ -247,7 +201,7 @@ time.sleep(600)
 @pytest.mark.parametrize("place", ["endpoint", "socket"])
 def test_a_client_killed_in_the_middle_of_a_stage(tmp_path: Path, place: str) -> None:
     socket_path, threads = str(tmp_path / "run" / "store.sock"), NewThreads()
-    with served(tmp_path / "store", flight_socket=socket_path) as here:
+    with served(tmp_path / "store", listen_socket=socket_path) as here:
         command = [sys.executable, "-c", textwrap.dedent(CLIENT), getattr(here, place)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None

@@ -104,7 +104,7 @@ def test_a_signal_that_another_thread_takes_wakes_the_main_thread(tmp_path: Path
 
     with ThreadPoolExecutor(1) as threads:
         woken = threads.submit(tell)
-        serve(StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0))
+        serve(StoreConfig(store_path_root_dir=str(tmp_path / "store"), listen_port=0))
         ended.set()
         assert woken.result()
 
@@ -183,7 +183,7 @@ def test_a_ready_file_that_cannot_be_written_is_told_before_the_store_is_opened(
 ) -> None:
     """An existing file is not replaced: `--ready-file /dev/null` as root would take it away."""
     os.mkfifo(tmp_path / "pipe")
-    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0)
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), listen_port=0)
     for name, why in (("no/ready.json", "folder"), ("pipe", "plain file"), ("", "plain file")):
         with pytest.raises(OptionError, match=why):
             serve(config, ready_file=tmp_path / name)
@@ -195,13 +195,13 @@ def test_a_configuration_that_lets_strangers_in_is_refused_before_the_store_is_o
 ) -> None:
     with StoreProcess(tmp_path / "store", tmp_path, "--host", "0.0.0.0") as process:
         assert process.wait() == 2
-        assert "would not be encrypted" in process.output
+        assert "may be unencrypted" in process.output
     assert not (tmp_path / "store").exists()
 
 
 def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "grpc://127.0.0.1:1"],
+        [sys.executable, "-m", "rmqstore_spark.cli", "serve", "--store", "rmq://127.0.0.1:1"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )  # fmt: skip
@@ -212,7 +212,7 @@ def test_a_url_is_no_place_for_a_store(tmp_path: Path) -> None:
 
 @pytest.mark.fault
 def test_a_signal_breaks_a_recovery_off(tmp_path: Path) -> None:
-    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), flight_port=0)
+    config = StoreConfig(store_path_root_dir=str(tmp_path / "store"), listen_port=0)
     with StoreWriter.open(tmp_path / "store", config) as store:
         assert store.put(block_of([b"kept"])).ok
     (tmp_path / "store" / "abort").touch()
@@ -273,7 +273,7 @@ def test_a_process_that_stands_still_is_given_up_in_time(tmp_path: Path) -> None
 
 
 def test_blocks_that_do_not_fit_into_the_pipe_do_not_hang_a_client(tmp_path: Path) -> None:
-    """Sending waits in gRPC itself, where nothing but ending the stream helps."""
+    """Sending waits in the system, for a process that takes nothing."""
     large = block_of([bytes(1 << 19)])
     with (
         StoreProcess(tmp_path / "store", tmp_path) as process,

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.client.streams import PutStream
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -29,14 +30,14 @@ from rmqstore_spark.reader.groups import delay_progress, group_names, group_offs
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
-from rmqstore_spark.types import CommitRequest, HalfId, WriterId
 from rmqstore_spark.verify.run import verify
+from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.messages.batches import rows_block, small_segments
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.live_writer import LiveWriter
-from tests.support.processes.serving import block_of, served
+from tests.support.processes.serving import block_of, served, server_of
 from tests.support.stores.golden import load_queues
 from tests.support.stores.pages import drop_pages, resident
 from tests.support.stores.records import commitlog_folders
@@ -49,11 +50,11 @@ def sidecar(
     *places: StorePlace, config: StoreConfig | None = None, **settings: Any
 ) -> Iterator[StoreServer]:
     """Serve stores read-only."""
-    config = config or StoreConfig(flight_port=0)
+    config = config or StoreConfig(listen_port=0)
     stores = Sidecar(
         places, config, **{"spares_page_cache": True, "max_read_rate": None, **settings}
     ).stores
-    server = StoreServer(stores, config, lambda: None)
+    server = server_of(stores, config)
     try:
         yield server
     finally:
@@ -270,27 +271,27 @@ def stage(client: StoreClient) -> None:
         stream.finish()
 
 
-def test_it_asks_for_a_token_over_tls(tmp_path: Path, golden: Golden) -> None:
-    given, token = make_certificates(tmp_path / "tls"), tmp_path / "token"
-    token.write_text("5ecre7-5ecre7-5ecre7-5ecre7")
-    token.chmod(0o600)
+def test_it_asks_for_an_account_over_tls(tmp_path: Path, golden: Golden) -> None:
+    given = make_certificates(tmp_path / "tls")
     config = StoreConfig(
-        flight_port=0, token_path=str(token), tls_cert_path=given.server_cert,
-        tls_key_path=given.server_key,
+        listen_port=0, tls_server_cert_path=given.server_cert,
+        tls_server_key_path=given.server_key, **guarded(tmp_path / "accounts.yml"),
     )  # fmt: skip
-    secrets = {"token_file": str(token), "tls_ca": given.ca}
+    mine = str(account_file(tmp_path / "mine"))
+    secrets: dict[str, Any] = {"acl_file": mine, "tls_ca": given.ca}
     place = StorePlace("broker-a", str(golden("tiny") / "store"))
     with sidecar(place, config=config) as server:
         endpoint = str(server.endpoints[0])
-        assert endpoint.startswith("grpc+tls://127.0.0.1:")
+        assert endpoint.startswith("rmqs://127.0.0.1:")
         with Store.open(place.path, broker_name="broker-a") as near:
             wanted = list(near.scan())
         with Store.open(endpoint, storage_options=secrets) as far:
             assert list(far.scan()) == wanted
-        for wrong, words in (
-            ({"tls_ca": given.ca}, "tokenFile"),
-            ({"token_file": token}, "tlsCaFile"),
-        ):
+        missing: list[tuple[dict[str, Any], str]] = [
+            ({"tls_ca": given.ca}, "aclFile"),
+            ({"acl_file": mine}, "tlsCaFile"),
+        ]
+        for wrong, words in missing:
             with (
                 StoreClient(endpoint, retries=0, timeout_s=5, **wrong) as client,
                 pytest.raises(ServiceError, match=words),
@@ -353,7 +354,7 @@ def test_how_the_stores_of_a_command_are_named(tmp_path: Path) -> None:
         ([], config, "No store given"),
         (["/a/store", "/b/a/store"], config, "both called 'a'.*--store NAME=/b/a/store"),
         (["a b=/a", "/b"], config, "'a b' cannot be the name"),
-        (["grpc://h:1", "/b"], config, "is a URL"),
+        (["rmq://h:1", "/b"], config, "is a URL"),
         (["/a", "/b"], StoreConfig(store_path_commit_log="/log"), "a process of its own"),
     ]
     for given, settings, words in wrong:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.layout.consumequeue import filler_entries
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import Problem, VerifyReport, verify
 from tests.support.stores.golden import RecordReport, load_meta, load_records
@@ -445,7 +445,7 @@ def test_a_hole_of_a_whole_file(basic: Patient) -> None:
 
 def test_a_filler_among_messages(basic: Patient) -> None:
     record = basic.records[777]
-    basic.entry_of(record).write(filler_entries(1))
+    basic.entry_of(record).write(CONSUME_QUEUE.fillers(1).tobytes())
     basic.expect("entry-filler", basic.entry_of(record))
 
 

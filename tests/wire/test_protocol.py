@@ -7,29 +7,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.wire.codec import MessageError
-from rmqstore_spark.wire.failures import refusal_bytes, refused
-from rmqstore_spark.wire.protocol import (
-    BLOCK_SCHEMA,
-    Acknowledgement,
-    block_batch,
-    block_number,
-    number_bytes,
-)
+from rmqstore_spark.wire.protocol import Acknowledgement, Code, piece_lengths, pieces_head
 
 
-def test_a_block_is_sent_as_it_is() -> None:
-    data = np.arange(100, dtype=np.uint8)
-    batch = block_batch(data)
-    batch.validate(full=True)
-    assert batch.schema.equals(BLOCK_SCHEMA)
-    assert batch.column(0).to_pylist() == [data.tobytes()]
-    assert batch.column(0).buffers()[2].address == data.ctypes.data  # no copy
+def test_no_code_is_one_of_rocketmqs() -> None:
+    assert not set(Code) & set(map(int, RequestCode))
+    assert Code.CREATE_TOPIC.text == "create-topic"
 
 
-@given(st.integers(0, (1 << 63) - 1))
-def test_numbers(number: int) -> None:
-    assert block_number(number_bytes(number)) == number
+@given(st.lists(st.tuples(st.integers(0, (1 << 31) - 1), st.booleans())))
+def test_pieces(pieces: list[tuple[int, bool]]) -> None:
+    lengths = np.array([length for length, _ in pieces], np.int64)
+    last = np.array([is_last for _, is_last in pieces], np.bool_)
+    head = pieces_head(lengths, last)
+    assert len(head) == 4 + 4 * len(pieces)
+    assert int.from_bytes(head[:4], "little") == len(pieces)
+    found_lengths, found_last = piece_lengths(head[4:])
+    assert list(zip(found_lengths.tolist(), found_last.tolist(), strict=True)) == pieces
+
+
+@given(st.binary(max_size=64).map(lambda data: data[: len(data) & ~3]))
+def test_any_words_are_lengths_that_fit(words: bytes) -> None:
+    lengths, last = piece_lengths(words)
+    assert len(lengths) == len(last) == len(words) // 4
+    assert all(0 <= length < 1 << 31 for length in lengths.tolist())
 
 
 def test_acknowledgements() -> None:
@@ -68,10 +71,3 @@ def test_a_head_that_no_acknowledgement_has(head: tuple[int, ...]) -> None:
     assert Acknowledgement.from_bytes(ok).is_ok
     with pytest.raises(MessageError):
         Acknowledgement.from_bytes(struct.pack("<qqBBH", *head) + b"PUT_OK")
-
-
-def test_refusals() -> None:
-    error = refused(refusal_bytes("SERVICE_NOT_AVAILABLE", "w" * 100_000))
-    assert error is not None
-    assert error.status == "SERVICE_NOT_AVAILABLE"
-    assert refused(None) is refused(b"") is refused(b"nonsense") is refused(b'{"status":1}') is None

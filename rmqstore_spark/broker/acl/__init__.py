@@ -5,9 +5,7 @@ addresses      from where clients may connect without an account
 accounts       the accounts, and what each may do
 accounts_file  reads them
 files          the files of a broker: loads them, again when they change
-required_rights  what each request needs
 gate           lets through what an account may ask, before any handler sees it
 
-From outside it imports `remoting`, `broker.heartbeat`, `engine.queue_reader`, `layout`, `errors`,
-`printable` and `secretfiles`.
+From outside it imports `remoting`, `engine.queue_reader`, `layout`, `base` and `errors`.
 """

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from rmqstore_spark.broker.acl.addresses import WhiteAddresses
 from rmqstore_spark.broker.acl.rights import Need, Right
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.remoting.access.signing import SecretKey
-
-__all__ = ["Account", "Accounts"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +41,15 @@ class Account:
         """Whether it is an administrator without rights of its own."""
         return self.is_admin and not self.topics and not self.groups
 
+    def may_everywhere(self, right: Right) -> bool:
+        """Return whether it has one of some rights for all topics, the broker's own included."""
+        if self.may_do_anything:
+            return True
+        owned = (self.default_topic, *self.topics.values())
+        if right is Right.SUB:  # their retry topics
+            owned += tuple(self.groups.values())
+        return all(each & right for each in owned)
+
     def may(self, need: Need) -> bool:
         """Return whether it has a right that is needed."""
         if self.may_do_anything:
@@ -65,3 +73,11 @@ class Accounts:
 
     white: WhiteAddresses = field(default_factory=WhiteAddresses)
     by_key: Mapping[str, Account] = field(default_factory=dict)
+
+
+class AccountSource(Protocol):
+    """Has the accounts that count now."""
+
+    @property
+    def accounts(self) -> Accounts:
+        """The accounts."""

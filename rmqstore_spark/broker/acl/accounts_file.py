@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.acl.accounts import Account, Accounts
 from rmqstore_spark.broker.acl.addresses import WhiteAddresses
 from rmqstore_spark.broker.acl.rights import RIGHTS, Right
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.credentials import read_keys
 from rmqstore_spark.remoting.access.signing import SecretKey
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
-
-__all__ = ["parse_accounts"]
 
 _FILE: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
 _ACCOUNT: Final = (

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-__all__ = ["WhiteAddresses"]
-
 _LIST: Final = re.compile(r"(.*[.:])\{([^{}]*)\}")
 _COMMA: Final = re.compile(r",(?![^{]*\})")
 _EVERYBODY: Final = ("*", "*.*.*.*", "*:*:*:*:*:*:*:*")

@@ -12,12 +12,10 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.broker.acl.accounts import Accounts
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.secretfiles import read_file
-
-__all__ = ["AccountFiles"]
 
 _log = logging.getLogger(__name__)
 

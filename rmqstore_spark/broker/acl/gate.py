@@ -6,12 +6,12 @@ The answers begin as RocketMQ's do; they name the access key and what it lacks, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-from rmqstore_spark.broker.acl.accounts import Account, Accounts
-from rmqstore_spark.broker.acl.required_rights import BY_PLACE, needs_of
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.broker.acl.accounts import Account, AccountSource
 from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.errors import FrameError, RemotingError
@@ -19,13 +19,11 @@ from rmqstore_spark.layout.constants import PROPERTY_REAL_TOPIC, SCHEDULE_TOPIC,
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import Spans
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 __all__ = ["AccountGate", "Gate", "OpenGate"]
@@ -34,12 +32,19 @@ _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _LEAD: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
-class AccountSource(Protocol):
-    """Has the accounts that count now."""
+class RequestRights(Protocol):
+    """What an account needs for requests with a code."""
 
     @property
-    def accounts(self) -> Accounts:
-        """The accounts."""
+    def read(self) -> Callable[[Command], Iterable[Need]]:
+        """Returns what a request needs, but for what only the message that it names can tell."""
+
+    @property
+    def place(self) -> tuple[str, Right] | None:
+        """For requests that name a message by its physical offset: the field, and the right.
+
+        They need this right for the topic of that message.
+        """
 
 
 class Gate(Protocol):
@@ -48,19 +53,12 @@ class Gate(Protocol):
     def admitted(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Return the requests that handlers may see; finish the others."""
 
-    def checking(self, handlers: Mapping[int, Handler], reader: QueueReader) -> dict[int, Handler]:
-        """Return handlers that look at the message that a request names before they handle it.
-
-        Args:
-            handlers: by code; they and `reader` belong to one thread.
-            reader: of the store's records.
-        """
-
-    def check_place(self, request: Request, reader: QueueReader) -> None:
-        """Look at the message that an admitted request names by its place.
+    def check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
+        """Look at the message that an admitted request names by its place, if it names one.
 
         Args:
             request: the request.
+            peer: address of the other end.
             reader: of the store's records; it belongs to this thread.
 
         Raises:
@@ -78,14 +76,7 @@ class OpenGate:
     def admitted(self, requests: Sequence[Request]) -> Sequence[Request]:
         return requests
 
-    def checking(
-        self,
-        handlers: Mapping[int, Handler],
-        reader: QueueReader,  # noqa: ARG002 - of the protocol
-    ) -> dict[int, Handler]:
-        return dict(handlers)
-
-    def check_place(self, request: Request, reader: QueueReader) -> None:
+    def check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
         """Do nothing."""
 
     def may_learn(self, connection: RemotingConnection, topic: str) -> bool:  # noqa: ARG002 - as above
@@ -97,10 +88,12 @@ class AccountGate:
 
     Args:
         source: has the accounts.
+        rights: what requests need, by their code. Other codes are for administrators.
     """
 
-    def __init__(self, source: AccountSource) -> None:
+    def __init__(self, source: AccountSource, rights: Mapping[int, RequestRights]) -> None:
         self._source = source
+        self._rights = rights
         self._keys: WeakKeyDictionary[RemotingConnection, str] = WeakKeyDictionary()
         self._log = PeerLog(logging.getLogger(__name__))
 
@@ -126,35 +119,11 @@ class AccountGate:
                 )  # fmt: skip
         return found
 
-    def checking(self, handlers: Mapping[int, Handler], reader: QueueReader) -> dict[int, Handler]:
-        return {code: self._checking(code, handler, reader) for code, handler in handlers.items()}
-
-    def check_place(self, request: Request, reader: QueueReader) -> None:
-        self._check_place(request.command, request.connection.peer, reader)
-
-    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
-        accounts, host = self._source.accounts, _host(connection.peer)
-        if accounts.white.holds(host):
-            return True
-        account = accounts.by_key.get(self._keys.get(connection, ""))
-        if account is None:
-            return False
-        return account.white.holds(host) or account.may(need_of_topic(topic, Right.PUB))
-
-    def _checking(self, code: int, handler: Handler, reader: QueueReader) -> Handler:
-        if code not in BY_PLACE:
-            return handler
-
-        def checked(
-            connection: RemotingConnection, request: Command
-        ) -> Command | Awaitable[Command | None] | None:
-            self._check_place(request, connection.peer, reader)
-            return handler(connection, request)
-
-        return checked
-
-    def _check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
-        field, right = BY_PLACE[request.code]
+    def check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
+        rights = self._rights.get(request.code)
+        if rights is None or rights.place is None:
+            return
+        field, right = rights.place
         account = self._account(request, peer)
         if account is None:
             return
@@ -169,19 +138,28 @@ class AccountGate:
                 ResponseCode.SYSTEM_ERROR, f"there is no message at the offset {place}"
             )
 
+    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
+        accounts, host = self._source.accounts, _host(connection.peer)
+        if accounts.white.holds(host):
+            return True
+        account = accounts.by_key.get(self._keys.get(connection, ""))
+        if account is None:
+            return False
+        return account.white.holds(host) or account.may(need_of_topic(topic, Right.PUB))
+
     def _check(self, request: Command, peer: str) -> None:
         account = self._account(request, peer)
         if account is None:
             return
         if not _is_signed(request, account):
             raise self._refusal(peer, f"Check signature failed for accessKey={account.access_key}")
-        needs = needs_of(request)
-        if needs.is_admin and not account.is_admin:
+        rights = self._rights.get(request.code)
+        if rights is None and not account.is_admin:
             raise self._refusal(
                 peer, f"Need admin permission for request code={request.code}, but "
                 f"accessKey={account.access_key} is not",
             )  # fmt: skip
-        for need in needs.rights:
+        for need in () if rights is None else tuple(rights.read(request)):
             self._require(account, need, peer)
 
     def _account(self, request: Command, peer: str) -> Account | None:
@@ -201,7 +179,7 @@ class AccountGate:
         if not account.may(need):
             raise self._refusal(
                 peer, f"No default permission for {escaped(str(need)[:MAX_NAME])}, "
-                f"accessKey={account.access_key} needs {_words(need.right)}",
+                f"accessKey={account.access_key} needs {need.right.words}",
             )  # fmt: skip
 
     def _refusal(self, peer: str, what: str) -> RemotingError:
@@ -219,10 +197,6 @@ def _is_signed(request: Command, account: Account) -> bool:
 
 def _host(peer: str) -> str:
     return peer.rpartition(":")[0].removeprefix("[").removesuffix("]")
-
-
-def _words(right: Right) -> str:
-    return "PUB or SUB" if right is Right.ANY else str(right.name)
 
 
 def _topic_of(record: Records) -> str:

@@ -8,16 +8,19 @@ from typing import Final
 
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
 
-__all__ = ["RIGHTS", "Need", "Right", "need_of_group", "need_of_topic"]
-
 
 class Right(Flag):
-    """What an account may do. Nothing at all is DENY."""
+    """What an account may do with a topic or a group. Nothing at all is DENY."""
 
     DENY = 0
     PUB = 4
     SUB = 8
     ANY = 12
+
+    @property
+    def words(self) -> str:
+        """The right, or either of two, for people."""
+        return "PUB or SUB" if self is Right.ANY else str(self.name)
 
 
 RIGHTS: Final = {

@@ -14,8 +14,6 @@ from rmqstore_spark.errors import ServiceError
 if TYPE_CHECKING:
     from rmqstore_spark.wire.endpoint import Endpoint
 
-__all__ = ["create_topic", "delete_topic", "flush", "stop", "wait_until_closed"]
-
 _LOOK_SECONDS: Final = 0.05
 _CONNECT_SECONDS: Final = 5.0
 

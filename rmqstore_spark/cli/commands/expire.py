@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client.store_client import StoreClient
     from rmqstore_spark.wire.messages import ExpireReply
 
-__all__ = ["expire"]
-
 _LOOK_SECONDS: Final = 0.2
 _COLUMNS: Final = (
     Column("segment"),

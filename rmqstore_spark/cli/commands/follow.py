@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,10 +15,9 @@ from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
 from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
+    from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.ha.follower import LogFollower
     from rmqstore_spark.ha.follower_progress import Standing
-
-__all__ = ["follow"]
 
 _Master = typer.Argument(
     metavar="MASTER",
@@ -51,7 +50,12 @@ _TlsCert = typer.Option(
 _TlsKey = typer.Option(
     "--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.", show_default=False
 )
-_Port = typer.Option("--port", metavar="N", help="Port to serve the store on; 0 for any free port.")
+_Port = typer.Option(
+    "--port",
+    metavar="N",
+    help="Port to serve the store on; 0 for any free port.  [default: 0; for a broker listenPort]",
+    show_default=False,
+)
 _ReadyFile = typer.Option(
     "--ready-file",
     metavar="FILE",
@@ -69,7 +73,7 @@ def follow(
     tls_ca: Annotated[str | None, _TlsCa] = None,
     tls_cert: Annotated[str | None, _TlsCert] = None,
     tls_key: Annotated[str | None, _TlsKey] = None,
-    port: Annotated[int, _Port] = 0,
+    port: Annotated[int | None, _Port] = None,
     config_file: ConfigFile = None,
     settings: Settings = None,
     ready_file: Annotated[str | None, _ReadyFile] = None,
@@ -102,9 +106,7 @@ def follow(
     config = read_config(config_file, settings, flags)
     if not config.ha_master_address:
         raise OptionError("MASTER must be host:port, such as broker-1:10912.")
-    # A master's configuration names its port for clients; a slave with brokerId can be a broker.
-    clients_port = config.listen_port if config.broker_id else 0
-    config = replace(config, broker_role="SLAVE", flight_port=port, listen_port=clients_port)
+    config = replace(config, broker_role="SLAVE", **_served(config, port))
     segment = config.mapped_file_size_commit_log
     if restart_from is not None and restart_from.isdecimal() and int(restart_from) % segment:
         raise OptionError(
@@ -115,6 +117,7 @@ def follow(
         aside = set_aside(path, time.time_ns() // 1_000_000)
         if aside is not None:
             say(f"the log was set aside in {aside}.")
+    _require_follower(path, config)
     watch = _Watch(until_caught_up)
     serve_store(config, ready_file=ready_file, announce=typer.echo, watch=watch)
     watch.end()
@@ -123,6 +126,42 @@ def follow(
         raise typer.Exit(PROBLEMS)
     if watch.failure is not None:
         raise watch.failure
+
+
+def _served(config: StoreConfig, port: int | None) -> dict[str, Any]:
+    """Return where and to whom the store is served.
+
+    The configuration can be that of the master, with its port: only a number of its own
+    (`brokerId`) makes a slave a broker.
+    """
+    if config.broker_id and port is None:
+        return {}
+    if config.broker_id:
+        return {"listen_port": port}
+    return {"listen_port": port or 0, "clients": "spark"}
+
+
+def _require_follower(path: str, config: StoreConfig) -> None:
+    """Refuse to follow with a store that a command has given another role, or another master.
+
+    Raises:
+        OptionError: it has. A supervisor that starts this command again must not undo the other.
+    """
+    from rmqstore_spark.engine.role import Role
+
+    role = Role(path, config)
+    told = role.applied(config).ha_master_address
+    if role.accepts:
+        raise OptionError(
+            f"{path} is a master, as `rmqstore promote` made it: `rmqstore serve` serves it. To "
+            "make it follow, use `rmqstore demote` while it is served, or --restart-from, which "
+            "keeps its log aside."
+        )
+    if told != config.ha_master_address:
+        raise OptionError(
+            f"{path} follows {told}, as `rmqstore demote` made it, and not "
+            f"{config.ha_master_address}. Give that as MASTER."
+        )
 
 
 class _Watch:

@@ -25,8 +25,6 @@ from rmqstore_spark.layout.constants import is_system_topic
 if TYPE_CHECKING:
     from rmqstore_spark.reader.groups import DelayProgress, GroupOffset
 
-__all__ = ["groups"]
-
 _COLUMNS = (
     Column("group", least=12),
     Column("topic", least=12),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
-__all__ = ["info"]
-
 _MOST_MILLIS: Final = 253_402_300_799_999
 
 

@@ -9,8 +9,6 @@ import typer
 from rmqstore_spark.cli.shared.settings import Settings, split_settings
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["namesrv"]
-
 _Config = typer.Option(
     "--config",
     metavar="FILE",

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["offsets"]
-
 _Rule: TypeAlias = "Callable[[str, Queue], int | None]"
 
 _Stores = typer.Argument(

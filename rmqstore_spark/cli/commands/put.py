@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client import PutStream, StoreClient
     from rmqstore_spark.wire.messages import OpenReply
 
-__all__ = ["put"]
-
 _LINE_ROOM: Final = 2
 """Maximum length of a line, as a multiple of the longest body."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["query"]
-
 _Key = typer.Option(
     "--key",
     metavar="KEY",

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["read"]
-
 _IN_A_TABLE: Final = 20
 
 _Offset = typer.Option(

@@ -14,8 +14,6 @@ from rmqstore_spark.cli.shared.text import escaped, json_text
 from rmqstore_spark.errors import StoreNotFoundError
 from rmqstore_spark.files.links import refuse_links
 
-__all__ = ["recover"]
-
 _Store = typer.Argument(metavar="STORE", help="Store directory.", show_default=False)
 _Cut = typer.Option(
     "--cut", help="Cut the log at damage that no crash explains. The cut bytes are kept."

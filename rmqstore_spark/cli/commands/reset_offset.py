@@ -15,8 +15,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
 
-__all__ = ["reset_offset"]
-
 _COLUMNS = (
     Column("topic", least=12),
     Column("queue", right=True),

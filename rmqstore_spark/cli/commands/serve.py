@@ -15,8 +15,6 @@ from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader.sizes import parse_bytes
 
-__all__ = ["serve"]
-
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
@@ -59,13 +57,20 @@ _Host = typer.Option(
 _Port = typer.Option(
     "--port",
     metavar="N",
-    help="Port to listen on (key flightPort); 0 for any free port, -1 for none.",
+    help="Port to listen on (key listenPort); 0 for any free port, -1 for none.",
     show_default=False,
 )
 _Socket = typer.Option(
     "--socket",
     metavar="PATH",
-    help="Unix socket to also listen on (key flightSocket).",
+    help="Unix socket to also listen on (key listenSocket).",
+    show_default=False,
+)
+_Clients = typer.Option(
+    "--clients",
+    metavar="spark|rocketmq|all",
+    help="Who is served on the port: Spark and the command, RocketMQ's clients, or all of them "
+    "(key clients).",
     show_default=False,
 )
 _ReadyFile = typer.Option(
@@ -87,6 +92,7 @@ def serve(
     host: Annotated[str | None, _Host] = None,
     port: Annotated[int | None, _Port] = None,
     socket: Annotated[str | None, _Socket] = None,
+    clients: Annotated[str | None, _Clients] = None,
     settings: Settings = None,
     ready_file: Annotated[str | None, _ReadyFile] = None,
     until_stdin_ends: Annotated[bool, _UntilStdinEnds] = False,
@@ -103,7 +109,7 @@ def serve(
     variables, which override the file of --config (docs/configuration.md).
 
     With --read-only, serves stores that brokers write (docs/operate.md, "A sidecar beside a
-    broker"). Clients name one of several stores in the endpoint: grpc://127.0.0.1:10921#broker-a.
+    broker"). Clients name one of several stores in the endpoint: rmq://127.0.0.1:10921#broker-a.
     """
     from rmqstore_spark.server.logs import FORMATS, configure_logging
     from rmqstore_spark.server.process import serve as serve_store
@@ -114,8 +120,9 @@ def serve(
     sidecar = {"--page-cache": page_cache, "--max-read-rate": max_read_rate, "--idle-io": idle_io}
     flags: dict[str, tuple[str, object]] = {
         "--host": ("bindAddress", host),
-        "--port": ("flightPort", port),
-        "--socket": ("flightSocket", socket),
+        "--port": ("listenPort", port),
+        "--socket": ("listenSocket", socket),
+        "--clients": ("clients", clients),
     }
     if read_only:
         _serve_read_only(

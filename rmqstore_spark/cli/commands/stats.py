@@ -12,8 +12,6 @@ from rmqstore_spark.cli.shared.parameters import AsJson
 from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, print_facts, print_table
 from rmqstore_spark.cli.shared.text import escaped, json_text
 
-__all__ = ["stats"]
-
 _READ_ONLY: Final = "READ_ONLY"
 
 

@@ -27,8 +27,6 @@ from rmqstore_spark.cli.shared.parameters import (
 )
 from rmqstore_spark.cli.shared.printing import make_printer, parse_columns, print_batches
 
-__all__ = ["tail"]
-
 _Follow = typer.Option(
     "--follow", "-f", help="Keep printing new messages, also of new queues, until Ctrl-C."
 )

@@ -23,8 +23,6 @@ from rmqstore_spark.cli.shared.text import json_text
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store, Topic
 
-__all__ = ["topics"]
-
 
 def topics(
     store_path: StorePath,

@@ -21,8 +21,6 @@ from rmqstore_spark.cli.shared.text import json_text, show_time
 if TYPE_CHECKING:
     from rmqstore_spark.reader.transactions import Transaction
 
-__all__ = ["transactions"]
-
 _COLUMNS = (
     Column("offset", right=True),
     Column("group", least=12),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from rmqstore_spark.base.printable import in_words
 from rmqstore_spark.cli.shared.bar import progress_bar
 from rmqstore_spark.cli.shared.parameters import (
     AsJson,
@@ -19,12 +20,9 @@ from rmqstore_spark.cli.shared.parameters import (
 from rmqstore_spark.cli.shared.terminal import PROBLEMS
 from rmqstore_spark.cli.shared.text import escaped, json_text
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.printable import in_words
 
 if TYPE_CHECKING:
     from rmqstore_spark.verify import VerifyReport
-
-__all__ = ["verify"]
 
 _LISTED: Final = 20
 _DelayLevels = typer.Option(

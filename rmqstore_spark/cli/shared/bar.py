@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["progress_bar"]
-
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[str, int, int], object] | None]:

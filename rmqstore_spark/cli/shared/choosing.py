@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["Bounds", "Choice", "holds_topic", "ranges_of"]
-
 
 @dataclass(frozen=True)
 class Choice:

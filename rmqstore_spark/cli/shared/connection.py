@@ -16,19 +16,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
 
-__all__ = [
-    "Credentials",
-    "EndpointOf",
-    "TlsCa",
-    "TlsCert",
-    "TlsKey",
-    "TokenFile",
-    "connect",
-    "given_credentials",
-    "takes_credentials",
-    "use_credentials",
-]
-
 EndpointOf = Annotated[
     str,
     typer.Argument(
@@ -37,12 +24,12 @@ EndpointOf = Annotated[
         show_default=False,
     ),
 ]
-TokenFile = Annotated[
+AclFile = Annotated[
     str | None,
     typer.Option(
-        "--token-file",
+        "--acl-file",
         metavar="FILE",
-        help="File with the token, if the store process requires one.",
+        help="File with accessKey and secretKey of your account, if the store process needs one.",
         show_default=False,
     ),
 ]
@@ -76,7 +63,7 @@ TlsKey = Annotated[
 class Credentials:
     """Names of the files by which a store process and its client authenticate each other."""
 
-    token_file: str | None = None
+    acl_file: str | None = None
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -130,12 +117,12 @@ def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _credentials(
-    token_file: TokenFile = None,
+    acl_file: AclFile = None,
     tls_ca: TlsCa = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
 ) -> Credentials:
-    return Credentials(token_file, tls_ca, tls_cert, tls_key)
+    return Credentials(acl_file, tls_ca, tls_cert, tls_key)
 
 
 def connect(endpoint: str) -> StoreClient:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["Tail"]
-
 _LOOK_SECONDS: Final = 0.1
 _TOPOLOGY_SECONDS: Final = 1.0
 # Looking at thousands of queues takes time: at most this share of the total.

@@ -14,8 +14,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.reader.times import parse_timestamp_ms
 
-__all__ = ["Message", "Template", "lines_of"]
-
 _CHUNK: Final = 1 << 20
 _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1

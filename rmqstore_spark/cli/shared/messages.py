@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["MOST_ROWS", "read_options", "read_ranges"]
-
 MOST_ROWS: Final = 1_000
 """Maximum rows of a batch: a batch is printed only when it is complete."""
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.layout.spans import U1
     from rmqstore_spark.wire.messages import OpenReply, TopicSettings
 
-__all__ = ["LineEncoder"]
-
 
 class LineEncoder:
     """Encodes blocks for one store.

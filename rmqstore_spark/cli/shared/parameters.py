@@ -14,24 +14,6 @@ from rmqstore_spark.reader.times import parse_timestamp_ms
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = [
-    "AllTopics",
-    "AsJson",
-    "AsRaw",
-    "BrokerName",
-    "Columns",
-    "CommitLogPaths",
-    "Keys",
-    "QueueIds",
-    "Separator",
-    "SkipDamaged",
-    "StorePath",
-    "Tags",
-    "Topics",
-    "open_store",
-    "parse_time",
-]
-
 StorePath = Annotated[
     str,
     typer.Argument(

@@ -16,8 +16,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Printer", "make_printer", "parse_columns", "print_batches"]
-
 _LONGEST_CELL: Final = 200
 _LONGEST_CHAR: Final = 4  # bytes of UTF-8
 _BASE64_PIECE: Final = 3 << 18  # a multiple of 3, so that pieces need no padding

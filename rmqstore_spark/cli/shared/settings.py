@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.files.open import is_endpoint
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-
-__all__ = ["ConfigFile", "Settings", "read_config", "require_folder", "split_settings"]
 
 ConfigFile = Annotated[
     str | None,
@@ -40,7 +39,7 @@ def require_folder(path: str) -> None:
     Raises:
         OptionError: it is one.
     """
-    if "://" in path:
+    if "://" in path or is_endpoint(path):
         raise OptionError(
             f"{path} is a URL, but a store can only be written in a folder of this machine. Give "
             "the path of a folder."

@@ -12,8 +12,6 @@ from typing import Final, NamedTuple
 
 from rmqstore_spark.cli.shared.text import escaped
 
-__all__ = ["QUEUE_COLUMNS", "Column", "Table", "print_facts", "print_table"]
-
 _GAP: Final = 2
 
 

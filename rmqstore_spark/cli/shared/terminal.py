@@ -19,8 +19,6 @@ import typer
 from rmqstore_spark.cli.shared.text import escaped
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["FAILED", "INTERRUPTED", "PIPE_CLOSED", "PROBLEMS", "ending", "say"]
-
 PROBLEMS: Final = 1
 """`verify` found damage."""
 FAILED: Final = 2

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-from rmqstore_spark.printable import escaped, is_printable
+from rmqstore_spark.base.printable import escaped, is_printable
 
 __all__ = ["escaped", "is_text", "json_text", "shortened", "show_time", "text_pieces"]
 

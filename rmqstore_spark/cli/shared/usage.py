@@ -9,9 +9,7 @@ from typing import Any, Final
 
 import typer
 
-from rmqstore_spark.printable import escaped
-
-__all__ = ["HELP_NAMES", "usage_errors"]
+from rmqstore_spark.base.printable import escaped
 
 HELP_NAMES: Final = ("-h", "--help")
 

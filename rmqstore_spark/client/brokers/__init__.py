@@ -1,6 +1,5 @@
 """Clients of name servers and brokers, for a thread that waits for their answers.
 
-    names        looks up the name of a host in limited time
     pipe         `RemotingPipe`: a connection with many requests on the way, plain or TLS, signed
     server_group  `ServerGroup`: servers of which any can answer, such as a master and its slaves
     routes       `NameServers`: which brokers have a topic, and where they are;
@@ -14,6 +13,6 @@
     sending      `MessageSender`: sends messages, and again where a broker fails
 
 They speak RocketMQ's protocol, with RocketMQ's processes and ours alike. From outside they import
-`remoting`, `wire.endpoint`, `layout.constants`, `client.pauses`, `client.contact`, `errors` and
-`printable`.
+`remoting`, `wire.endpoint`, `layout.constants`, `client.pauses`, `client.contact`, `client.names`,
+`errors` and `printable`.
 """

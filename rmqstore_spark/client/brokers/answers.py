@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, RemotingError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
@@ -63,7 +63,7 @@ class BrokerPlace(NamedTuple):
     Attributes:
         name: the broker name.
         addresses: `host:port` by brokerId, ascending; 0 is the master.
-        endpoints: where those that are store processes serve Arrow Flight, by address.
+        endpoints: where those that are store processes serve Spark, by address.
     """
 
     name: str
@@ -77,7 +77,7 @@ class WritePlace(NamedTuple):
     Attributes:
         name: the broker name.
         address: of its master, `host:port`.
-        endpoint: where the master serves Arrow Flight, if it is a store process; "" otherwise.
+        endpoint: where the master serves Spark, if it is a store process; "" otherwise.
         queues: it takes messages in queues 0 to `queues - 1`.
     """
 

@@ -10,8 +10,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
 
-__all__ = ["AvoidedBrokers"]
-
 _SLOW: Final = (0.0, 0.55, 1.0, 2.0, 3.0, 15.0)
 """Seconds that a broker took to answer, from which on ..."""
 _SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 180.0, 600.0)

@@ -23,8 +23,6 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["ALL_TAGS", "BrokerClient", "QueueName", "pull_request"]
-
 _T = TypeVar("_T")
 
 QueueName: TypeAlias = tuple[str, int]

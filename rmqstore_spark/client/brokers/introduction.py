@@ -17,8 +17,6 @@ from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["introduce"]
-
 _CLIENT: Final = "rmqstore-spark"
 
 

@@ -9,15 +9,13 @@ import time
 from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
-from rmqstore_spark.client.brokers.names import Place, looked_up
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.client.names import Place, looked_up
 from rmqstore_spark.errors import ServiceError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
-
-__all__ = ["PipeError", "RemotingPipe"]
 
 _CONNECT_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for a connection."""

@@ -15,8 +15,6 @@ from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 
-__all__ = ["DEFAULT_QUEUES", "PublishRoutes", "find_write_places"]
-
 """The topic whose route and settings a topic takes that a broker creates by itself."""
 DEFAULT_QUEUES: Final = 4
 """Most queues of such a topic on each broker (defaultTopicQueueNums of a producer)."""

@@ -26,8 +26,6 @@ from rmqstore_spark.errors import ReplicaError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["PulledPiece", "QueuePuller"]
-
 _STRETCH: Final = 512
 _FILTERED_STRETCH: Final = 8192
 _AT_ONCE: Final = 8

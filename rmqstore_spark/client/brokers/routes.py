@@ -25,8 +25,6 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["NameServers", "RegisteredBroker", "addresses_of", "joined"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _ANSWER_SECONDS: Final = 5.0

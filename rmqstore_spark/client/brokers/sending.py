@@ -27,8 +27,6 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["MessageSender", "Outgoing", "OutgoingMessage"]
-
 _log = logging.getLogger("rmqstore_spark")
 
 _GROUP: Final = "rmqstore_spark"

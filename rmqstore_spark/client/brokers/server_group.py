@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Final, NamedTuple, Protocol
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
 from rmqstore_spark.client.contact import CONNECT_SECONDS, FirstContact, note_reached, was_reached
 from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import ServiceError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-
-__all__ = ["Addresses", "Answered", "Exchange", "ServerFinder", "ServerGroup"]
 
 _log = logging.getLogger("rmqstore_spark")
 

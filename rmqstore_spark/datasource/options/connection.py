@@ -1,14 +1,14 @@
-"""The options for store processes, shared by reading and writing."""
+"""Declare the options for store processes, shared by reading and writing."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.datasource.failures import some
-from rmqstore_spark.datasource.options.option import BOTH, Option
+from rmqstore_spark.datasource.options.option import Given, option
 from rmqstore_spark.datasource.options.values import (
     parse_boolean,
     parse_duration_ms,
@@ -22,17 +22,9 @@ if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.client.brokers.routes import NameServers
 
-__all__ = [
-    "CONNECTION_OPTIONS",
-    "REPLICA",
-    "ConnectionOptions",
-    "check_remoting",
-    "replica_endpoints",
-]
-
 REPLICA: Final = "|"
 """Separates the replicas of one store."""
-_BETWEEN: Final = re.compile(r"\|(?=\s*grpc[a-z+]*://)", re.IGNORECASE)
+_BETWEEN: Final = re.compile(r"\|(?=\s*(?:rmqs?://|unix:))", re.IGNORECASE)
 
 
 def _text(text: str) -> str:
@@ -53,110 +45,6 @@ def replica_endpoints(text: str) -> list[str]:
     return _BETWEEN.split(text)
 
 
-CONNECTION_OPTIONS: tuple[Option, ...] = (
-    Option(
-        "endpoint",
-        "endpoints",
-        _endpoints,
-        None,
-        BOTH,
-        "Endpoints of store processes, as `rmqstore serve` prints them: `grpc://host:port`, "
-        "`grpc+tls://host:port` or `grpc+unix:///path`, with `#NAME` for one of several stores. "
-        "Separate several with commas, one for each store. When reading, `|` separates the "
-        "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
-    ),
-    Option(
-        "tokenFile",
-        "path",
-        _text,
-        None,
-        BOTH,
-        "File with the token that the store process requires. It must exist on the driver and on "
-        "every executor. Plans and logs show only its name.",
-    ),
-    Option(
-        "aclFile",
-        "path",
-        _text,
-        None,
-        BOTH,
-        "With `namesrvAddr`: file with `accessKey` and `secretKey`, as in RocketMQ's `tools.yml`, "
-        "for brokers with `aclEnable`. It must exist on the driver and on every executor, and be "
-        "closed to others (`chmod 600`). Plans and logs show only its name.",
-    ),
-    Option(
-        "tlsEnable",
-        "boolean",
-        parse_boolean,
-        None,
-        BOTH,
-        "With `namesrvAddr`: whether connections to name servers and RocketMQ's brokers use TLS. "
-        "Their certificates are always checked.",
-        default_doc="`false`; the `tls...` options below are then refused if a broker is read "
-        "without TLS",
-    ),
-    Option(
-        "tlsCaFile",
-        "path",
-        _text,
-        None,
-        BOTH,
-        "File with the CA certificates (PEM) that verify the store process, for `grpc+tls`, or "
-        "name servers and brokers, for `tlsEnable`.",
-        default_doc="the system's certificates",
-    ),
-    Option(
-        "tlsCertFile",
-        "path",
-        _text,
-        None,
-        BOTH,
-        "File with this client's certificate (PEM), if the other side requires one. Needs "
-        "`tlsKeyFile`.",
-    ),
-    Option(
-        "tlsKeyFile",
-        "path",
-        _text,
-        None,
-        BOTH,
-        "File with the private key (PEM) of `tlsCertFile`.",
-    ),
-    Option(
-        "requestTimeout",
-        "duration",
-        parse_duration_ms,
-        "60s",
-        BOTH,
-        "Timeout of one request to a store process, name server or broker, including commits.",
-        minimum=1,
-    ),
-    Option(
-        "connectTimeout",
-        "duration",
-        parse_duration_ms,
-        "10s",
-        BOTH,
-        "How long to wait, with all retries, for a store process, name server or broker that this "
-        "application has not reached before: its address may be wrong. One that has answered "
-        "before is waited for as `requestTimeout` and `retries` say.",
-        minimum=1,
-    ),
-    Option(
-        "retries",
-        "number",
-        parse_integer,
-        "17",
-        BOTH,
-        "How often to retry a request, with growing delays, if a store process, name server or "
-        "broker is unreachable or overloaded: the default lasts about a minute, longer than a "
-        "restart. A request to a store process that is not answered within `requestTimeout` is "
-        "retried at most five times.",
-        minimum=0,
-    ),
-)
-
-
 @dataclass(frozen=True)
 class ConnectionOptions:
     """Store processes, and how to connect to them. Contains names of files, but no secrets.
@@ -164,52 +52,83 @@ class ConnectionOptions:
     Args:
         endpoints: one for each store, or several with `REPLICA` between them; empty if name
             servers are asked for them.
-        acl_file: file with an access key for brokers.
         uses_tls: whether remoting uses TLS; None if the user has not said.
-        timeout_ms: timeout of one request.
         connect_ms: how long to wait for a first contact; None once it was made.
     """
 
-    endpoints: tuple[str, ...]
-    token_file: str | None
-    acl_file: str | None
-    uses_tls: bool | None
-    tls_ca: str | None
-    tls_cert: str | None
-    tls_key: str | None
-    timeout_ms: int
-    retries: int
-    connect_ms: int | None
+    endpoints: tuple[str, ...] = option(
+        "endpoint", "endpoints", _endpoints,
+        "Endpoints of store processes, as `rmqstore serve` prints them: `rmq://host:port`, "
+        "`rmqs://host:port` or `unix:/path`, with `#NAME` for one of several stores. "
+        "Separate several with commas, one for each store. When reading, `|` separates the "
+        "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
+        unset=(),
+    )  # fmt: skip
+    acl_file: str | None = option(
+        "aclFile", "path", _text,
+        "File with `accessKey` and `secretKey` of an account, as in RocketMQ's `tools.yml`, for "
+        "store processes and brokers with `aclEnable`. It must exist on the driver and on every "
+        "executor, and be closed to others (`chmod 600`). Plans and logs show only its name.",
+    )  # fmt: skip
+    uses_tls: bool | None = option(
+        "tlsEnable", "boolean", parse_boolean,
+        "With `namesrvAddr`: whether connections to name servers and RocketMQ's brokers use TLS. "
+        "Their certificates are always checked.",
+        default_doc="`false`; the `tls...` options below are then refused if a broker is read "
+        "without TLS",
+    )  # fmt: skip
+    tls_ca: str | None = option(
+        "tlsCaFile", "path", _text,
+        "File with the CA certificates (PEM) that verify the store process, for `rmqs`, or "
+        "name servers and brokers, for `tlsEnable`.",
+        default_doc="the system's certificates",
+    )  # fmt: skip
+    tls_cert: str | None = option(
+        "tlsCertFile", "path", _text,
+        "File with this client's certificate (PEM), if the other side requires one. Needs "
+        "`tlsKeyFile`.",
+    )  # fmt: skip
+    tls_key: str | None = option(
+        "tlsKeyFile", "path", _text,
+        "File with the private key (PEM) of `tlsCertFile`.",
+    )  # fmt: skip
+    timeout_ms: int = option(
+        "requestTimeout", "duration", parse_duration_ms,
+        "Timeout of one request to a store process, name server or broker, including commits.",
+        default="60s", minimum=1,
+    )  # fmt: skip
+    connect_ms: int | None = option(
+        "connectTimeout", "duration", parse_duration_ms,
+        "How long to wait, with all retries, for a store process, name server or broker that this "
+        "application has not reached before: its address may be wrong. One that has answered "
+        "before is waited for as `requestTimeout` and `retries` say.",
+        default="10s", minimum=1,
+    )  # fmt: skip
+    retries: int = option(
+        "retries", "number", parse_integer,
+        "How often to retry a request, with growing delays, if a store process, name server or "
+        "broker is unreachable or overloaded: the default lasts about a minute, longer than a "
+        "restart. A request to a store process that is not answered within `requestTimeout` is "
+        "retried at most five times.",
+        default="17", minimum=0,
+    )  # fmt: skip
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> ConnectionOptions:
-        """Create from the values of `CONNECTION_OPTIONS`, defaults included.
+    def of(cls, given: Given) -> ConnectionOptions:
+        """Create from the options that a user has set.
 
         Raises:
-            OptionError: the certificate or the key is missing, or an option for brokers is given
-                without name servers.
+            OptionError: the certificate or the key is missing.
         """
-        check_remoting(values)
-        if ("tlsCertFile" in values) != ("tlsKeyFile" in values):
+        if ("tlsCertFile" in given) != ("tlsKeyFile" in given):
             raise OptionError("Options tlsCertFile and tlsKeyFile must be set together.")
-        return cls(
-            values.get("endpoint", ()),
-            values.get("tokenFile"),
-            values.get("aclFile"),
-            values.get("tlsEnable"),
-            values.get("tlsCaFile"),
-            values.get("tlsCertFile"),
-            values.get("tlsKeyFile"),
-            values["requestTimeout"],
-            values["retries"],
-            values["connectTimeout"],
-        )
+        return given.make(cls)
 
     @property
     def storage_options(self) -> tuple[tuple[str, Any], ...]:
         """The same as arguments for a client, or for the file system of a store process."""
         return (
-            ("token_file", self.token_file),
+            ("acl_file", self.acl_file),
             ("tls_ca", self.tls_ca),
             ("tls_cert", self.tls_cert),
             ("tls_key", self.tls_key),
@@ -270,15 +189,9 @@ class ConnectionOptions:
         if self.uses_tls and open_ones:  # anyone who can register could get all rows
             raise OptionError(
                 f"Option tlsEnable=true, but name servers tell the endpoint {some(open_ones)}, "
-                "which is not encrypted. Give the store process a certificate (tlsCertPath), so "
-                "that it announces grpc+tls; or, if you trust the network, name it with option "
+                "which is not encrypted. Give the store process a certificate (tlsServerCertPath), "
+                "so that it announces rmqs; or, if you trust the network, name it with option "
                 "endpoint in place of namesrvAddr."
-            )
-        if self.token_file is not None and not announced:
-            raise OptionError(
-                "Option tokenFile is for store processes only: RocketMQ's protocol, which is used "
-                f"for {some(brokers)}, has no tokens. Remove it, or use aclFile for brokers with "
-                "accounts."
             )
         files = self.tls_options
         if not files or not brokers or self.uses_tls:
@@ -299,15 +212,19 @@ class ConnectionOptions:
         return StoreClient(endpoint, **dict(self.storage_options))
 
 
-def check_remoting(values: Mapping[str, Any]) -> None:
+def check_remoting(given: Given) -> None:
     """Refuse options for RocketMQ's protocol if nothing talks it.
 
     Raises:
         OptionError: one is given without name servers.
     """
-    for name in ("aclFile", "tlsEnable"):
-        if name in values and "namesrvAddr" not in values:
-            raise OptionError(
-                f"Option {name} is for name servers and RocketMQ's brokers, and needs option "
-                "namesrvAddr. A store process has tokenFile, and TLS by an endpoint of grpc+tls."
-            )
+    if "tlsEnable" in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option tlsEnable is for name servers and RocketMQ's brokers, and needs option "
+            "namesrvAddr. A store process has TLS by an endpoint of rmqs."
+        )
+    if "aclFile" in given and "endpoint" not in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option aclFile is for store processes and brokers, and needs option endpoint or "
+            "namesrvAddr."
+        )

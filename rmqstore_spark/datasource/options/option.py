@@ -1,121 +1,150 @@
-"""Define an option of `format("rmqstore")`, and read options by a table of them."""
+"""Declare an option of `format("rmqstore")`, and read the options that a user sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from rmqstore_spark.base.settings import Declaration, declare, nearest, settings_of
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["BATCH", "BOTH", "STREAM", "Option", "OptionTable"]
+__all__ = ["BATCH", "BOTH", "STREAM", "Given", "OptionTable", "option"]
 
 BOTH: Final = "batch and stream"
 BATCH: Final = "batch only"
 STREAM: Final = "stream only"
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Option:
-    """One option.
+
+def option(
+    name: str,
+    kind: str,
+    parse: Callable[[str], Any],
+    doc: str,
+    *,
+    default: str | None = None,
+    scope: str = BOTH,
+    default_doc: str = "",
+    minimum: int | None = None,
+    aliases: tuple[str, ...] = (),
+    unset: Any = None,
+) -> Any:
+    """Declare an option, as the default of the field that holds its value.
 
     Args:
         name: the name that users write; Spark's options are not case-sensitive.
         kind: the kind of its value, in a word or two.
         parse: text -> value; raises ValueError with a phrase that follows the name.
+        doc: what it does, in Markdown.
         default: the text that users would write, None without a default.
         scope: the kind of query that it applies to.
-        doc: what it does, in Markdown.
         default_doc: describes the default if `default` alone does not.
         minimum: the least valid number.
         aliases: other names of the option.
+        unset: the field's value without a default.
+    """
+    checked = parse if minimum is None else _at_least(minimum, parse)
+    return declare(
+        Declaration(
+            kind, checked, default, doc, scope,
+            least=minimum, default_doc=default_doc, aliases=aliases, name=name,
+        ),
+        unset=unset,
+    )  # fmt: skip
+
+
+def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    def checked(text: str) -> int:
+        value = parse(text)
+        if value < minimum:
+            raise ValueError(f"must be at least {minimum}")
+        return value
+
+    return checked
+
+
+@dataclass(frozen=True)
+class Given:
+    """The options that a user has set, parsed.
+
+    Attributes:
+        values: by the options' own names.
     """
 
-    name: str
-    kind: str
-    parse: Callable[[str], Any]
-    default: str | None
-    scope: str
-    doc: str
-    default_doc: str = ""
-    minimum: int | None = None
-    aliases: tuple[str, ...] = ()
+    values: Mapping[str, Any]
 
-    def read(self, text: str) -> Any:
-        """Parse a value and check its range."""
-        value = self.parse(text)
-        if self.minimum is not None and value < self.minimum:
-            raise ValueError(f"must be at least {self.minimum}")
-        return value
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def make(self, part: type[T], **others: Any) -> T:
+        """Create a part of the options. What the user has not set has its default.
+
+        Args:
+            part: the dataclass whose fields are options.
+            others: the values of its other fields.
+        """
+        own = {
+            each.attribute: self.values[each.name]
+            for each in settings_of(part)
+            if each.name in self.values
+        }
+        return part(**own, **others)
 
 
 @dataclass(frozen=True)
 class OptionTable:
     """The options of one direction, reading or writing."""
 
-    options: tuple[Option, ...]
+    options: tuple[Declaration, ...]
+
+    @classmethod
+    def of(cls, *parts: type) -> OptionTable:
+        """List the options that are fields of some dataclasses."""
+        return cls(tuple(each for part in parts for each in settings_of(part)))
 
     @cached_property
-    def _by_name(self) -> dict[str, Option]:
-        return {
-            name.lower(): option
-            for option in self.options
-            for name in (option.name, *option.aliases)
-        }
+    def _by_name(self) -> dict[str, Declaration]:
+        return {name.lower(): each for each in self.options for name in (each.name, *each.aliases)}
 
-    def named(self, name: str) -> Option | None:
+    def named(self, name: str) -> Declaration | None:
         """Find an option by any of its names, not case-sensitive."""
         return self._by_name.get(name.lower())
 
-    def read(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Parse the options that the user set: values by the options' own names.
+    def read(self, texts: Mapping[str, str]) -> Given:
+        """Parse the options that the user set.
 
         Args:
-            given: texts by name, not case-sensitive.
+            texts: by name, not case-sensitive.
 
         Raises:
             OptionError: an option is unknown, given twice under two names, or has a wrong value.
         """
         values: dict[str, Any] = {}
         names: dict[str, str] = {}
-        for name, text in given.items():
-            option = self.named(name)
-            if option is None:
+        for name, text in texts.items():
+            found = self.named(name)
+            if found is None:
                 raise self.unknown(name)
-            if option.name in values:
+            if found.name in values:
                 raise OptionError(
-                    f"Options {names[option.name]} and {name} are the same option: set only one."
+                    f"Options {names[found.name]} and {name} are the same option: set only one."
                 )
             try:
-                values[option.name] = option.read(text)
+                values[found.name] = found.parse(text)
             except OptionError as error:
-                raise OptionError(f"Option {option.name}: {error}") from None
+                raise OptionError(f"Option {found.name}: {error}") from None
             except ValueError as error:
-                raise OptionError(f"Option {option.name} {error}, not {text!r}.") from None
-            names[option.name] = name
-        return values
-
-    def with_defaults(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the defaults of options that were not set."""
-        defaults = {
-            option.name: option.read(option.default)
-            for option in self.options
-            if option.default is not None and option.name not in values
-        }
-        return {**defaults, **values}
+                raise OptionError(f"Option {found.name} {error}, not {text!r}.") from None
+            names[found.name] = name
+        return Given(values)
 
     def unknown(self, name: str) -> OptionError:
         """Create the error for an unknown name; it suggests a similar one."""
-        spelled = {
-            known.lower(): known
-            for option in self.options
-            for known in (option.name, *option.aliases)
-        }
-        import difflib  # only needed on errors: Spark loads this module for each step of a query
-
-        close = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.6)
-        if close:
-            return OptionError(f"Unknown option {name!r}. Did you mean {spelled[close[0]]}?")
-        names = dict.fromkeys(option.name for option in self.options)
+        close = nearest(name, (n for each in self.options for n in (each.name, *each.aliases)))
+        if close is not None:
+            return OptionError(f"Unknown option {name!r}. Did you mean {close}?")
+        names = dict.fromkeys(each.name for each in self.options)
         return OptionError(f"Unknown option {name!r}. The options are: {', '.join(names)}.")

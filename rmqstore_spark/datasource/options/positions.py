@@ -10,23 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from rmqstore_spark.datasource.options.values import parse_json_object, timestamp_ms
-
-__all__ = [
-    "EARLIEST",
-    "LATEST",
-    "AtOffsets",
-    "AtTime",
-    "AtTimes",
-    "Earliest",
-    "Latest",
-    "OfGroup",
-    "PerQueue",
-    "Position",
-    "parse_assign",
-    "parse_offsets",
-    "parse_times",
-]
+from rmqstore_spark.datasource.options.values import (
+    parse_json_object,
+    parse_timestamp_ms,
+    timestamp_ms,
+)
 
 EARLIEST = -2
 """In a JSON of offsets: the queue's first message."""
@@ -109,6 +97,11 @@ def parse_offsets(text: str) -> Position:
             'must be earliest, latest, group:NAME or a JSON such as {"topic":{"0":23,"1":-2}}'
         )
     return AtOffsets(_per_queue(word, _offset))
+
+
+def parse_time(text: str) -> AtTime:
+    """Parse a point in time."""
+    return AtTime(parse_timestamp_ms(text))
 
 
 def parse_times(text: str) -> AtTimes:

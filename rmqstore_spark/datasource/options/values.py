@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from rmqstore_spark.base.settings import parse_boolean, parse_choice
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader.filters import parse_names
 from rmqstore_spark.reader.sizes import parse_bytes
@@ -24,6 +25,7 @@ __all__ = [
     "parse_choice",
     "parse_duration_ms",
     "parse_integer",
+    "parse_is",
     "parse_json_object",
     "parse_names",
     "parse_paths",
@@ -44,24 +46,10 @@ _LONG_MAX = 2**63 - 1
 _ASCII_DIGITS = re.compile(r"-?[0-9]{1,20}")
 
 
-def parse_choice(*words: str) -> Callable[[str], str]:
-    """Create a parser that accepts one of several words, not case-sensitive."""
-
-    def parse(text: str) -> str:
-        for word in words:
-            if text.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"must be {' or '.join(words)}")
-
-    return parse
-
-
-def parse_boolean(text: str) -> bool:
-    """Parse `true` or `false`, not case-sensitive."""
-    word = text.strip().lower()
-    if word not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return word == "true"
+def parse_is(wanted: str, *words: str) -> Callable[[str], bool]:
+    """Create a parser that accepts one of several words, and tells whether it is a certain one."""
+    parse = parse_choice(*words)
+    return lambda text: parse(text) == wanted
 
 
 def parse_integer(text: str) -> int:

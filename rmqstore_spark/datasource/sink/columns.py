@@ -19,11 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from rmqstore_spark.datasource.options.sink_table import MessageOptions
 from rmqstore_spark.datasource.schema import COLUMN_TYPES
-from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError
-
-__all__ = ["SINK_COLUMNS", "SinkColumn", "SinkColumns", "find_columns"]
 
 
 def _is_text(kind: DataType) -> bool:
@@ -190,7 +188,7 @@ def _as_written(name: str, column: pa.Array) -> pa.Array:
     return column if kind == wanted else column.cast(wanted)
 
 
-def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
+def find_columns(schema: StructType, messages: MessageOptions) -> SinkColumns:
     """Find the columns of a write in its schema.
 
     Raises:
@@ -211,7 +209,7 @@ def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
                 f"Column {field.name!r} cannot be written: drop it, or move it into body or "
                 f"properties. {_right_ones()}"
             )
-        if not _counts(column, options):
+        if not _counts(column, messages):
             continue
         if not column.fits(field.dataType):
             raise OptionError(
@@ -219,26 +217,26 @@ def find_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
                 f"{field.dataType.simpleString()}: cast it."
             )
         places[column.name] = at
-    _check_required(places, options)
+    _check_required(places, messages)
     return SinkColumns(places)
 
 
-def _counts(column: SinkColumn, options: SinkOptions) -> bool:
+def _counts(column: SinkColumn, messages: MessageOptions) -> bool:
     if column.name == "topic":
-        return options.topic is None
+        return messages.topic is None
     if column.name == "queueId":
-        return options.queue_selector == "column"
+        return messages.queue_selector == "column"
     if column.name == "shardingKey":
-        return options.queue_selector != "roundrobin"
-    return options.preserve or not column.preserved
+        return messages.queue_selector != "roundrobin"
+    return messages.preserve or not column.preserved
 
 
-def _check_required(places: Mapping[str, int], options: SinkOptions) -> None:
+def _check_required(places: Mapping[str, int], messages: MessageOptions) -> None:
     if "body" not in places:
         raise OptionError(f"Column body is missing. {_right_ones()}")
-    if "topic" not in places and options.topic is None:
+    if "topic" not in places and messages.topic is None:
         raise OptionError("No topic given: set option topic or add a column topic.")
-    if "queueId" not in places and options.queue_selector == "column":
+    if "queueId" not in places and messages.queue_selector == "column":
         raise OptionError("queueSelector=column needs a column queueId.")
 
 

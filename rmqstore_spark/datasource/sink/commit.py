@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rmqstore_spark.datasource.sink.options import SinkOptions, check_write_size
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.sink_table import DeliveryOptions
+from rmqstore_spark.datasource.sink.options import check_write_size
 from rmqstore_spark.datasource.sink.outcome import TaskDone
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
-
-__all__ = ["START_AGAIN", "abort_stages", "commit_stages", "use_number", "with_advice"]
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
@@ -25,13 +25,19 @@ _ABORT_RETRIES: Final = 5
 _log = logging.getLogger("rmqstore_spark")
 
 
-def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDone]) -> None:
+def commit_stages(
+    connection: ConnectionOptions,
+    delivery: DeliveryOptions,
+    writer: WriterId,
+    done: Iterable[TaskDone],
+) -> None:
     """Commit what tasks have staged: on each store all of it, once.
 
     A store without anything to commit is left out, so that an empty write leaves no trace.
 
     Args:
-        options: the write's options.
+        connection: the stores.
+        delivery: how much they may commit.
         writer: identifies the commit; repeating a commit does nothing.
         done: the tasks' reports, in any order.
 
@@ -42,26 +48,26 @@ def commit_stages(options: SinkOptions, writer: WriterId, done: Iterable[TaskDon
     """
     by_store = _by_store(done)
     total = sum(info.bytes for stages in by_store.values() for info in stages)
-    check_write_size(total, options, "this write")
+    check_write_size(total, delivery, "this write")
     committed: list[str] = []
     for store, stages in sorted(by_store.items()):
-        endpoint = options.connection.endpoints[store]
+        endpoint = connection.endpoints[store]
         try:
-            reply = _commit(options, endpoint, writer, stages)
+            reply = _commit(connection, endpoint, writer, stages)
         except (RefusedError, ServiceError) as error:
             raise _explained(error, writer, committed) from None
         committed.append(endpoint)
         _log.info("%s: %s %s of %s", endpoint, reply.status, writer.number, writer.name)
 
 
-def use_number(options: SinkOptions, writer: WriterId, done: TaskDone) -> None:
+def use_number(connection: ConnectionOptions, writer: WriterId, done: TaskDone) -> None:
     """Use the number of a write whose tasks commit separately, at all stores, if it has rows.
 
     The rows of each task have a writer of their own. Without this, a store could not tell the same
     write with `atomic=true` from a new one.
 
     Args:
-        options: the write's options.
+        connection: the stores.
         writer: identifies the whole write; repeating the call does nothing.
         done: the task's report.
 
@@ -70,8 +76,8 @@ def use_number(options: SinkOptions, writer: WriterId, done: TaskDone) -> None:
         ServiceError: a store process cannot be reached.
     """
     if done.stages:
-        for endpoint in options.connection.endpoints:
-            _commit(options, endpoint, writer, ())
+        for endpoint in connection.endpoints:
+            _commit(connection, endpoint, writer, ())
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
@@ -84,11 +90,11 @@ def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
 
 
 def _commit(
-    options: SinkOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
+    connection: ConnectionOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
 ) -> CommitResult:
     from rmqstore_spark.wire.messages import CommitRequest
 
-    with options.connection.client(endpoint) as client:
+    with connection.client(endpoint) as client:
         return client.commit(CommitRequest(writer, tuple(stages)))
 
 
@@ -123,17 +129,16 @@ def _explained(error: RmqStoreError, writer: WriterId, committed: Sequence[str])
     return ServiceError(text)
 
 
-def abort_stages(options: SinkOptions, done: Iterable[TaskDone | None]) -> None:
+def abort_stages(connection: ConnectionOptions, done: Iterable[TaskDone | None]) -> None:
     """Discard what tasks have staged. Committed stages stay; a failure is only logged.
 
     If a stage cannot be discarded now, the store process removes it later (stagingTimeout).
     """
-    given = options.connection
-    connection = replace(given, retries=min(given.retries, _ABORT_RETRIES))
+    hurried = replace(connection, retries=min(connection.retries, _ABORT_RETRIES))
     for store, stages in _by_store(task for task in done if task is not None).items():
-        endpoint = options.connection.endpoints[store]
+        endpoint = connection.endpoints[store]
         try:
-            with connection.client(endpoint) as client:
+            with hurried.client(endpoint) as client:
                 client.abort([info.stage_id for info in stages])
         except RmqStoreError as error:
             _log.warning("Staged rows at %s could not be discarded now: %s", endpoint, error)

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.datasource.options.sink_table import MessageOptions
 from rmqstore_spark.datasource.sink.columns import SinkColumns
-from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.constants import topic_fault
 from rmqstore_spark.layout.record.encode import EncodedRecords
@@ -86,7 +86,7 @@ class RowEncoder(Generic[Sent]):
     """Encodes the rows of one task. What it yields must be sent in this order.
 
     Args:
-        options: the write's options.
+        options: how rows become messages.
         columns: the positions of the columns in Spark's batches.
         targets: where the rows go.
         first_turn: see `Router`.
@@ -96,14 +96,14 @@ class RowEncoder(Generic[Sent]):
 
     def __init__(
         self,
-        options: SinkOptions,
+        options: MessageOptions,
         columns: SinkColumns,
         targets: Targets[Sent],
         first_turn: int,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         row_keys: RowKeys | None = None,
     ) -> None:
-        self._options = options
+        self._topic = options.topic
         self._columns = columns
         self._targets = targets
         router = Router(
@@ -132,8 +132,8 @@ class RowEncoder(Generic[Sent]):
         """
         for part in _parts(batch, self._columns.places["body"]):
             columns = self._columns.read(part)
-            if self._options.topic is not None:
-                columns["topic"] = pa.repeat(self._options.topic, len(part))
+            if self._topic is not None:
+                columns["topic"] = pa.repeat(self._topic, len(part))
             try:
                 yield from self._targets.encode(self._prepare(columns))
             except RowError as error:

@@ -11,9 +11,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from rmqstore_spark.errors import RmqStoreError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.types import StageInfo
-
-__all__ = ["Place", "TaskDone"]
+    from rmqstore_spark.base.types import StageInfo
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"

@@ -18,8 +18,6 @@ from rmqstore_spark.produce.batch_body import batch_entries
 from rmqstore_spark.produce.encoder import ReadyMessages
 from rmqstore_spark.produce.queue_choice import Queues
 
-__all__ = ["BrokerRequests"]
-
 _MAX_BODY: Final = 4 << 20
 """Most bytes of a body, as in RocketMQ's producers (maxMessageSize)."""
 _BATCH_BYTES: Final = 2 << 20

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from rmqstore_spark.client import PutStream, StageStream, StoreClient
+from rmqstore_spark.datasource.options.sink_table import DeliveryOptions
 from rmqstore_spark.datasource.sink.encode import BlockToSend
-from rmqstore_spark.datasource.sink.options import SinkOptions, check_write_size
+from rmqstore_spark.datasource.sink.options import check_write_size
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
@@ -29,15 +30,15 @@ class Sending(ABC, Generic[StreamT]):
     """Sends blocks to stores. A context manager: leaving it drops everything unfinished.
 
     Args:
-        options: the write's options.
+        delivery: how much may be under way, and in a commit.
         clients: one for each store.
         idle_seconds: how long a stream may have nothing to send.
     """
 
     def __init__(
-        self, options: SinkOptions, clients: Sequence[StoreClient], idle_seconds: float
+        self, delivery: DeliveryOptions, clients: Sequence[StoreClient], idle_seconds: float
     ) -> None:
-        self._options = options
+        self._delivery = delivery
         self._clients = clients
         self._idle = idle_seconds
         self._streams: dict[int, StreamT] = {}
@@ -125,7 +126,7 @@ class PutSending(Sending[PutStream]):
 
     def _begin(self, client: StoreClient) -> PutStream:
         # At least once: a retry of the task would store the rows twice as well, and more of them.
-        return client.put_stream(resends=True, max_in_flight_bytes=self._options.max_in_flight)
+        return client.put_stream(resends=True, max_in_flight_bytes=self._delivery.max_in_flight)
 
     def _end(self, _store: int, stream: PutStream) -> None:
         stream.finish()
@@ -135,20 +136,20 @@ class StageSending(Sending[StageStream]):
     """Stages blocks until Spark commits."""
 
     def __init__(
-        self, options: SinkOptions, clients: Sequence[StoreClient], idle_seconds: float
+        self, delivery: DeliveryOptions, clients: Sequence[StoreClient], idle_seconds: float
     ) -> None:
-        super().__init__(options, clients, idle_seconds)
+        super().__init__(delivery, clients, idle_seconds)
         self._bytes = 0
         self._rows: dict[int, int] = {}
         self._infos: dict[int, tuple[StageInfo, ...]] = {}
 
     def _begin(self, client: StoreClient) -> StageStream:
-        return client.stage_stream(max_in_flight_bytes=self._options.max_in_flight)
+        return client.stage_stream(max_in_flight_bytes=self._delivery.max_in_flight)
 
     def _sent(self, block: BlockToSend) -> None:
         self._rows[block.store] = self._rows.get(block.store, 0) + block.rows
         self._bytes += block.data.nbytes
-        check_write_size(self._bytes, self._options, "a task of this write")
+        check_write_size(self._bytes, self._delivery, "a task of this write")
 
     def _end(self, store: int, stream: StageStream) -> None:
         info = stream.finish()

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.wire.messages import OpenReply
 
-__all__ = ["TargetStores"]
-
 _PERM_WRITE: Final = 2
 
 

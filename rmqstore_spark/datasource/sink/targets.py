@@ -1,11 +1,12 @@
 """Find where a write goes through name servers, when it is planned.
 
-If each of the brokers is a store process that announces its Arrow Flight endpoint, the write goes
+If each of the brokers is a store process that announces its endpoint, the write goes
 there, as with option `endpoint`. Otherwise messages are sent over RocketMQ's protocol.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.client.brokers.answers import WritePlace
     from rmqstore_spark.client.brokers.routes import NameServers
     from rmqstore_spark.datasource.options.connection import ConnectionOptions
-
-__all__ = ["find_targets"]
 
 
 def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
@@ -43,14 +42,15 @@ def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -
         ServiceError: no name server or store process answers, or a broker has no master.
     """
     found = options
-    if options.name_servers:
+    if options.target.name_servers:
         found = _routed(options, schema, streaming=streaming)
-    if not found.to_brokers:
+    target = found.target
+    if not target.to_brokers:
         try:
-            _meet(found.connection)
+            _meet(target.connection)
         except ServiceError as error:
             raise (with_advice(error) if streaming else error) from None
-    return replace(found, connection=found.connection.reached)
+    return replace(found, target=replace(target, connection=target.connection.reached))
 
 
 def _meet(connection: ConnectionOptions) -> None:
@@ -67,30 +67,38 @@ def _meet(connection: ConnectionOptions) -> None:
 
 
 def _routed(options: SinkOptions, schema: StructType, *, streaming: bool) -> SinkOptions:
-    connection = options.connection
-    with connection.name_servers(options.name_servers) as servers:
-        places = _places(options, servers)
+    target = options.target
+    connection = target.connection
+    with connection.name_servers(target.name_servers) as servers:
+        places = _places(options.messages.topic, target.broker_names, servers)
     names = [place.name for place in places]
     foreign = [f"{place.name} ({place.address})" for place in places if not place.endpoint]
     if foreign:  # to which all of it is sent over their protocol
         connection.check_protected(foreign, ())
         _check_sent(options, schema, f"The broker {some(foreign)}")
-        return replace(options, exactly_once=False, to_brokers=True)
-    if options.exactly_once:
+        return replace(
+            options,
+            target=replace(target, to_brokers=True),
+            delivery=replace(options.delivery, exactly_once=False),
+        )
+    if options.delivery.exactly_once:
         _check_repeatable(options, names, streaming=streaming)
     endpoints = tuple(dict.fromkeys(place.endpoint for place in places))
     connection.check_protected((), endpoints)
-    return replace(options, connection=replace(options.connection, endpoints=endpoints))
+    reached = replace(connection, endpoints=endpoints)
+    return replace(options, target=replace(target, connection=reached))
 
 
-def _places(options: SinkOptions, servers: NameServers) -> list[WritePlace]:
+def _places(
+    topic: str | None, broker_names: Sequence[str] | None, servers: NameServers
+) -> list[WritePlace]:
     """Return the brokers of a write by name."""
     from rmqstore_spark.client.brokers.publishing import find_write_places
 
-    if options.topic is not None and options.broker_names is None:
-        return list(find_write_places(servers, options.topic))
+    if topic is not None and broker_names is None:
+        return list(find_write_places(servers, topic))
     known = _all(servers)
-    wanted = sorted(known if options.broker_names is None else set(options.broker_names))
+    wanted = sorted(known if broker_names is None else set(broker_names))
     found = [known[name] for name in wanted if name in known]
     if not found:
         raise ServiceError(
@@ -123,17 +131,17 @@ def _check_sent(options: SinkOptions, schema: StructType, who: str) -> None:
         f"{who} is not a store process that announces an endpoint, and RocketMQ's protocol has no "
         "commit of a whole batch"
     )
-    if options.exactly_once and not options.is_default:
+    if options.delivery.exactly_once and not options.delivery.is_default:
         raise OptionError(
             f"Option deliveryGuarantee=exactly-once is not possible: {why}. Use at-least-once: a "
             "row that is sent again has the same UNIQ_KEY. Or write to store processes."
         )
-    if options.batch_version is not None:
+    if options.delivery.batch_version is not None:
         raise OptionError(
             f"Options txnAppId and txnVersion are not possible: {why}, and does not detect that a "
             "write was run before. Remove them, or write to store processes."
         )
-    if options.preserve and any(name.lower() == "bornhost" for name in schema.names):
+    if options.messages.preserve and any(name.lower() == "bornhost" for name in schema.names):
         raise OptionError(
             f"Column bornHost cannot be kept (preserve): {who} stores the address of the "
             "connection. Drop the column, or write to store processes."
@@ -146,15 +154,16 @@ def _check_repeatable(options: SinkOptions, found: list[str], *, streaming: bool
     A broker that is gone for a while has no route. A repeated batch would go to the others, also
     the part of it that this broker has committed.
     """
-    if options.broker_names is not None:
-        missing = sorted(set(options.broker_names) - set(found))
+    broker_names = options.target.broker_names
+    if broker_names is not None:
+        missing = sorted(set(broker_names) - set(found))
         if missing:
             raise ServiceError(
                 f"The name servers know no master of {some(missing)} now, which option brokerNames "
                 f"names: only {some(found)}. Start the missing brokers, then run the write again.",
                 can_pass=True,
             )
-    elif streaming or options.batch_version is not None:
+    elif streaming or options.delivery.batch_version is not None:
         raise OptionError(
             "An exactly-once write that can be repeated needs option brokerNames together with "
             "namesrvAddr, so that a repeated batch goes to the same brokers even if one is down. "

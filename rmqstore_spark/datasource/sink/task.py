@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.produce.row_key import RowKeys
 
-
-__all__ = ["IDLE_SECONDS", "run_task"]
-
 IDLE_SECONDS: Final = 20.0
 """How long a stream may have nothing to send before it is ended; a store process ends streams that
 are idle for longer (streamIdleTimeout, a minute)."""
@@ -51,7 +48,7 @@ def run_task(
         RefusedError: a store refuses records.
         ServiceError: a store process cannot be reached.
     """
-    if options.to_brokers:
+    if options.target.to_brokers:
         from rmqstore_spark.produce.row_key import RowKeys
 
         keys = RowKeys(f"{write_name}/{place.partition}")
@@ -61,15 +58,15 @@ def run_task(
     from rmqstore_spark.datasource.sink.target_stores import TargetStores
 
     with ExitStack() as closing:
-        connection = options.connection
+        connection = options.target.connection
         clients = [
             closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
         stores = TargetStores(clients)
         blocks = StoreBlocks(stores.opened, stores.queues)
-        encoder = RowEncoder(options, columns, blocks, first_turn)
-        kind: type[Sending[Any]] = StageSending if options.exactly_once else PutSending
-        sending = closing.enter_context(kind(options, clients, idle_seconds))
+        encoder = RowEncoder(options.messages, columns, blocks, first_turn)
+        kind: type[Sending[Any]] = StageSending if options.delivery.exactly_once else PutSending
+        sending = closing.enter_context(kind(options.delivery, clients, idle_seconds))
         rows = 0
         for batch in batches:
             rows += len(batch)
@@ -92,20 +89,22 @@ def _send(
     from rmqstore_spark.datasource.sink.requests import BrokerRequests
     from rmqstore_spark.remoting.access.identity import ClientIdentity
 
-    answer_s = options.connection.timeout_ms / 1000
-    identity = ClientIdentity.of(options.connection.identity)
+    target = options.target
+    connection = target.connection
+    answer_s = connection.timeout_ms / 1000
+    identity = ClientIdentity.of(connection.identity)
     routes = PublishRoutes(
-        options.name_servers,
+        target.name_servers,
         answer_s,
         identity,
-        options.broker_names,
-        connect_s=options.connection.connect_s,
-        retries=options.connection.retries,
+        target.broker_names,
+        connect_s=connection.connect_s,
+        retries=connection.retries,
     )
     requests = BrokerRequests(routes)
-    encoder = RowEncoder(options, columns, requests, first_turn, row_keys=row_keys)
-    retries = options.connection.retries
-    sender = MessageSender(routes, options.max_in_flight, answer_s, retries, identity)
+    encoder = RowEncoder(options.messages, columns, requests, first_turn, row_keys=row_keys)
+    most = options.delivery.max_in_flight
+    sender = MessageSender(routes, most, answer_s, connection.retries, identity)
     rows = 0
     with closing(sender):
         for batch in batches:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.wire.messages import WriterId
 
-__all__ = ["RmqStoreStreamWriter", "RmqStoreWriter"]
-
 
 class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
     """A batch write: all rows appear at once when Spark commits, or none.
@@ -55,37 +53,40 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one partition, in a task."""
         place = Place.here()
-        known = self._options.batch_version
+        known = self._options.delivery.batch_version
         version = known.version if known is not None else 0
         first_turn = place.partition + version
         name = self._id if known is None else f"{known.app_id}/{version}"
         done = run_task(self._options, self._columns, iterator, place, first_turn, name)
-        if not self._options.exactly_once or self._options.atomic:
+        delivery, connection = self._options.delivery, self._options.target.connection
+        if not delivery.exactly_once or delivery.atomic:
             return done
         try:
             if known is not None:
-                use_number(self._options, self._writer_id(), done)
-            commit_stages(self._options, self._writer_id(place.partition), [done])
+                use_number(connection, self._writer_id(), done)
+            commit_stages(connection, delivery, self._writer_id(place.partition), [done])
         except RefusedError:
-            abort_stages(self._options, [done])  # Spark tells nobody what a failed task has staged
+            abort_stages(connection, [done])  # Spark tells nobody what a failed task has staged
             raise
         return TaskDone(place, {}, done.rows)
 
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make everything that was staged appear, once."""
-        commit_stages(self._options, self._writer_id(), _all_done(messages))
+        options = self._options
+        connection = options.target.connection
+        commit_stages(connection, options.delivery, self._writer_id(), _all_done(messages))
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Discard everything that was staged."""
-        abort_stages(self._options, _done(messages))
+        abort_stages(self._options.target.connection, _done(messages))
 
     def _writer_id(self, partition: int | None = None) -> WriterId:
         from rmqstore_spark.wire.messages import WriterId
 
         part = "" if partition is None else f"/{partition}"
-        known = self._options.batch_version
+        known = self._options.delivery.batch_version
         if known is None:
             return WriterId.of_one_write(self._id + part)
         return WriterId.of_batch(known.app_id + part, known.version)
@@ -130,12 +131,13 @@ class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
                 "Spark did not pass the id of this micro-batch's query, so a repeated commit "
                 "could not be detected. Write in foreachBatch, with txnAppId and txnVersion."
             )
-        commit_stages(self._options, WriterId.of_stream(query, batchId), done)
+        options, writer = self._options, WriterId.of_stream(query, batchId)
+        commit_stages(options.target.connection, options.delivery, writer, done)
 
     @plain_errors
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's
         """Discard everything that was staged."""
-        abort_stages(self._options, _done(messages))
+        abort_stages(self._options.target.connection, _done(messages))
 
 
 def _all_done(messages: Sequence[Any]) -> list[TaskDone]:

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
-from rmqstore_spark.datasource.resolve import lose
-from rmqstore_spark.datasource.spec import AnyQueue
-from rmqstore_spark.datasource.stores import ChosenQueue
-from rmqstore_spark.datasource.stream.limits import rows_within, share
-from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.reader.before import UNKNOWN, Before, look_before
-from rmqstore_spark.reader.plan import average_size
-from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+import numpy as np
+import numpy.typing as npt
 
-__all__ = [
-    "advanced",
-    "batch_ranges",
-    "before_all",
-    "is_another",
-    "limited_ends",
-    "reconciled",
-    "starting_marks",
-]
+from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey
+from rmqstore_spark.datasource.options.table import PositionOptions, TriggerOptions
+from rmqstore_spark.datasource.resolve import lose
+from rmqstore_spark.datasource.sources.source import ChosenQueue, Source
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.reader.before import UNKNOWN, Before
+from rmqstore_spark.reader.rows.splits import QueueRange
 
 Queues = Mapping[QueueKey, ChosenQueue]
 
@@ -44,23 +32,19 @@ def _mark(offset: int, before: Before, begin: int | None) -> Mark:
 
 
 def before_all(offsets: Mapping[QueueKey, int], queues: Queues) -> dict[QueueKey, Before]:
-    """Look at the records before some offsets, those of one store together.
+    """Look at the records before some offsets, those of one source together.
 
     Args:
         offsets: an offset in each queue, at most one past its end.
         queues: at least the queues of these offsets.
     """
+    of_sources: dict[Source, list[QueueKey]] = {}
+    for key in offsets:
+        of_sources.setdefault(queues[key].source, []).append(key)
     found: dict[QueueKey, Before] = {}
-    of_stores: dict[Store, list[tuple[QueueKey, Queue]]] = {}
-    for key, offset in offsets.items():
-        chosen = queues[key]
-        if isinstance(chosen.store, Store) and isinstance(chosen.queue, Queue):
-            of_stores.setdefault(chosen.store, []).append((key, chosen.queue))
-        elif not isinstance(chosen.queue, Queue):
-            found[key] = chosen.queue.before(offset)
-    for store, own in of_stores.items():
-        looked = look_before(store.log, [(queue, offsets[key]) for key, queue in own])
-        found.update((key, before) for (key, _), before in zip(own, looked, strict=True))
+    for source, own in of_sources.items():
+        looked = source.before([(queues[key].queue, offsets[key]) for key in own])
+        found.update(zip(own, looked, strict=True))
     return found
 
 
@@ -74,13 +58,15 @@ def is_another(mark: Mark, now: Before) -> bool:
     return bool(known) and now.fingerprint != mark.fingerprint
 
 
-def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offsets) -> Offsets:
+def reconciled(
+    marks: Offsets, queues: Queues, positions: PositionOptions, checked: Offsets
+) -> Offsets:
     """Compare the marks of a checkpoint to the current queues.
 
     Args:
         marks: where the next micro-batch starts, in queues that exist.
         queues: the queues that the stream reads now.
-        options: the query's options.
+        positions: say whether a loss is allowed.
         checked: marks that were correct before; updated in place.
 
     Returns:
@@ -100,7 +86,7 @@ def reconciled(marks: Offsets, queues: Queues, options: Options, checked: Offset
     )
     again: set[QueueKey] = set()
     for key in unsure:
-        if not _holds(key, marks[key], queues[key], before.get(key), options):
+        if not _holds(key, marks[key], queues[key], before.get(key), positions):
             again.add(key)
     result = {**marks, **_from_earliest([*again, *(queues.keys() - marks.keys())], queues)}
     checked.update((key, result[key]) for key in unsure)
@@ -120,7 +106,11 @@ def _from_earliest(keys: Iterable[QueueKey], queues: Queues) -> Offsets:
 
 
 def _holds(
-    key: QueueKey, mark: Mark, chosen: ChosenQueue, before: Before | None, options: Options
+    key: QueueKey,
+    mark: Mark,
+    chosen: ChosenQueue,
+    before: Before | None,
+    positions: PositionOptions,
 ) -> bool:
     """Return whether a stream can continue at a mark; if not, that is a loss.
 
@@ -130,7 +120,7 @@ def _holds(
     queue = chosen.queue
     if before is None:
         lose(
-            options,
+            positions,
             f"The stream had read {key} up to {mark.next}, but the queue now ends at "
             f"{queue.max_offset}: it was cut, or deleted and recreated.",
             f"The stream continues at its first message, {queue.min_offset}.",
@@ -139,7 +129,7 @@ def _holds(
         return False
     if is_another(mark, before):
         lose(
-            options,
+            positions,
             f"The stream had read {key} up to {mark.next}, but the message before that offset (at "
             f"{mark.last_physical} in the log) has changed or is missing: the queue was cut, or "
             "deleted and recreated, or this is another store, or a copy that has diverged.",
@@ -149,7 +139,7 @@ def _holds(
         return False
     if queue.min_offset > mark.next:
         lose(
-            options,
+            positions,
             f"{queue.min_offset - mark.next} messages of {key} have expired unread: the stream "
             f"had read up to {mark.next}, but the queue now begins at {queue.min_offset}.",
         )
@@ -163,7 +153,6 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
     Args:
         marks: where it starts (`as_start`).
         ends: where it ends; queues that are not in it keep their mark.
-        queues: the queues of the marks.
     """
     moved = {key: end for key, end in ends.items() if end > marks[key].next}
     before = before_all(moved, queues)
@@ -174,22 +163,20 @@ def advanced(marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues) -> Of
 
 
 def limited_ends(
-    marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, options: Options
+    marks: Offsets, ends: Mapping[QueueKey, int], queues: Queues, limits: TriggerOptions
 ) -> dict[QueueKey, int]:
     """Divide a micro-batch's limits among the queues.
 
     Args:
         marks: where it starts.
         ends: how far each queue reaches.
-        queues: the queues of the marks.
-        options: the query's options, with the limits of rows and bytes.
     """
     keys = [key for key, end in ends.items() if end > marks[key].next]
     rows = [ends[key] - marks[key].next for key in keys]
-    if options.max_rows is not None:
-        rows = share(rows, options.max_rows)
-    if options.max_bytes is not None:
-        rows = _within_bytes(keys, rows, marks, queues, options.max_bytes)
+    if limits.max_rows is not None:
+        rows = share(rows, limits.max_rows)
+    if limits.max_bytes is not None:
+        rows = _within_bytes(keys, rows, marks, queues, limits.max_bytes)
     return {key: marks[key].next + count for key, count in zip(keys, rows, strict=True)}
 
 
@@ -200,31 +187,27 @@ def _within_bytes(
     for key, count in zip(keys, rows, strict=True):
         start = marks[key].next
         wanted = QueueRange(key.topic, key.queue_id, start, start + count)
-        store = queues[key].store
-        if isinstance(store, Store):
-            sizes.append(average_size(store, wanted))
-        else:
-            sizes.append(store.average_size(wanted))
+        sizes.append(queues[key].source.average_size(wanted))
     backlogs = [max(count, int(count * size)) for count, size in zip(rows, sizes, strict=True)]
     if sum(backlogs) <= limit:
         return rows
     return [
-        _count_within(queues[key].queue, marks[key].next, count, budget, size)
+        _count_within(queues[key], marks[key].next, count, budget, size)
         for key, count, budget, size in zip(keys, rows, share(backlogs, limit), sizes, strict=True)
     ]
 
 
-def _count_within(queue: AnyQueue, start: int, count: int, budget: int, size: float) -> int:
+def _count_within(chosen: ChosenQueue, start: int, count: int, budget: int, size: float) -> int:
     """Return how many of the next messages fit into a number of bytes.
 
     They are counted by their exact sizes, or by the average if only messages themselves have them.
     """
-    if not isinstance(queue, Queue):
-        return min(count, max(1, int(budget / max(size, 1.0))))
     taken = 0
     while taken < count:
         step = min(count - taken, _MOST_ENTRIES, int(budget / max(size, 1.0)) + 16)
-        sizes = queue.entries(start + taken, start + taken + step)["size"]
+        sizes = chosen.source.sizes(chosen.queue, start + taken, start + taken + step)
+        if sizes is None:
+            return min(count, max(1, int(budget / max(size, 1.0))))
         fits = rows_within(sizes, budget) if taken == 0 else rows_within(sizes, budget, least=0)
         taken += fits
         if fits < step:
@@ -233,8 +216,51 @@ def _count_within(queue: AnyQueue, start: int, count: int, budget: int, size: fl
     return taken
 
 
+def share(backlogs: Sequence[int], limit: int) -> list[int]:
+    """Divide a limit in proportion to the backlogs.
+
+    Each queue with a backlog gets at least one, so that large queues do not starve small ones. With
+    more such queues than the limit, the sum exceeds it. Otherwise the sum is the limit or, if less,
+    the sum of the backlogs. The same input gives the same shares.
+
+    Args:
+        backlogs: the backlog of each queue, 0 or more.
+        limit: 1 or more.
+
+    Returns:
+        The share of each queue, at most its backlog.
+    """
+    waiting = [number for number, backlog in enumerate(backlogs) if backlog]
+    total = sum(backlogs)
+    if total <= limit:
+        return list(backlogs)
+    shares = [min(1, backlog) for backlog in backlogs]
+    spare, behind = limit - len(waiting), total - len(waiting)
+    if spare <= 0:
+        return shares
+    for number in waiting:
+        shares[number] += (backlogs[number] - 1) * spare // behind
+    # The remainder of rounding goes to the queues that lost most by it.
+    left = limit - sum(shares)
+    for number in sorted(waiting, key=lambda n: (-((backlogs[n] - 1) * spare % behind), n))[:left]:
+        shares[number] += 1
+    return shares
+
+
+def rows_within(sizes: npt.NDArray[np.int32], budget: int, least: int = 1) -> int:
+    """Count the entries, from the first on, that fit into a number of bytes.
+
+    Args:
+        sizes: i4[n], n > 0, bytes of each entry's record.
+        budget: bytes.
+        least: the minimum result.
+    """
+    ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
+    return max(least, int(np.searchsorted(ends, budget, side="right")))
+
+
 def batch_ranges(
-    start: Offsets, end: Offsets, queues: Queues, options: Options
+    start: Offsets, end: Offsets, queues: Queues, positions: PositionOptions
 ) -> dict[QueueKey, tuple[int, int]]:
     """Find the ranges that a micro-batch reads, also if it is planned again after a restart.
 
@@ -261,14 +287,14 @@ def batch_ranges(
         chosen = queues.get(key)
         if chosen is None:
             lose(
-                options,
+                positions,
                 f"Queue {key} is not there; offsets {begin} to {mark.next - 1} cannot be read.",
             )
             continue
         queue = chosen.queue
         if key not in before or is_another(mark, before[key]):
             lose(
-                options,
+                positions,
                 f"Offsets {begin} to {mark.next - 1} of {key} hold other messages than before: "
                 "the queue was cut, or deleted and recreated, or this is another store, or a copy "
                 "that has diverged.",
@@ -276,7 +302,7 @@ def batch_ranges(
             continue
         if begin < queue.min_offset:
             gone = min(queue.min_offset, mark.next)
-            lose(options, f"{gone - begin} messages of {key}, from {begin} on, have expired.")
+            lose(positions, f"{gone - begin} messages of {key}, from {begin} on, have expired.")
             begin = gone
         if begin < mark.next:
             ranges[key] = begin, mark.next

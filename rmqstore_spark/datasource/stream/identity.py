@@ -24,12 +24,9 @@ from typing import Final, NamedTuple
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import Mark, Offsets, QueueKey, StoresOf
-from rmqstore_spark.datasource.spec import AnySource, AnyStore, SourceBroker
-from rmqstore_spark.datasource.stores import ChosenQueue
+from rmqstore_spark.datasource.sources.source import ChosenQueue, Source
 from rmqstore_spark.datasource.stream.catchup import before_all, is_another
 from rmqstore_spark.errors import OptionError, RmqStoreError
-
-__all__ = ["StorePlaces", "find_stores", "ids_of", "renamed"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -57,14 +54,9 @@ class _Agreement(NamedTuple):
     other: int
 
 
-def ids_of(opened: Iterable[AnySource]) -> dict[str, str]:
-    """Return the ids of the stores that have one, by broker name."""
-    found: dict[str, str] = {}
-    for of in opened:
-        told = None if isinstance(of, SourceBroker) else of.store.store_id
-        if told:
-            found[of.store.broker_name] = told
-    return found
+def ids_of(opened: Iterable[Source]) -> dict[str, str]:
+    """Return the ids of the sources that have one, by broker name."""
+    return {source.broker_name: known for source in opened if (known := source.store_id)}
 
 
 def renamed(offsets: Offsets, names: Mapping[str, str]) -> Offsets:
@@ -78,7 +70,7 @@ def renamed(offsets: Offsets, names: Mapping[str, str]) -> Offsets:
 
 
 def find_stores(
-    offsets: Offsets, known: StoresOf, opened: Sequence[AnySource], ids: Mapping[str, str]
+    offsets: Offsets, known: StoresOf, opened: Sequence[Source], ids: Mapping[str, str]
 ) -> StorePlaces:
     """Find the stores of a checkpoint among those of a query.
 
@@ -90,7 +82,7 @@ def find_stores(
     Raises:
         OptionError: several stores can be the same one of the checkpoint, or the other way round.
     """
-    stores = {of.store.broker_name: of.store for of in opened}
+    stores = {source.broker_name: source for source in opened}
     return _Search(offsets, known, stores, ids).run()
 
 
@@ -99,7 +91,7 @@ class _Search:
         self,
         offsets: Offsets,
         known: StoresOf,
-        stores: Mapping[str, AnyStore],
+        stores: Mapping[str, Source],
         ids: Mapping[str, str],
     ) -> None:
         self._known = known
@@ -177,7 +169,7 @@ class _Search:
         return found
 
 
-def _compared(positions: Iterable[tuple[QueueKey, Mark]], store: AnyStore) -> _Agreement:
+def _compared(positions: Iterable[tuple[QueueKey, Mark]], source: Source) -> _Agreement:
     """Compare the newest positions of a checkpoint that a record can be compared at."""
     telling = [one for one in positions if one[1].fingerprint]
     telling.sort(key=lambda one: one[1].last_physical, reverse=True)
@@ -186,11 +178,11 @@ def _compared(positions: Iterable[tuple[QueueKey, Mark]], store: AnyStore) -> _A
     other = 0
     for key, mark in telling[:_COMPARED]:
         with suppress(RmqStoreError):  # without the queue, or with a damaged one, nothing is known
-            queue = store.queue(key.topic, key.queue_id)
+            queue = source.queue(key.topic, key.queue_id)
             if queue.max_offset < mark.next:
                 other += 1
                 continue
-            queues[key] = ChosenQueue(key, store, queue)
+            queues[key] = ChosenQueue(key, source, queue)
             marks[key] = mark
     before = before_all({key: mark.next for key, mark in marks.items()}, queues)
     same = 0

@@ -13,26 +13,19 @@ from collections.abc import Set as AbstractSet
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import Offsets, QueueKey
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.options.table import PositionOptions, QueueOptions
 from rmqstore_spark.datasource.resolve import lose
-from rmqstore_spark.datasource.stores import ChosenQueue, wants_queue
+from rmqstore_spark.datasource.sources.source import ChosenQueue
 from rmqstore_spark.reader.before import UNKNOWN
-
-__all__ = ["KeptPositions"]
 
 _log = logging.getLogger("rmqstore_spark")
 
 
 class KeptPositions:
-    """The positions of queues that the stream does not read.
+    """The positions of queues that the stream does not read."""
 
-    Args:
-        options: the stream's options.
-        stores: the names of the stores that it reads.
-    """
-
-    def __init__(self, options: Options, stores: AbstractSet[str]) -> None:
-        self._options = options
+    def __init__(self, chosen: QueueOptions, stores: AbstractSet[str]) -> None:
+        self._chosen = chosen
         self._stores = stores
         self._gone: set[QueueKey] = set()
         self._told: set[QueueKey] = set()
@@ -41,14 +34,14 @@ class KeptPositions:
         """Return whether the stream reads a queue, as far as it is known."""
         if key.broker not in self._stores or key in self._gone:
             return False
-        return wants_queue(self._options, key.topic, key.queue_id)
+        return self._chosen.wants_queue(key.topic, key.queue_id)
 
     def of(
         self,
         marks: Offsets,
         queues: Mapping[QueueKey, ChosenQueue],
         silent: AbstractSet[str],
-        options: Options,
+        positions: PositionOptions,
     ) -> Offsets:
         """Return the positions to keep.
 
@@ -56,7 +49,7 @@ class KeptPositions:
             marks: the positions of the stream.
             queues: the queues that it reads.
             silent: the brokers that do not answer, of whose queues nothing is known.
-            options: the stream's options, or those that allow for no loss.
+            positions: say whether a loss is allowed.
 
         Raises:
             DataLossError: a queue does not exist any more, and `failOnDataLoss` is set.
@@ -70,21 +63,21 @@ class KeptPositions:
                 continue
             if key.broker not in self._stores or key.broker in silent:
                 kept[key] = mark
-            elif not wants_queue(self._options, key.topic, key.queue_id):
+            elif not self._chosen.wants_queue(key.topic, key.queue_id):
                 kept[key] = mark
                 unchosen.append(key)
             else:
-                self._lose(key, mark.next, options)
+                self._lose(key, mark.next, positions)
                 if mark.last_physical != UNKNOWN or not mark.next:
                     kept[key] = mark  # else nothing would show that it was created again
         self._tell(unchosen, queues)
         return kept
 
-    def _lose(self, key: QueueKey, reached: int, options: Options) -> None:
+    def _lose(self, key: QueueKey, reached: int, positions: PositionOptions) -> None:
         if key in self._gone:
             return
         lose(
-            options,
+            positions,
             f"Queue {key} no longer exists, or may not be read any more (readQueueNums, perm); the "
             f"stream had read it up to {reached}.",
             "Its position is kept: if it is there again, the stream continues there.",
@@ -106,14 +99,5 @@ class KeptPositions:
             "Not chosen any more: %s. The stream does not read it, and keeps its position in the "
             "checkpoint: if the options (%s) choose it again, the stream continues there.",
             some(names),
-            _choosing(self._options),
+            self._chosen.chosen_by,
         )
-
-
-def _choosing(options: Options) -> str:
-    """Return the option that chooses topics."""
-    if options.assign is not None:
-        return "assign"
-    if options.topics is not None:
-        return "subscribe"
-    return "subscribePattern" if options.pattern is not None else "includeSystemTopics"

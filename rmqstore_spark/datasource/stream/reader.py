@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from rmqstore_spark.datasource.stream.follower import Follower
 
-__all__ = ["RmqStoreStreamReader"]
-
 # Seconds. Answering Spark costs more than many looks at the log. So the longer a query has been
 # idle, the later it is answered, and the less often the log is checked. (When the query stops,
 # Spark ends this process, even while it waits.)
@@ -49,12 +47,6 @@ class RmqStoreStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerA
     A query creates it twice: in the process that lives as long as the query, and in one that only
     sends it to the tasks. So nothing is opened, and no error is raised, before it is used. (An
     error of the constructor would reach the user as one of Spark's own.)
-
-    Args:
-        given: the options as the user set them.
-        schema: the requested columns.
-        clock: returns seconds since any moment.
-        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -94,13 +86,13 @@ class RmqStoreStreamReader(SentToTasks, DataSourceStreamReader, SupportsTriggerA
     @plain_errors
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one of the limits. Spark accepts only one; `latestOffset` applies all of them."""
-        options = self._options
-        if options.max_rows is not None:
-            return ReadMaxRows(options.max_rows)
-        if options.max_bytes is not None:
-            return ReadMaxBytes(options.max_bytes)
-        if options.min_rows is not None:
-            return ReadMinRows(options.min_rows)
+        limits = self._options.trigger
+        if limits.max_rows is not None:
+            return ReadMaxRows(limits.max_rows)
+        if limits.max_bytes is not None:
+            return ReadMaxBytes(limits.max_bytes)
+        if limits.min_rows is not None:
+            return ReadMinRows(limits.min_rows)
         return ReadAllAvailable()
 
     @plain_errors

@@ -14,12 +14,9 @@ from rmqstore_spark.datasource.offsets import (
     decode_stores,
     encode_offsets,
 )
-from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.sources.source import Source
 from rmqstore_spark.datasource.stream.identity import StorePlaces, find_stores, ids_of, renamed
-from rmqstore_spark.datasource.stream.standby import Standby
 from rmqstore_spark.errors import DataLossError, OptionError, ServiceError
-
-__all__ = ["ResumedStores"]
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -31,13 +28,14 @@ class ResumedStores:
     """The stores of a stream, and those of its checkpoint.
 
     Args:
-        options: the stream's options.
-        standby: the stores that are read.
+        may_lose: whether the stream continues without a store (`failOnDataLoss=false`).
+        routed: whether name servers tell where the stores are.
     """
 
-    def __init__(self, options: Options, standby: Standby) -> None:
-        self._options = options
-        self._standby = standby
+    def __init__(self, opened: Sequence[Source], *, may_lose: bool, routed: bool) -> None:
+        self._opened = opened
+        self._may_lose = may_lose
+        self._routed = routed
         self._found: dict[Hashable, StorePlaces] = {}
         self._ids: Mapping[str, str] | None = None
         self._missing: dict[str, str] = {}
@@ -50,7 +48,7 @@ class ResumedStores:
     @property
     def _ids_now(self) -> Mapping[str, str]:
         if self._ids is None:
-            self._ids = ids_of(self._standby.opened)
+            self._ids = ids_of(self._opened)
         return self._ids
 
     def encoded(self, offsets: Offsets) -> dict[str, Any]:
@@ -79,7 +77,7 @@ class ResumedStores:
         key = _key(offsets, stores)
         found = self._found.get(key)
         if found is None:
-            found = find_stores(offsets, stores, self._standby.opened, self._ids_now)
+            found = find_stores(offsets, stores, self._opened, self._ids_now)
             self._require(found, stores)
             self._remember(key, found)
         self._missing = {name: stores.ids.get(name, "") for name in sorted(found.missing)}
@@ -93,11 +91,10 @@ class ResumedStores:
     def _require(self, found: StorePlaces, stores: StoresOf) -> None:
         """Refuse to continue without a store, unless that is allowed or was allowed before."""
         missing = sorted(found.missing - stores.left_out)
-        names = [of.store.broker_name for of in self._standby.opened]
+        names = [of.broker_name for of in self._opened]
         new = [name for name in names if name not in found.names.values()]
-        is_allowed = not self._options.fail_on_data_loss
-        if self._options.name_servers:
-            if missing and not is_allowed:
+        if self._routed:
+            if missing and not self._may_lose:
                 raise ServiceError(
                     f"No name server knows the broker {some(missing)} now, which the checkpoint "
                     "has offsets of. Start it; the stream then continues from its checkpoint. "
@@ -105,7 +102,7 @@ class ResumedStores:
                 )
         elif missing and new:
             raise self._other_stores(missing, new, names, stores)
-        elif missing and not is_allowed:
+        elif missing and not self._may_lose:
             raise DataLossError(
                 f"The checkpoint holds offsets of {some(missing)}, which this query does not read "
                 "any more. Name its store again; the stream then continues from its checkpoint. "
@@ -126,7 +123,7 @@ class ResumedStores:
         names: Sequence[str],
         stores: StoresOf,
     ) -> OptionError:
-        where = some(f"{of.store.broker_name} ({of.store.path})" for of in self._standby.opened)
+        where = some(f"{of.broker_name} ({of.path})" for of in self._opened)
         right = "the names in the checkpoint"
         if len(missing) == len(new) == 1:
             right += f": {','.join(missing[0] if name in new else name for name in names)}"

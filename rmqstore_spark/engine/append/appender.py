@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
@@ -25,8 +26,6 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
-
-__all__ = ["Appender", "Stored"]
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
@@ -65,6 +64,7 @@ class Appender:
         self.time = StoreTime(store.clock, store.log.last_timestamp)
         self._queues = store.queues
         self._host = store.config.store_host
+        self._role = store.role
         self._busy_timeout = store.config.os_page_cache_busy_time_out_mills / 1000
         self._dispatcher = dispatcher
         self._health = health
@@ -84,10 +84,11 @@ class Appender:
                 log.
         """
         with self.appending():
+            self._require_accepting()
             try:
                 placement = self.log.place(block.sizes, block.unit_ends)
             except TooLargeError as error:
-                raise RefusedError(f"{error}.", "MESSAGE_ILLEGAL") from error
+                raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
             self.reserve_until(placement.end)
             next_offsets = self.next_offsets(block.routes)
             queue_offset = number_rows(block.route_of, block.queued, next_offsets)
@@ -124,7 +125,8 @@ class Appender:
         Raises:
             RefusedError: another thread holds the lock for longer than
                 `osPageCacheBusyTimeOutMills`, the store is closing, or queues and index have no
-                room.
+                room. Or an invariant of the engine did not hold: then the store has failed, and
+                `is_open` is set.
         """
         held = self._held_since
         is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
@@ -135,12 +137,17 @@ class Appender:
             raise RefusedError(
                 "The log has been busy for longer than osPageCacheBusyTimeOutMills "
                 f"({self._busy_timeout * 1000:.0f} ms). Try again.",
-                "OS_PAGECACHE_BUSY",
+                PutStatus.OS_PAGECACHE_BUSY,
             )
         try:
+            assert self._held_since is None, "two threads hold the append lock"
             self._held_since = time.monotonic()
             self._require_open()
             yield
+        except AssertionError as error:
+            wrong = self._health.fail_wrong_state(error)
+            status = PutStatus.SERVICE_NOT_AVAILABLE
+            raise RefusedError(str(wrong), status, is_open=True) from error
         finally:
             self._held_since = None
             self._lock.release()
@@ -156,11 +163,11 @@ class Appender:
         except StoreWriteError as error:
             if self.log.failure is not None:
                 self._health.fail(error)
-                raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE) from error
             raise RefusedError(
                 f"The next segment of the CommitLog cannot be created: {error} The store "
                 "accepts messages again once it can.",
-                "CREATE_MAPEDFILE_FAILED",
+                PutStatus.CREATE_MAPEDFILE_FAILED,
             ) from error
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
@@ -185,7 +192,13 @@ class Appender:
         Raises:
             RefusedError: queues and index cannot keep up with the log; the records are in the log.
         """
-        routes = appended.block.routes
+        routes, end = appended.block.routes, appended.end
+        assert end <= self.log.max_offset, (
+            f"records up to {end} go to the queues, and the log ends at {self.log.max_offset}"
+        )
+        assert appended.store_timestamp >= self.log.last_timestamp, (
+            f"records of {appended.store_timestamp} ms follow one of {self.log.last_timestamp} ms"
+        )
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
         self.published(appended.store_timestamp)
         self.dispatch(appended)
@@ -204,7 +217,7 @@ class Appender:
             self._dispatcher.submit(job)
         except StoreWriteError as error:
             self._health.fail(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=True) from error
+            raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=True) from error
 
     def published(self, timestamp: int) -> None:
         """Register the storeTimestamp of records that belong to the log now."""
@@ -215,6 +228,15 @@ class Appender:
         gone = set(topics)
         for route in [route for route in self._next if route.topic in gone]:
             del self._next[route]
+
+    def continue_from_log(self) -> None:
+        """Number and stamp the next records after those that the log has now.
+
+        A slave's log has records that came without numbers or times of this object.
+        Needs the append lock. All of the log is in the queues.
+        """
+        self._next.clear()
+        self.time.continue_after(self.log.last_timestamp)
 
     def finish(self) -> None:
         """Wait for the append that is running. After the store was closed, no other follows."""
@@ -248,13 +270,26 @@ class Appender:
             has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
             if has_failed:
                 self._health.fail(error)
-            raise RefusedError(str(error), "SERVICE_NOT_AVAILABLE", is_open=has_failed) from error
+            raise RefusedError(
+                str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed
+            ) from error
 
     def _require_open(self) -> None:
         if self._health.is_closed:
             text = "The store is closing. Try again when it is open."
-            raise RefusedError(text, "SERVICE_NOT_AVAILABLE")
+            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
         self._require_room()
+
+    def _require_accepting(self) -> None:
+        """Refuse records of this store's own in the log of a slave: it is a copy of its master's.
+
+        `Admission` has accepted them, and the role can have changed since.
+        """
+        if not self._role.accepts:
+            raise RefusedError(
+                "The store has just become a slave, and accepts no messages.",
+                "SERVICE_NOT_AVAILABLE",
+            )
 
     def _require_room(self) -> None:
         stalled = self._dispatcher.stalled
@@ -262,5 +297,5 @@ class Appender:
             raise RefusedError(
                 f"There is no space for queues and index: {stalled} The store accepts messages "
                 "again once there is.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.engine.role import Role
 from rmqstore_spark.errors import RefusedError
-
-__all__ = ["Durability", "Shortfall"]
 
 
 class Shortfall(NamedTuple):
@@ -34,16 +33,19 @@ class Durability:
     """Waits for the disk and for slaves. Thread-safe.
 
     Args:
-        config: says what to wait for, and how long.
+        config: says how long to wait.
+        role: says whether to wait for slaves.
         flusher: flushes the log.
         slaves: the slaves of the store.
     """
 
-    def __init__(self, config: StoreConfig, flusher: FlushService, slaves: Slaves) -> None:
+    def __init__(
+        self, config: StoreConfig, role: Role, flusher: FlushService, slaves: Slaves
+    ) -> None:
         self._config = config
+        self._role = role
         self._flusher = flusher
         self._slaves = slaves
-        self._waits_for_slaves = config.broker_role == "SYNC_MASTER"
 
     def await_put(self, end: int) -> Shortfall | None:
         """Wait until the log is durable up to an offset.
@@ -100,7 +102,7 @@ class Durability:
             end: what the slave must have.
             began: the time.
         """
-        if not self._waits_for_slaves:
+        if not self._role.waits_for_slaves:
             return None
         timeout = self._config.slave_timeout
         if not self._slaves.is_available(due):

@@ -17,13 +17,10 @@ import numpy as np
 
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE, SYS_FLAG_LAST, TOTAL_SIZE_PLACE
 from rmqstore_spark.layout.spans import U1
 
-__all__ = ["GroupCommit", "append_together", "is_single", "settle_all"]
-
 _MOST_BLOCKS: Final = 256
-_SYS_FLAG_END: Final = 39
 _LARGEST: Final = 16 << 10
 """Largest record, in bytes, that is combined with others: copying a larger one costs more."""
 
@@ -91,7 +88,7 @@ class GroupCommit:
             self._lead(mine)
         if mine.failure is not None:
             raise mine.failure
-        assert mine.result is not None  # noqa: S101 - the put is done: one of the two is set
+        assert mine.result is not None, "a put of a group is done, but has no outcome"
         return mine.result
 
     def _wait(self, mine: _Put) -> None:
@@ -141,6 +138,9 @@ class GroupCommit:
                 self._is_led = False
 
     def _store(self, group: list[_Put]) -> None:
+        if len(group) == 1:
+            group[0].result = self._settle(self._append(group[0].block))
+            return
         stored = list(append_together(self._append, [put.block for put in group]))
         for put, result in zip(group, settle_all(self._settle, stored), strict=True):
             put.result = result
@@ -187,6 +187,6 @@ def is_single(block: U1) -> bool:
     size = block.nbytes
     return (
         MIN_RECORD_SIZE <= size <= _LARGEST
-        and int.from_bytes(block[:4].data, "big") == size
-        and not block[_SYS_FLAG_END] & COMPRESSED_FLAG
+        and int.from_bytes(block[TOTAL_SIZE_PLACE].data, "big") == size
+        and not block[SYS_FLAG_LAST] & COMPRESSED_FLAG
     )

@@ -18,8 +18,6 @@ from rmqstore_spark.engine.append.stamped import Stamped
 from rmqstore_spark.layout.record.extent import batch_ends
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["Division", "OpenBatch", "divide"]
-
 
 class OpenBatch(NamedTuple):
     """A batch of which not all has come.

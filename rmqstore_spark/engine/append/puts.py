@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
@@ -23,12 +24,10 @@ from rmqstore_spark.engine.append.group_commit import (
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.engine.histogram import Histogram
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["Puts"]
 
 
 class _Checks(Protocol):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
@@ -43,8 +44,6 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
-
-__all__ = ["Replica"]
 
 _log = logging.getLogger(__name__)
 
@@ -92,6 +91,7 @@ class Replica:
         )
         self.tables = FollowedTables(
             store.path,
+            store.role,
             store.topics,
             store.consumer_offsets,
             store.groups,
@@ -139,7 +139,7 @@ class Replica:
                 f"this store's segment size ({self.segment_size} bytes). Set "
                 "mappedFileSizeCommitLog to the master's value."
             )
-        with self._appender.appending(patient=True):
+        with self._following():
             try:
                 self._log.remove_unused()
             except StoreWriteError as error:
@@ -154,7 +154,7 @@ class Replica:
             RefusedError: the store is closing, or has failed.
         """
         if self._held > self.end:
-            with self._appender.appending(patient=True):
+            with self._following():
                 try:
                     self.erase_hidden()
                 except StoreWriteError as error:
@@ -181,7 +181,7 @@ class Replica:
             RefusedError: the store is closing, or there is no room for queues.
             StoreWriteError: the file of deletions could not be written.
         """
-        with self._appender.appending(patient=True):
+        with self._following():
             self._store.deleted.settle(self.begin, self.end)
 
     def append(self, data: U1) -> int:
@@ -209,12 +209,12 @@ class Replica:
         plain = data[: division.plain - begin]
         whole = data[division.plain - begin : division.whole - begin]
         rest = data[division.whole - begin : stamped.size]
-        with self._appender.appending(patient=True):
+        with self._following():
             try:
                 self._heed_time(stamped)
             except StoreWriteError as error:
                 text = f"The checkpoint cannot be written: {error}"
-                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._appender.reserve_until(begin + stamped.size)
             reach("replica.before_write")
             try:
@@ -238,6 +238,22 @@ class Replica:
             StoreWriteError: the flush failed, and the store accepts nothing more.
         """
         return self._flusher.flush()
+
+    @contextmanager
+    def _following(self) -> Iterator[None]:
+        """Hold the append lock of a slave's log.
+
+        Raises:
+            RefusedError: the store is closing, has failed, or has become the master: nothing of
+                another one may get into its log.
+        """
+        with self._appender.appending(patient=True):
+            if not self._store.role.follows:
+                raise RefusedError(
+                    "The store is the master now, and takes nothing from another one.",
+                    "SERVICE_NOT_AVAILABLE",
+                )
+            yield
 
     # ---- the log, and batches in it --------------------------------------------------------------
 
@@ -306,7 +322,7 @@ class Replica:
 
     def _failed(self, error: StoreWriteError) -> RefusedError:
         self._health.fail(error)
-        return RefusedError(str(error), "SERVICE_NOT_AVAILABLE")
+        return RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE)
 
     # ---- topics ----------------------------------------------------------------------------------
 
@@ -336,7 +352,7 @@ class Replica:
             ) from error
         except StoreWriteError as error:
             text = f"A topic of the master cannot be created: {error}"
-            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
 
     def _is_wanted(self, topic: str, queue_id: int, _slot: int) -> bool:
         if len(self._store.queues) < _MOST_QUEUES_HELD:

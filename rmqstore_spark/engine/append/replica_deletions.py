@@ -14,8 +14,6 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.layout.constants import topic_fault
 
-__all__ = ["ReplicaDeletions"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -8,10 +8,27 @@ acknowledges every later put.)
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 
-__all__ = ["Slave", "Slaves"]
+_LOOK_S: Final = 0.02
+
+
+class Handover(NamedTuple):
+    """How many slaves a master had, and got all of its log to.
+
+    Attributes:
+        slaves: those that were connected when it began.
+        lacking: those of them that lack some of its log; one that has left may have come again.
+        unknown: those of them that were sent all, and do not say what they have.
+    """
+
+    slaves: int
+    lacking: int
+    unknown: int
 
 
 class Slave:
@@ -101,6 +118,28 @@ class Slaves:
             finally:
                 self._waiting -= 1
 
+    def connected(self) -> list[Slave]:
+        """Return those that are connected."""
+        with self._changed:
+            return list(self._all)
+
+    def await_all(self, slaves: Sequence[Slave], end: int, timeout: float) -> Handover:
+        """Wait until slaves have the log up to an offset, or have left, for some seconds."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            self._waiting += 1
+            try:
+                while (
+                    any(slave in self._all for slave in _lacking(slaves, end))
+                    and time.monotonic() < deadline
+                ):
+                    self._changed.wait(_LOOK_S)
+                behind = sum(slave.held < end for slave in slaves)
+                lacking = len(_lacking(slaves, end))
+                return Handover(len(slaves), lacking, behind - lacking)
+            finally:
+                self._waiting -= 1
+
     def held(self) -> int:
         """Return the offset up to which at least one slave has the log; 0 without slaves."""
         return max((slave.held for slave in self._acknowledging()), default=0)
@@ -115,3 +154,12 @@ class Slaves:
 
     def _acknowledging(self) -> list[Slave]:
         return [slave for slave in list(self._all) if not slave.is_observer]
+
+
+def _lacking(slaves: Sequence[Slave], end: int) -> list[Slave]:
+    """Return those that lack some of the log; an observer does not say it, but what it was sent."""
+    return [
+        slave
+        for slave in slaves
+        if slave.held < end and not (slave.is_observer and slave.sent >= end)
+    ]

@@ -14,11 +14,10 @@ import numpy as np
 from rmqstore_spark.engine.recovery.redispatch import LogBlock
 from rmqstore_spark.errors import BlockError, ReplicationError
 from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.kernel.reference.plain import STOP_BAD, STOP_BLANK
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
     STATUS_TEXT,
     Walk,
     check_crcs,
@@ -26,8 +25,6 @@ from rmqstore_spark.layout.record.format import (
     walk_records,
 )
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["MAX_UNIT_SIZE", "Stamped", "check_stamped"]
 
 MAX_UNIT_SIZE: Final = MAX_RECORD_SIZE + BLANK_SIZE
 """Bytes of the largest record or blank: a blank is there because a record did not fit."""

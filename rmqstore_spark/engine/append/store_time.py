@@ -13,8 +13,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["StoreTime"]
-
 _log = logging.getLogger(__name__)
 
 _TOLERANCE_MS: Final = 1000
@@ -52,6 +50,10 @@ class StoreTime:
             self._note(self._last - now)
         self._last = max(self._last + later, now)
         return self._last
+
+    def continue_after(self, last: int) -> None:
+        """Assign no storeTimestamp before one that is in the log. As `stamp`, for one thread."""
+        self._last = max(self._last, last)
 
     def look(self) -> None:
         """Check whether the clock went back or has caught up, and log it."""

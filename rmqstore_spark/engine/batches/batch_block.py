@@ -35,13 +35,10 @@ from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.record.extent import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["BatchBlock", "Source", "Stamp"]
-
-_MAGIC: Final = slice(4, 8)
 _OPEN_FILES: Final = 64
 
 
-class Source(Protocol):
+class StagedSource(Protocol):
     """Provides records for a block: a stage, or the marker of its commit."""
 
     @property
@@ -79,7 +76,7 @@ class _Part:
         extent: its placement without the places of the records, which would not fit into memory.
     """
 
-    source: Source
+    source: StagedSource
     portion: Portion
     begin: int
     used: I8
@@ -140,7 +137,7 @@ class BatchBlock:
         self._lowest: int | None = None
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
 
-    def add(self, source: Source) -> None:
+    def add(self, source: StagedSource) -> None:
         """Place the records of a source after the others. Nothing is written.
 
         Raises:
@@ -157,6 +154,13 @@ class BatchBlock:
             StoreWriteError: the write failed: `erase` the block.
             RefusedError: a stage could not be read back: `erase` the block.
         """
+        begin = self._parts[0].begin
+        assert begin == self._log.max_offset, (
+            f"a batch was placed at {begin}, but the log ends at {self._log.max_offset}"
+        )
+        assert sum(part.portion.count for part in self._parts) == self.rows, (
+            "a batch has lost some of its rows"
+        )
         reach("commit.before_write")
         self._lowest = len(self._parts)
         # The first part is prepared once: its head is written first, the whole part last.
@@ -219,7 +223,7 @@ class BatchBlock:
         """Close the files of the stages."""
         self._files.close()
 
-    def _place(self, source: Source, portion: Portion) -> _Part:
+    def _place(self, source: StagedSource, portion: Portion) -> _Part:
         rows = portion.read_rows(self._files)
         placement = self._placement(rows, self.end)
         if self.begin < 0:
@@ -273,6 +277,10 @@ class BatchBlock:
         next_offsets = part.next_offsets.copy()
         queue_offset = number_rows(route_of, rows.queued, next_offsets)
         placement = self._placement(rows, part.begin)
+        assert placement.end == part.extent.end, (
+            f"a portion of a batch was to end at {part.extent.end}, and ends at {placement.end}: "
+            "its stage has changed"
+        )
         return _Known(rows, placement, route_of, queue_offset, next_offsets)
 
     def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
@@ -280,6 +288,10 @@ class BatchBlock:
         part = self._parts[number]
         known = self._known(part)
         data = part.portion.read_records(buffer, self._files)
+        assert len(data) == int(known.rows.sizes.sum()), (
+            f"the rows of a stage name {int(known.rows.sizes.sum())} bytes of records, and it has "
+            f"{len(data)}"
+        )
         stamp_records(
             data, known.rows.starts, known.queue_offset, known.placement.physical,
             self.timestamp, self._stamp.host,

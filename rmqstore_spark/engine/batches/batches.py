@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
@@ -23,9 +24,6 @@ from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.own_names import OWN_FOLDER
-from rmqstore_spark.types import CommitRequest, CommitResult
-
-__all__ = ["Batches"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +49,8 @@ class Batches:
         flusher: FlushService,
         durability: Durability,
     ) -> None:
-        self._config = config = store.config
+        config = store.config
+        self._role = store.role
         self._log = store.log
         self._topics = store.topics
         self._admission = admission
@@ -77,6 +76,10 @@ class Batches:
         self._commit_failures = Failures()
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
+
+    def staged_topics(self, stages: Sequence[StageInfo]) -> Collection[str]:
+        """Return the topics of stages; nothing of a stage that is not here."""
+        return self._staging.topics(stages)
 
     def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin to stage the records of one task attempt; see `Staging.begin`."""
@@ -117,9 +120,17 @@ class Batches:
         Raises:
             RmqStoreError: the log cannot be read, or the ledger cannot be written.
         """
-        if self._config.broker_role == "SLAVE":
+        if self._role.follows:
             self._ledger.catch_up()
         self._ledger.save()
+
+    def catch_up(self) -> None:
+        """Learn all commits that the log has; nothing is committed meanwhile.
+
+        Raises:
+            RmqStoreError: the log cannot be read.
+        """
+        self._ledger.catch_up()
 
     def close(self) -> None:
         """Stop the thread, and remove all stages."""

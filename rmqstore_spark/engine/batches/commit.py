@@ -21,6 +21,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import (
+    CommitRequest,
+    CommitResult,
+    Content,
+    WriterId,
+    topics_with_most_rows,
+)
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
@@ -37,16 +45,6 @@ from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.types import (
-    CommitRequest,
-    CommitResult,
-    Content,
-    WriterId,
-    topics_with_most_rows,
-)
-
-__all__ = ["Committer"]
-
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -106,7 +104,7 @@ class Committer:
                 f"{identity[:64]!r}... is not the name of a client: it has at most 2048 "
                 "printable characters."
             )
-            raise RefusedError(text, "NO_PERMISSION")
+            raise RefusedError(text, PutStatus.NO_PERMISSION)
         writer = request.writer
         content = replace(request.content, topics=self._staging.topics(request.stages))
         recalled = self._ledger.recall(writer)
@@ -134,7 +132,7 @@ class Committer:
                 f"{request.writer} has {total} bytes, and maxTransactionBytes is "
                 f"{self._max_bytes}. Write less at a time, raise it in the store's "
                 "configuration, or use more tasks that each commit alone (atomic=false).",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         return self._staging.claim(request.stages, identity)
 
@@ -161,6 +159,9 @@ class Committer:
         try:
             for stage in stages:
                 block.add(stage)
+            assert block.rows == content.rows, (
+                f"{writer} has {content.rows} rows, and its stages hold {block.rows}"
+            )
             # Creates topics, so it comes last. Where delayed messages wait is not for clients;
             # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
@@ -178,7 +179,7 @@ class Committer:
             self._staging.give_back(stages)
             if isinstance(error, TooLargeError):
                 text = f"{writer} cannot be committed: {error}."
-                raise RefusedError(text, "MESSAGE_ILLEGAL") from error
+                raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
             raise
         self._publish(block, writer)
         kept = replace(content, topics=topics_with_most_rows(content.topics))
@@ -204,7 +205,10 @@ class Committer:
                 self._admission.fail(error)
             self._take_back(block)
             text = f"Nothing was committed: {error}"
-            raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
+        except AssertionError:
+            # Nothing more is written in a wrong state. The next start cuts the hidden block off.
+            raise
         except BaseException:
             self._take_back(block)
             raise
@@ -220,6 +224,9 @@ class Committer:
     def _publish(self, block: BatchBlock, writer: WriterId) -> None:
         try:
             block.publish()
+            assert self._appender.log.max_offset == block.end, (
+                f"{writer} ends at {block.end}, and the log at {self._appender.log.max_offset}"
+            )
             reach("commit.after_publish")
             self._appender.published(block.timestamp)
             self._flusher.flush()

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, Final
 
+from rmqstore_spark.base.types import Content, is_digest, topics_with_most_rows
 from rmqstore_spark.engine.batches.owners import is_identity
-from rmqstore_spark.types import Content, is_digest, topics_with_most_rows
-
-__all__ = ["Committed", "is_long"]
 
 _MOST: Final = 2**63 - 1
 _MOST_TIME: Final = 253_402_300_799_999  # the last millisecond of the year 9999

@@ -28,17 +28,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import Content, WriterId, is_writer_name
 from rmqstore_spark.engine.batches.committed import Committed, is_long
 from rmqstore_spark.engine.batches.owners import is_another
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import replace_file
-from rmqstore_spark.types import Content, WriterId, is_writer_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.batches.markers import Markers
-
-__all__ = ["Ledger"]
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +197,7 @@ class Ledger:
                 f"{writer} cannot be committed: its {_NAMED[writer.kind]} belongs to the client "
                 f"{last.identity!r}, which committed under it first; this client is "
                 f"{identity!r}. {_OWN[writer.kind]}",
-                "NO_PERMISSION",
+                PutStatus.NO_PERMISSION,
             )
         if writer.number > last.number:
             return None
@@ -208,13 +207,13 @@ class Ledger:
                 f"{writer} cannot be committed: {last.number} has been committed already (its "
                 f"marker is at {last.marker} in the log), and the log has no marker of "
                 f"{writer.number}. Nothing was committed. {_BEHIND[writer.kind]}",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         if not found.content.is_like(content):
             raise RefusedError(
                 f"{writer} has been committed already with different content: {found} in the log. "
                 f"The new commit has {content}. Nothing was committed. {_OTHERS[writer.kind]}",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         return found
 

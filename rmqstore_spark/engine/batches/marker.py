@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.base.types import Content, WriterId, topics_with_most_rows
 from rmqstore_spark.engine.batches.committed import Committed
 from rmqstore_spark.engine.batches.staged_records import Keys, Portion, Rows
 from rmqstore_spark.errors import RefusedError
@@ -31,9 +32,6 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.properties import MAP_TYPE, encode_properties
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import Origin, record_batch
-from rmqstore_spark.types import Content, WriterId, topics_with_most_rows
-
-__all__ = ["MARKER_TOPIC", "Marked", "Marker", "marker_body", "marker_text", "read_marker"]
 
 _log = logging.getLogger(__name__)
 

@@ -11,13 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.types import WriterId
 from rmqstore_spark.engine.batches.committed import Committed
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, Marked, marker_text, read_marker
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import WriterId
-
-__all__ = ["Markers"]
 
 _COLUMNS: Final = ("queueOffset", "physicalOffset", "body")
 _AT_ONCE: Final = 10_000

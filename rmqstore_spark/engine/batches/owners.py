@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["is_another", "is_identity"]
-
 _LONGEST: Final = 2048
 """In characters: as many as a SPIFFE id may have, the longest name in use."""
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from rmqstore_spark.files.durable import FOLDER_MODE
 
-__all__ = ["SpareFiles"]
-
 _LEAST: Final = 1 << 20
 _MOST: Final = 512 << 20
 """Bytes of all spare files."""

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.batches.spares import SpareFiles
 from rmqstore_spark.engine.batches.staged_records import (
     KEY_DTYPE,
@@ -36,8 +37,6 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FILE_MODE, write_all
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["SpillFiles", "SpilledPortion"]
 
 _RECORDS: Final = "records"
 _NEW: Final = os.O_CREAT | os.O_EXCL
@@ -104,7 +103,7 @@ class SpillFiles:
             raise RefusedError(
                 f"The staged data in {path} cannot be read back at {at}: {why}. Check the disk, "
                 "and run the batch again.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
 
     def close(self) -> None:

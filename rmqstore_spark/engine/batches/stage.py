@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import HeldPortion, StagingMemory
 from rmqstore_spark.engine.batches.spares import SpareFiles
@@ -34,9 +36,6 @@ from rmqstore_spark.files.durable import FOLDER_MODE
 from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
 from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import I4, U1
-from rmqstore_spark.types import StageInfo
-
-__all__ = ["Stage", "StageRoom"]
 
 
 class StageRoom(Protocol):
@@ -160,7 +159,7 @@ class Stage:
                 self._close(f"it was {why}")
                 self._room.forget(self, why)
                 text = f"The stage {self.stage_id} was {why} ({self._folder})."
-                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._body_bytes += bodies
             self._sums = sums
             self._count_topics(given)
@@ -210,7 +209,7 @@ class Stage:
         why = self._closed_because or ("it is finished" if self.finished else "")
         if why:
             text = f"The stage {self.stage_id} accepts no records: {why}."
-            raise RefusedError(text, "MESSAGE_ILLEGAL")
+            raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
 
     def _route_numbers(self, block: Block) -> I4:
         """Return the block's routes as numbers of the stage's table."""

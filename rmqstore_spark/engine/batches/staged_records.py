@@ -14,17 +14,6 @@ from isal import isal_zlib
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = [
-    "KEY_DTYPE",
-    "PORTION_BYTES",
-    "PORTION_ROWS",
-    "ROW_DTYPE",
-    "Keys",
-    "Portion",
-    "Rows",
-    "StagedBlock",
-]
-
 PORTION_BYTES: Final = 8 << 20
 """The most bytes of a portion, unless it is a single record."""
 

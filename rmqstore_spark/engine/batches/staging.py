@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import StagingMemory
 from rmqstore_spark.engine.batches.owners import is_another
@@ -25,7 +27,6 @@ from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.types import StageInfo
 
 __all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 
@@ -119,24 +120,24 @@ class Staging:
         if not _STAGE_ID.fullmatch(stage_id):
             raise RefusedError(
                 f"{stage_id[:64]!r} is not a stage id: it must have 32 hex digits.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         with self._lock:
             if stage_id in self._gone:
                 why = self._gone[stage_id]
                 text = f"The stage {stage_id} cannot be started again: it was {why}."
-                raise RefusedError(text, "MESSAGE_ILLEGAL")
+                raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
             if stage_id in self._held:  # also by a commit that has claimed it
                 stage = self._stages.get(stage_id)
                 doing = "written" if stage is not None else "committed"
                 owned = f" by {stage.owner}" if stage is not None and stage.owner else ""
                 text = f"The stage {stage_id} is already being {doing}{owned}."
-                raise RefusedError(text, "MESSAGE_ILLEGAL")
+                raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
             if len(self._stages) >= _MOST_STAGES:
                 raise RefusedError(
                     f"There are {len(self._stages)} stages, the maximum. Wait for other batches to "
                     "be committed.",
-                    "OS_PAGECACHE_BUSY",
+                    PutStatus.OS_PAGECACHE_BUSY,
                 )
             try:
                 folder = self._folder / stage_id
@@ -144,7 +145,7 @@ class Staging:
             except OSError as error:
                 shutil.rmtree(self._folder / stage_id, ignore_errors=True)
                 text = f"No stage can be created in {self._folder}: {error}."
-                raise RefusedError(text, "SERVICE_NOT_AVAILABLE") from error
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._stages[stage_id] = stage
             self._held[stage_id] = 0
             return stage
@@ -162,14 +163,14 @@ class Staging:
                     f"The stage {stage.stage_id} would have {held + count} bytes, and one task "
                     f"may stage {self._limits.max_stage_bytes} (stagingMaxStageBytes). Write "
                     "with more partitions.",
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
             total = self._bytes + count
             if total > self._limits.max_bytes:
                 raise RefusedError(
                     f"Staged data would have {total} bytes, and stagingMaxBytes is "
                     f"{self._limits.max_bytes}. Wait for other batches, or raise it.",
-                    "OS_PAGECACHE_BUSY",
+                    PutStatus.OS_PAGECACHE_BUSY,
                 )
             self._held[stage.stage_id] = held + count
             self._bytes = total
@@ -190,7 +191,7 @@ class Staging:
         """
         with self._lock:
             if len({info.stage_id for info in wanted}) < len(wanted):
-                raise RefusedError("A commit names a stage twice.", "MESSAGE_ILLEGAL")
+                raise RefusedError("A commit names a stage twice.", PutStatus.MESSAGE_ILLEGAL)
             self._require_own((info.stage_id for info in wanted), identity)
             for info in wanted:
                 self._require_as_said(info)
@@ -215,7 +216,7 @@ class Staging:
                     f"The stage {stage_id} belongs to the client {stage.identity!r}, and "
                     f"{identity!r} may not commit or abort it. Give the driver and the executors "
                     "of one application certificates with the same subject alternative name.",
-                    "NO_PERMISSION",
+                    PutStatus.NO_PERMISSION,
                 )
 
     def _require_as_said(self, info: StageInfo) -> None:
@@ -226,13 +227,13 @@ class Staging:
             raise RefusedError(
                 f"The commit misses the stage {info.stage_id[:64]}: it was {why}. Run the batch "
                 "again.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
         if stage.info != info:
             raise RefusedError(
                 f"The stage {info.stage_id} differs from what its task reported: {stage.info} "
                 f"here, {info} there. Run the batch again.",
-                "MESSAGE_ILLEGAL",
+                PutStatus.MESSAGE_ILLEGAL,
             )
 
     def give_back(self, stages: Iterable[Stage]) -> None:

@@ -2,9 +2,8 @@
 
 properties_file   reads and formats files of `key = value` lines
 broker_keys       keys of a broker that mean something else here, or nothing
-key               describes a key: name, type, range, meaning
+key               declares a key as the field that holds its value; reads and writes values
 checks            checks the values of texts
-reading           reads values, and says what is wrong with a key or value
 table             all keys; those of the network are in `network_keys`
 store_config      `StoreConfig`: from a file, the environment or arguments
 """

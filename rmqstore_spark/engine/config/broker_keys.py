@@ -14,8 +14,6 @@ from typing import Final
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["BROKER_KEYS", "DEVIATIONS", "STRAY_KEYS", "Deviation", "heed", "tell_passed_over"]
-
 _log = logging.getLogger(__name__)
 
 # The properties for which these classes of RocketMQ 4.9.8 have setters. A broker reads its file
@@ -121,11 +119,6 @@ class Deviation:
 
 
 DEVIATIONS: Final = {
-    "brokerPermission": Deviation(
-        ("0", "4"),
-        "only RocketMQ's clients are refused; Spark and clients over Arrow Flight still write. "
-        "`brokerRole=SLAVE` refuses all messages",
-    ),
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"
     ),
@@ -144,7 +137,7 @@ DEVIATIONS: Final = {
 """Settings of a broker's file that a store process follows differently, or not at all."""
 
 
-def heed(name: str, given: str, source: str) -> bool:
+def check_deviation(name: str, given: str, source: str) -> bool:
     """Check a broker's setting for a deviation: warn of it, or refuse it.
 
     Returns:

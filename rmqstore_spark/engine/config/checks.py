@@ -8,17 +8,6 @@ from typing import Final
 
 from rmqstore_spark.layout.delays import delays
 
-__all__ = [
-    "address",
-    "addresses",
-    "beginning",
-    "cluster",
-    "delay_levels",
-    "host_and_port",
-    "hours",
-    "networks",
-]
-
 _MAX_OFFSET: Final = 2**63 - 1
 _MOST_LEVELS: Final = 256
 _LONGEST_DELAY_MS: Final = 3650 * 86_400_000

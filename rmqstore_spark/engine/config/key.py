@@ -1,106 +1,71 @@
-"""A key of a store's configuration: its name, type, range and meaning."""
+"""Declare the keys of a configuration, and read and write their values.
+
+A key is a field of the class of its configuration. Its name is the field's in camel case, unless it
+has another one in RocketMQ.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from rmqstore_spark.printable import camel_case
+from rmqstore_spark.base.settings import (
+    Declaration,
+    as_text,
+    declare,
+    nearest,
+    parse_boolean,
+    parse_choice,
+    settings_of,
+)
+from rmqstore_spark.engine.config.properties_file import format_properties
+from rmqstore_spark.errors import OptionError
 
-__all__ = ["Key", "choice", "flag", "keys_of", "number", "share", "text"]
-
-_METADATA: Final = "key"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")
-_LONG_MAX: Final = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Key:
-    """Describes a key.
-
-    Attributes:
-        kind: what values it takes, for people.
-        read: parses a text; raises ValueError with a phrase that follows the name.
-        doc: what it does, in Markdown.
-        group: the heading under which it is listed.
-        own: RocketMQ has no such key.
-        name: its name in the file.
-        attribute: its name in Python.
-        default: its value if none is given.
-    """
-
-    kind: str
-    read: Callable[[str], Any]
-    doc: str
-    group: str
-    own: bool
-    name: str = ""
-    attribute: str = ""
-    default: Any = None
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that overrides it."""
-        return "RMQSTORE_" + self.attribute.upper()
-
-    def write(self, value: Any) -> str:
-        """Return the text that `read` takes for a value."""
-        return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def number(
     default: int, least: int, most: int, doc: str, *, group: str, unit: str = "", own: bool = False
 ) -> Any:
-    """Define a key with a whole number between two bounds, both included."""
+    """Declare a key with a whole number between two bounds, both included."""
 
-    def read(given: str) -> int:
+    def parse(given: str) -> int:
         word = given.strip()
         if not _INTEGER.fullmatch(word) or not least <= int(word) <= most:
             raise ValueError(f"must be a whole number from {least} to {most}")
         return int(word)
 
-    bounds = f"{least} or more" if most >= _LONG_MAX else f"{least} to {most}"
-    kind = f"{unit or 'number'}, {bounds}"
-    return _field(Key(kind, read, doc, group, own), default)
+    kind = unit or "number"
+    return declare(
+        Declaration(kind, parse, str(default), doc, group, least=least, most=most, own=own)
+    )
 
 
 def share(default: float, doc: str, *, group: str, own: bool = False) -> Any:
-    """Define a key with a part of a whole, above 0 and at most 1."""
+    """Declare a key with a part of a whole, above 0 and at most 1."""
 
-    def read(given: str) -> float:
+    def parse(given: str) -> float:
         word = given.strip()
         if not _SHARE.fullmatch(word) or not 0 < float(word) <= 1:
             raise ValueError("must be a number above 0 and at most 1, such as 0.85")
         return float(word)
 
-    return _field(Key("part, above 0 to 1", read, doc, group, own), default)
+    return declare(Declaration("part, above 0 to 1", parse, str(default), doc, group, own=own))
 
 
 def flag(default: bool, doc: str, *, group: str, own: bool = False) -> Any:
-    """Define a key that is `true` or `false`."""
-
-    def read(given: str) -> bool:
-        word = given.strip().lower()
-        if word not in ("true", "false"):
-            raise ValueError("must be true or false")
-        return word == "true"
-
-    return _field(Key("true or false", read, doc, group, own), default)
+    """Declare a key that is `true` or `false`."""
+    return declare(
+        Declaration("true or false", parse_boolean, as_text(default), doc, group, own=own)
+    )
 
 
 def choice(default: str, words: tuple[str, ...], doc: str, *, group: str, own: bool = False) -> Any:
-    """Define a key that takes one of some words, in any case."""
-
-    def read(given: str) -> str:
-        for word in words:
-            if given.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"must be {' or '.join(words)}")
-
-    return _field(Key(" or ".join(f"`{word}`" for word in words), read, doc, group, own), default)
+    """Declare a key that takes one of some words, in any case."""
+    kind = " or ".join(f"`{word}`" for word in words)
+    return declare(Declaration(kind, parse_choice(*words), default, doc, group, own=own))
 
 
 def text(
@@ -111,36 +76,61 @@ def text(
     kind: str = "text",
     own: bool = False,
     check: Callable[[str], str] = str,
+    name: str = "",
 ) -> Any:
-    """Define a key with a text without control characters.
+    """Declare a key with a text without control characters.
 
     Args:
         check: normalizes a value; raises ValueError with a phrase.
+        name: if it is not the field's.
     """
 
-    def read(given: str) -> str:
+    def parse(given: str) -> str:
         word = given.strip()
         if not word.isprintable():
             raise ValueError("must not hold control characters")
         return check(word)
 
-    return _field(Key(kind, read, doc, group, own), default)
+    return declare(Declaration(kind, parse, default, doc, group, own=own, name=name))
 
 
-def keys_of(configuration: type) -> Iterator[Key]:
-    """Yield the keys of a configuration class, in the order in which it lists them."""
-    for item in fields(configuration):
-        key = item.metadata[_METADATA]
-        yield Key(
-            key.kind, key.read, key.doc, key.group, key.own,
-            _spelled(item.name), item.name, item.default,
-        )  # fmt: skip
+def as_properties(configuration: object) -> str:
+    """Format a configuration as a properties file."""
+    keys = settings_of(type(configuration))
+    return format_properties({k.name: as_text(getattr(configuration, k.attribute)) for k in keys})
 
 
-def _field(key: Key, default: Any) -> Any:
-    return field(default=default, metadata={_METADATA: key})
+def read_value(key: Declaration, name: str, given: str, source: str) -> Any:
+    """Return the value of a text.
+
+    Args:
+        key: the key.
+        name: its name where the text stands.
+        given: the text.
+        source: origin of the text, for messages.
+
+    Raises:
+        OptionError: the text is wrong for this key.
+    """
+    try:
+        return key.parse(given)
+    except ValueError as error:
+        raise OptionError(f"{source}{name} {error}, not {shown(given)}.") from None
 
 
-def _spelled(attribute: str) -> str:
-    # `brokerIP1` is the only name of RocketMQ that does not follow from its words.
-    return camel_case(attribute).replace("Ip1", "IP1")
+def unknown_key(name: str, known: Iterable[str], page: str = "docs/configuration.md") -> str:
+    """Return what to say about a key that does not exist.
+
+    Args:
+        name: the key.
+        known: the keys that exist.
+        page: the page of the documentation that lists them.
+    """
+    near = nearest(name, known)
+    hint = f"{page} lists all keys." if near is None else f"Did you mean {near}?"
+    return f"unknown key {shown(name)}. {hint}"
+
+
+def shown(given: str) -> str:
+    """Return a text in quotes, cut if it is long."""
+    return repr(given if len(given) <= 80 else given[:80] + "...")

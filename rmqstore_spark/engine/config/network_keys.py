@@ -15,8 +15,6 @@ from rmqstore_spark.engine.config.checks import (
 )
 from rmqstore_spark.engine.config.key import choice, flag, number, text
 
-__all__ = ["NetworkKeys"]
-
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
@@ -69,9 +67,10 @@ class NetworkKeys:
     )  # fmt: skip
     ha_tls_enable: bool = flag(
         False, "TLS, and nothing else, between a master and its slaves; all of them are store "
-        "processes. A master shows `tlsCertPath`; with `tlsTrustCertPath`, its slaves must show a "
-        "certificate too. A `SLAVE` checks with `tlsClientTrustCertPath` that the certificate "
-        "names the host of `haMasterAddress`, and shows `tlsClientCertPath` if it is given.",
+        "processes. A master shows `tlsServerCertPath`; with `tlsServerTrustCertPath`, its slaves "
+        "must show a certificate too. A `SLAVE` checks with `tlsClientTrustCertPath` that the "
+        "certificate names the host of `haMasterAddress`, and shows `tlsClientCertPath` if it is "
+        "given.",
         group=_REPLICATION, own=True,
     )  # fmt: skip
     ha_transfer_batch_size: int = number(
@@ -97,12 +96,9 @@ class NetworkKeys:
         "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
     )  # fmt: skip
 
-    remoting_bind_address: str = text(
-        "127.0.0.1", "Address on which `listenPort` is. Without `aclEnable`, anyone who reaches "
-        "it can send and consume.", group=_BROKER, kind="IP address", own=True, check=address,
-    )  # fmt: skip
     acl_enable: bool = flag(
-        False, "Clients on `listenPort` need an account (docs/broker.md#accounts).", group=_BROKER,
+        False, "Clients need an account (docs/broker.md#accounts): RocketMQ's, Spark's and the "
+        "command.", group=_BROKER,
     )  # fmt: skip
     acl_path: str = text(
         "", "File with the accounts, such as RocketMQ's `conf/plain_acl.yml`; or a folder such as "
@@ -120,7 +116,8 @@ class NetworkKeys:
         "broker's system property `tls.server.mode`.)", group=_BROKER, own=True,
     )  # fmt: skip
     tls_server_cert_path: str = text(
-        "", "Certificate of `listenPort` (PEM).", group=_BROKER, kind="path", own=True,
+        "", "Certificate of `listenPort`, and of `haListenPort` with `haTlsEnable` (PEM).",
+        group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     tls_server_key_path: str = text(
         "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
@@ -149,9 +146,10 @@ class NetworkKeys:
         "read it.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     vip_listen_port: int = number(
-        -1, -1, 65_535, "Port for clients with `vipChannelEnabled`, and for the slaves of a "
-        "RocketMQ broker. -1: `listenPort` - 2, where they expect it; 0: none.", group=_BROKER,
-        own=True,
+        -1, -1, 65_535, "Port for RocketMQ's clients with `vipChannelEnabled`, and for the slaves "
+        "of a RocketMQ broker. -1: `listenPort` - 2, where they expect it, or none if that is any "
+        "free port; 0: none.",
+        group=_BROKER, own=True,
     )  # fmt: skip
     namesrv_addr: str = text(
         "", "Name servers with which the broker registers, as `host:port` with `;` between.",
@@ -173,9 +171,8 @@ class NetworkKeys:
         True, "Accept consumer groups that the store does not know.", group=_BROKER,
     )  # fmt: skip
     broker_permission: int = number(
-        6, 0, 7, "What RocketMQ's clients may do: "
-        "the sum of 4 (pull) and 2 (send). The broker refuses the rest with NO_PERMISSION, and "
-        "registers its topics without it.", group=_BROKER,
+        6, 0, 7, "What clients may do: the sum of 4 (read) and 2 (write). The rest is refused with "
+        "NO_PERMISSION, and a broker registers its topics without it.", group=_BROKER,
     )  # fmt: skip
     slave_read_enable: bool = flag(
         False, "Tell consumers which `brokerId` to pull from next. Who reads further behind the "
@@ -203,32 +200,29 @@ class NetworkKeys:
     )  # fmt: skip
 
     bind_address: str = text(
-        "127.0.0.1", "Address to listen on. Other than loopback needs TLS and a token, or mTLS.",
+        "127.0.0.1", "Address on which `listenPort` is. Beyond loopback, clients need accounts "
+        "(`aclEnable`) or certificates (`tlsServerTrustCertPath`), and TLS "
+        "(`tlsServerMode=enforcing`); see `allowUnprotected`.",
         group=_SERVICE, kind="IP address", check=address,
     )  # fmt: skip
-    flight_port: int = number(
-        10921, -1, 65_535, "Port of the endpoint (`serve --port`); 0: any free one, "
-        "-1: none, if clients use `flightSocket` or `listenPort`, which is for RocketMQ's.",
+    listen_port: int = number(
+        10921, -1, 65_535, "The port for all clients (`serve --port`); also in storeHost and msgId "
+        "of new records. 0: any free one, -1: none, if clients use `listenSocket`.",
+        group=_SERVICE,
+    )  # fmt: skip
+    listen_socket: str = text(
+        "", "Unix socket for Spark and the command, besides the port or, with `listenPort=-1`, "
+        "instead of it. Only its owner may access its folder, so its clients need no account.",
+        group=_SERVICE, kind="path", own=True,
+    )  # fmt: skip
+    clients: str = choice(
+        "spark", ("spark", "rocketmq", "all"), "Who is served on `listenPort`: `spark` (with the "
+        "command), `rocketmq` (RocketMQ's clients and tools: the process is a broker), or `all`.",
         group=_SERVICE, own=True,
     )  # fmt: skip
-    flight_socket: str = text(
-        "", "Unix socket of Arrow Flight, besides the port or, with `flightPort=-1`, instead of "
-        "it; only its owner may access its folder.", group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    token_path: str = text(
-        "", "File with the token that clients must send.",
-        group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_cert_path: str = text(
-        "", "Certificate of the service (PEM), and of `haListenPort` with `haTlsEnable`.",
-        group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_key_path: str = text(
-        "", "Its private key (PEM).", group=_SERVICE, kind="path", own=True,
-    )  # fmt: skip
-    tls_trust_cert_path: str = text(
-        "", "CA certificates (PEM); clients must then have a certificate signed by one.",
-        group=_SERVICE, kind="path", own=True,
+    allow_unprotected: bool = flag(
+        False, "Listen beyond loopback although strangers could connect, or read the connections.",
+        group=_SERVICE, own=True,
     )  # fmt: skip
     max_streams: int = number(
         256, 1, 65_536, "Most streams of clients that may be open at a time.",

@@ -16,8 +16,6 @@ import javaproperties
 
 from rmqstore_spark.errors import OptionError
 
-__all__ = ["edit_properties", "format_properties", "parse_properties", "read_properties"]
-
 _T = TypeVar("_T")
 
 _MAX_FILE_BYTES: Final = 1 << 20

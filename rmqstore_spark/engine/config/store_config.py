@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from rmqstore_spark.base.settings import Declaration, as_text, nearest
 from rmqstore_spark.engine.config.broker_keys import (
     BROKER_KEYS,
     STRAY_KEYS,
-    heed,
+    check_deviation,
     tell_passed_over,
 )
-from rmqstore_spark.engine.config.key import Key
-from rmqstore_spark.engine.config.properties_file import format_properties, read_properties
-from rmqstore_spark.engine.config.reading import read_value, shown, unknown_key
+from rmqstore_spark.engine.config.key import as_properties, read_value, shown, unknown_key
+from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.engine.config.table import KEYS, StoreKeys
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.layout.hosts import encode_host
-
-__all__ = ["ENVIRONMENT_PREFIX", "StoreConfig"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ ENVIRONMENT_PREFIX: Final = "RMQSTORE_"
 _OTHER_VARIABLES: Final = frozenset({"RMQSTORE_KERNEL", "RMQSTORE_FAILPOINT"})
 
 _USUAL_PORT: Final = 10911
-"""The port of a broker, unless it is configured."""
+"""The port of a broker, in the records of a store that is not served on a port."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class StoreConfig(StoreKeys):
     def __post_init__(self) -> None:
         for key in KEYS:
             given = getattr(self, key.attribute)
-            if given is not key.default:
+            if given is not getattr(type(self), key.attribute):  # its default
                 object.__setattr__(self, key.attribute, _checked(key, given))
         if self.max_message_size > self.max_block_bytes:
             raise OptionError(
@@ -89,7 +86,7 @@ class StoreConfig(StoreKeys):
                 changed[key.attribute] = _read(key, name, given, source)
             elif name not in BROKER_KEYS | STRAY_KEYS:
                 raise OptionError(f"{source}{unknown_key(name, [*_BY_NAME, *BROKER_KEYS])}")
-            elif not heed(name, given, source):
+            elif not check_deviation(name, given, source):
                 passed_over.append(name)
         tell_passed_over(passed_over, source)
         return replace(self, **changed)
@@ -127,7 +124,7 @@ class StoreConfig(StoreKeys):
 
     def to_properties(self) -> str:
         """Format this configuration as a properties file."""
-        return format_properties({k.name: k.write(getattr(self, k.attribute)) for k in KEYS})
+        return as_properties(self)
 
     @property
     def disk_full_ratio(self) -> float:
@@ -154,7 +151,17 @@ class StoreConfig(StoreKeys):
     @property
     def store_port(self) -> int:
         """The port in storeHost and msgId of new records."""
-        return self.listen_port or _USUAL_PORT
+        return self.listen_port if self.listen_port > 0 else _USUAL_PORT
+
+    @property
+    def serves_spark(self) -> bool:
+        """Whether a store process serves Spark and the command."""
+        return self.clients != "rocketmq"
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether a store process serves RocketMQ's clients."""
+        return self.clients != "spark" and self.listen_port >= 0
 
     @property
     def store_host_v6(self) -> bool:
@@ -163,27 +170,26 @@ class StoreConfig(StoreKeys):
 
 
 _BY_NAME: Final = {key.name: key for key in KEYS}
-_BY_VARIABLE: Final = {key.variable: key for key in KEYS}
+_BY_VARIABLE: Final = {ENVIRONMENT_PREFIX + key.attribute.upper(): key for key in KEYS}
 
 
-def _checked(key: Key, given: object) -> Any:
+def _checked(key: Declaration, given: object) -> Any:
     """Return a value as read from a file, so that a misspelt one is an error, not the default."""
     try:
         if given is None:
-            raise ValueError(f"must be {key.kind}")
-        return key.read(key.write(given))
+            raise ValueError(f"must be {key.values}")
+        return key.parse(as_text(given))
     except ValueError as error:
         raise OptionError(f"{key.attribute} {error}, not {shown(str(given))}.") from None
 
 
-def _read(key: Key, name: str, given: str, source: str) -> Any:
-    heed(key.name, given, source)
+def _read(key: Declaration, name: str, given: str, source: str) -> Any:
+    check_deviation(key.name, given, source)
     return read_value(key, name, given, source)
 
 
 def _unknown_argument(name: str, known: Iterable[str]) -> str:
-    by_lower = {word.replace("_", ""): word for word in known}
-    plain = name.replace("_", "").lower()  # a key of the file is written in camel case
-    near = difflib.get_close_matches(plain, by_lower, 1)
-    hint = f"Did you mean {by_lower[near[0]]}?" if near else "docs/configuration.md lists all keys."
+    plain = {word.replace("_", ""): word for word in known}
+    near = nearest(name.replace("_", ""), plain)  # a key of the file is written in camel case
+    hint = f"Did you mean {plain[near]}?" if near else "docs/configuration.md lists all keys."
     return f"StoreConfig has no argument {shown(name)}. {hint}"

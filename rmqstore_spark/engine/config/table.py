@@ -10,12 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.engine.config.checks import address, delay_levels, hours
-from rmqstore_spark.engine.config.key import Key, choice, flag, keys_of, number, share, text
+from rmqstore_spark.engine.config.key import choice, flag, number, share, text
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
 from rmqstore_spark.layout.delays import DELAY_LEVELS
-
-__all__ = ["KEYS", "StoreKeys"]
 
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
@@ -48,16 +47,12 @@ class _LocalKeys:
     broker_role: str = choice(
         "ASYNC_MASTER", ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "A `SLAVE` accepts no "
         "messages, and follows `haMasterAddress`. A `SYNC_MASTER` answers a put when a slave has "
-        "it.", group=_PLACE,
+        "it. `rmqstore promote` and `demote` change the role, until this key says the same.",
+        group=_PLACE,
     )  # fmt: skip
     broker_ip1: str = text(
         "127.0.0.1", "Address in storeHost and msgId of new records; IPv6 makes both longer.",
-        group=_PLACE, kind="IP address", check=address,
-    )  # fmt: skip
-    listen_port: int = number(
-        0, 0, 65_535, "Port where RocketMQ's clients find the store process as a broker "
-        "(docs/broker.md); also in storeHost and msgId of new records. 0: it is not one, and the "
-        "records have 10911.", group=_PLACE,
+        group=_PLACE, kind="IP address", check=address, name="brokerIP1",
     )  # fmt: skip
 
     mapped_file_size_commit_log: int = number(
@@ -231,5 +226,5 @@ class StoreKeys(NetworkKeys, _LocalKeys):
     """
 
 
-KEYS: Final[tuple[Key, ...]] = tuple(keys_of(StoreKeys))
+KEYS: Final = settings_of(StoreKeys)
 """All keys, in the order of the table."""

@@ -23,8 +23,6 @@ from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["BrokersCopies"]
-
 _NAMES = (PROPERTY_UNIQ_KEY, PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)

@@ -21,8 +21,6 @@ from rmqstore_spark.layout.record.format import check_crcs, decode_records
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts, text_pool
 
-__all__ = ["Copies", "copies_of"]
-
 
 @dataclass(frozen=True)
 class Copies:

@@ -16,8 +16,6 @@ from typing import Any, Final
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.files.configshapes import impossible_delay
 
-__all__ = ["DelayOffsets"]
-
 _log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"

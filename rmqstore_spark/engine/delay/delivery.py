@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.delay.copies import Copies, copies_of
@@ -35,12 +36,9 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
 )
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.consumequeue import Entries, is_filler
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.block import Block, read_block
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
-
-__all__ = ["Delivery"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +52,7 @@ _NEVER: Final = (1 << 63) - 1
 
 
 class Delivery:
-    """Delivers the delayed messages of a master's store, in a thread.
+    """Delivers the delayed messages of a store, in a thread, as long as its role says so.
 
     Args:
         store: the open store.
@@ -71,6 +69,7 @@ class Delivery:
     ) -> None:
         self._store = store
         self._queues = store.queues
+        self._format = self._queues.format
         self._admission = admission
         self._appender = appender
         self._flusher = flusher
@@ -79,17 +78,30 @@ class Delivery:
         self._interval = store.config.flush_delay_offset_interval / 1000
         self._v6 = store.config.store_host_v6
         self._log = PublishedLog(store.log, store.log_folder)
-        self._waiting = [Waiting(delay / 1000) for delay in self._delays]
-        self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._waiting: list[Waiting] = []
+        self._most: list[int] = []
         self._file: DelayOffsets | None = None
         self._offsets: dict[int, int] = {}
         self._is_certain = True
         self._delivered = self._skipped = 0
+        self._forget()
         self._resume = time.monotonic() + _FIRST_S
-        self._saved = time.monotonic()
         self._thread: Periodic | None = None
-        if store.config.broker_role != "SLAVE":
+        store.role.watch(self)
+        self.role_changed()
+
+    def role_changed(self) -> None:
+        """Begin to deliver, or end it: what comes next is another store's work."""
+        if self._store.role.delivers:
             self._thread = Periodic("rmqstore-delay", _INTERVAL_MS, self._run, self._health)
+        elif self._thread is not None:
+            self._thread.close()
+            self._thread = None
+            try:
+                self.save()
+            except RmqStoreError as error:
+                _log.warning("The progress of delayed messages is in the log only: %s", error)
+            self._forget()
 
     def stats(self) -> dict[str, Any]:
         """Return metrics as JSON values."""
@@ -108,6 +120,13 @@ class Delivery:
         if self._thread is not None:
             self._thread.close()
         self._log.close()
+
+    def _forget(self) -> None:
+        """Know nothing of the progress: it is found out when there is something to deliver."""
+        self._waiting = [Waiting(delay / 1000) for delay in self._delays]
+        self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._file, self._offsets, self._is_certain = None, {}, True
+        self._resume = self._saved = time.monotonic()
 
     def save(self) -> None:
         """Write the progress, after the copies that it covers are flushed.
@@ -231,10 +250,12 @@ class Delivery:
     def _due(self, entries: Entries, at: int, level: int) -> int:
         """Return how many of some messages, from the first on, are due."""
         times = entries["tagsCode"].astype(np.int64)
-        times[is_ext_address(times)] = _NEVER  # a broker's unit holds the time: by waiting then
+        times[self._format.in_units(times)] = (
+            _NEVER  # a broker's unit holds the time: by waiting then
+        )
         ripe = self._waiting[level - 1].ripe(time.monotonic())
         due = (times <= self._store.clock()) | (at + np.arange(len(entries)) < ripe)
-        due |= is_filler(entries)
+        due |= self._format.is_filler(entries)
         return len(entries) if due.all() else int(np.argmin(due))
 
     def _hand_over(self, level: int, at: int, entries: Entries) -> bool:
@@ -242,7 +263,8 @@ class Delivery:
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = entries["size"].astype(np.int64)
         inside = (offsets >= self._log.begin) & (offsets + sizes <= self._log.end)
-        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE) & ~is_filler(entries)
+        inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
+        inside &= ~self._format.is_filler(entries)
         offsets, lengths = offsets[inside], sizes[inside].astype(np.int32)
         try:
             buffer, positions = self._log.read_spans(offsets, lengths)
@@ -274,7 +296,7 @@ class Delivery:
         except RefusedError as error:
             if error.is_open or self._health.is_closed:
                 self._is_certain = False  # the next opening finds it in the log
-            if error.status != "MESSAGE_ILLEGAL":
+            if error.status != PutStatus.MESSAGE_ILLEGAL:
                 raise
             return self._is_alone(copies, level, count, error)
         reach("delay.after_append")

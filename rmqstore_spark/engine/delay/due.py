@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-__all__ = ["Waiting"]
-
 _MOST_NOTES: Final = 1000
 _LEAST_STEP_S: Final = 0.1
 

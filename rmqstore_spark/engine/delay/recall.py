@@ -19,13 +19,16 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import PROPERTY_REAL_TOPIC, SCHEDULE_TOPIC
+from rmqstore_spark.layout.fields import (
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    SYS_FLAG_AT,
+)
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["delivered"]
-
-_HEAD = 36
 """Bytes of a record up to the end of its physicalOffset."""
 _MOST_AT_ONCE = 1 << 20
 
@@ -77,13 +80,13 @@ def _sources(part: LogBlock) -> I8:
 
 def _levels(queues: ConsumeQueues, log: CommitLog, sources: I8) -> Iterator[tuple[int, int]]:
     """Yield a level and the offset behind the last of its messages among some."""
-    sources = sources[log.covers(sources, np.full(len(sources), _HEAD, np.int32))]
+    sources = sources[log.covers(sources, np.full(len(sources), SYS_FLAG_AT, np.int32))]
     if not len(sources):
         return
-    data, at = log.read_entries(sources, np.full(len(sources), _HEAD, np.int32), None)
-    queue_id = values_at(data, np.dtype(">i4"), at + 12).astype(np.int64)
-    offset = values_at(data, np.dtype(">i8"), at + 20).astype(np.int64)
-    own = values_at(data, np.dtype(">i8"), at + 28).astype(np.int64) == sources
+    data, at = log.read_entries(sources, np.full(len(sources), SYS_FLAG_AT, np.int32), None)
+    queue_id = values_at(data, np.dtype(">i4"), at + QUEUE_ID_AT).astype(np.int64)
+    offset = values_at(data, np.dtype(">i8"), at + QUEUE_OFFSET_AT).astype(np.int64)
+    own = values_at(data, np.dtype(">i8"), at + PHYSICAL_OFFSET_AT).astype(np.int64) == sources
     yield from _ends(queues, queue_id[own], offset[own], sources[own])
 
 

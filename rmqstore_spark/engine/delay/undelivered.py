@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
-__all__ = ["oldest_undelivered"]
-
 
 def oldest_undelivered(
     queues: ConsumeQueues, levels: int, offsets: Mapping[int, int]

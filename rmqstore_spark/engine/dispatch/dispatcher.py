@@ -27,10 +27,8 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.layout.record.block import Block, index_hashes, queue_entries
+from rmqstore_spark.layout.record.block import Block, index_hashes
 from rmqstore_spark.layout.spans import I4, I8
-
-__all__ = ["Appended", "DispatchJob", "Dispatcher"]
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +103,8 @@ class Appended:
 
     def to_queues(self, queues: ConsumeQueues) -> None:
         """Write the records' entries."""
-        entries, bounds = queue_entries(self.block, self.physical_offset)
+        entries, bounds = queues.format.of_block(self.block, self.physical_offset)
+        assert int(bounds[-1]) == len(entries), "not each entry of a block has its queue"
         first = self._first_offsets(len(bounds) - 1)
         for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
             if begin < end:
@@ -182,7 +181,7 @@ class Dispatcher:
         self._is_here = False
         self._closing = False
         self._done_timestamp = 0
-        self._done_until = 0
+        self._done_until = self._submitted_until = 0
         self._failure: Exception | None = None
         self._stalled: StoreWriteError | None = None
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
@@ -230,6 +229,12 @@ class Dispatcher:
         with self._changed:
             self._changed.wait_for(self._has_room)
             self._raise_failure()
+            end = job.end or self._submitted_until
+            assert end >= self._submitted_until, (
+                f"a block that ends at {end} is to be dispatched after one that ends at "
+                f"{self._submitted_until}"
+            )
+            self._submitted_until = end
             self._works.append(work)
             self._is_here = len(self._works) == 1 and job.rows > 1 and job.size <= _SMALL
             if not self._is_here:

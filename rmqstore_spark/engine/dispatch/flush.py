@@ -10,8 +10,6 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 
-__all__ = ["QueueFlusher"]
-
 
 class QueueFlusher:
     """Flushes what was dispatched, one call at a time. Thread-safe.

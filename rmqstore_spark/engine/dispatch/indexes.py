@@ -43,8 +43,6 @@ from rmqstore_spark.layout.index.format import (
 )
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["IndexFiles", "IndexShape", "index_name"]
-
 _NAMES_LEFT: Final = 10_000  # reserved for files created between others
 _MOST_SEALED: Final = 2  # each holds its slots in memory
 

@@ -34,15 +34,13 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.files.holes import written_end
 from rmqstore_spark.files.log.log_folders import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, written_mask
+from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["QueueFiles"]
 
 _FLUSHED_AT_ONCE: Final = 16
 _MANY: Final = 128
 """Files whose flushes, one after the other, take longer than threads are worth."""
-_WIPED_AT_ONCE: Final = (1 << 20) // ENTRY_SIZE * ENTRY_SIZE
+_WIPED_AT_ONCE: Final = 1 << 16  # entries
 
 
 class QueueFiles:
@@ -50,6 +48,7 @@ class QueueFiles:
 
     Args:
         folder: `<store>/consumequeue`.
+        queue_format: the format of the files.
         file_size: bytes of a file.
         open_files: the most files that are kept open.
 
@@ -57,8 +56,11 @@ class QueueFiles:
         size: bytes of a file. It may change before the first call.
     """
 
-    def __init__(self, folder: str, file_size: int, open_files: int) -> None:
+    def __init__(
+        self, folder: str, queue_format: QueueFormat, file_size: int, open_files: int
+    ) -> None:
         self.size = file_size
+        self._format = queue_format
         self._folder = folder
         self._lock = threading.Lock()
         self._handles: HandleCache[int] = HandleCache(os.close, open_files)
@@ -119,7 +121,10 @@ class QueueFiles:
         Raises:
             StoreWriteError: the bytes could not be written; `errno` says why.
         """
-        route = topic, queue_id
+        route, width = (topic, queue_id), self._format.size
+        assert (at % width, len(data) % width) == (0, 0), (
+            f"{len(data)} bytes at {at} of {topic}/{queue_id} are not whole entries"
+        )
         with self._lock:
             while len(data):
                 start = self.begin(at)
@@ -262,16 +267,17 @@ class QueueFiles:
         """Zero a file from a byte on. Return the number of entries that were written there."""
         last = written_end(path, within)
         handle = self._open(path, make=True)  # lengthens a file that is too short
-        wiped, end = 0, -(-(last or 0) // ENTRY_SIZE) * ENTRY_SIZE  # an entry can end in zeros
+        width = self._format.size
+        wiped, end = 0, self._format.slot_from(last or 0) * width  # an entry can end in zeros
         with explained(path, "wiped"):
             while within < end:
-                count = min(_WIPED_AT_ONCE, end - within)
+                count = min(_WIPED_AT_ONCE * width, end - within)
                 data = os.pread(handle, count, within)
                 if not data:
                     break
                 raw = np.frombuffer(data, np.uint8)
-                whole = raw[: len(raw) // ENTRY_SIZE * ENTRY_SIZE].view(ENTRY_DTYPE)
-                wiped += int(np.count_nonzero(written_mask(whole)))
+                entries = self._format.decode(raw)
+                wiped += int(np.count_nonzero(self._format.is_written(entries)))
                 write_all(handle, np.zeros_like(raw), within)
                 self._dirty.add(path)
                 within += len(raw)

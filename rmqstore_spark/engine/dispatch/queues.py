@@ -20,29 +20,14 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.layout.consumequeue import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE,
-    filler_entries,
-    is_filler,
-    written_mask,
-)
-from rmqstore_spark.layout.consumequeue_ext import ext_offset, is_ext_address
-
-__all__ = ["DEFAULT_FILE_SIZE", "ConsumeQueues", "Entries", "QueueWatcher"]
-
-Entries = npt.NDArray[np.void]
-
-DEFAULT_FILE_SIZE = 300_000 * ENTRY_SIZE
-"""The default of a broker's `mappedFileSizeConsumeQueue`."""
+from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 
 _OPEN_FILES = 256
 _UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
-_FILLED_AT_ONCE = (1 << 20) // ENTRY_SIZE
+_FILLED_AT_ONCE = 1 << 16  # entries
 
 
 @dataclass
@@ -74,24 +59,30 @@ class ConsumeQueues:
 
     Args:
         store: the store directory.
-        file_size: bytes of a queue's file in a store without queues. Otherwise the size of the
-            existing files is used.
+        queue_format: the format of their files.
+        file_size: bytes of a queue's file in a store without queues, rounded up to whole entries;
+            the format's by default. Otherwise the size of the existing files is used.
         open_files: the most files that are kept open.
         keep_units: keep entries that point at extension units. Otherwise they get plain tagsCodes.
 
     Attributes:
+        format: the format of their files.
         watcher: is told when a queue has grown; None: nobody is.
     """
 
     def __init__(
         self,
         store: str,
+        queue_format: QueueFormat,
         *,
-        file_size: int = DEFAULT_FILE_SIZE,
+        file_size: int | None = None,
         open_files: int = _OPEN_FILES,
         keep_units: bool = True,
     ) -> None:
-        self._files = QueueFiles(os.path.join(store, "consumequeue"), file_size, open_files)
+        size = queue_format.slot_from(file_size or queue_format.file_size) * queue_format.size
+        folder = os.path.join(store, "consumequeue")
+        self.format = queue_format
+        self._files = QueueFiles(folder, queue_format, size, open_files)
         self._keep_units = keep_units
         self.watcher: QueueWatcher | None = None
         self._states: dict[tuple[str, int], _State] = {}
@@ -124,7 +115,7 @@ class ConsumeQueues:
             begin: the first slot that a file holds.
             written_end: the slot from which on nothing is written; -1 if unknown.
         """
-        self._sizes.update(size for size in sizes if size % ENTRY_SIZE == 0)  # else truncated
+        self._sizes.update(size for size in sizes if size % self.format.size == 0)  # else truncated
         if self._sizes:
             self._files.size = max(self._sizes, key=lambda size: (self._sizes[size], size))
         state = _State(0, 0, -1)
@@ -176,7 +167,7 @@ class ConsumeQueues:
         Args:
             topic: a name that is safe for a folder.
             queue_id: not negative.
-            entries: k, ENTRY_DTYPE.
+            entries: k, in the dtype of the format.
             first_offset: queue offset of the first.
 
         Raises:
@@ -185,6 +176,10 @@ class ConsumeQueues:
         if not len(entries):
             return
         state = self._state(topic, queue_id, first_offset)
+        assert 0 <= state.begin <= first_offset, (
+            f"entries of {topic}/{queue_id} from {first_offset} on lie before its files, which "
+            f"begin at {state.begin}"
+        )
         if first_offset > state.max_offset:
             self._fill(topic, queue_id, state, first_offset)
         self._write(topic, queue_id, state, entries, first_offset)
@@ -204,13 +199,13 @@ class ConsumeQueues:
         if state is not None and is_within and data == entries.tobytes():
             state.max_offset = first_offset + len(entries)
             return 0
-        held = np.frombuffer(data, ENTRY_DTYPE)
+        held = self.format.decode(data)
         wanted = entries[: len(held)]
         same = held == wanted
         # An extension unit holds the same tagsCode; its address takes the tagsCode's place.
         same |= (
             self._keep_units
-            & is_ext_address(held["tagsCode"])
+            & self.format.in_units(held["tagsCode"])
             & (held["physicalOffset"] == wanted["physicalOffset"])
             & (held["size"] == wanted["size"])
         )
@@ -224,7 +219,7 @@ class ConsumeQueues:
 
     def read(self, topic: str, queue_id: int, first_offset: int, count: int) -> Entries:
         """Read entries from some slots, up to the first missing file."""
-        return np.frombuffer(self.read_bytes(topic, queue_id, first_offset, count), ENTRY_DTYPE)
+        return self.format.decode(self.read_bytes(topic, queue_id, first_offset, count))
 
     def read_bytes(
         self, topic: str, queue_id: int, first_offset: int, count: int, *, may_wait: bool = True
@@ -240,9 +235,11 @@ class ConsumeQueues:
         Raises:
             BlockingIOError: it would have to wait, and may not.
         """
-        at, size = first_offset * ENTRY_SIZE, count * ENTRY_SIZE
-        data = self._files.read(topic, queue_id, at, size, may_wait=may_wait)
-        return data[: len(data) // ENTRY_SIZE * ENTRY_SIZE]
+        width = self.format.size
+        data = self._files.read(
+            topic, queue_id, first_offset * width, count * width, may_wait=may_wait
+        )
+        return data[: len(data) // width * width]
 
     def flush(self) -> None:
         """Flush all entries that were written before this call, and the names of their files.
@@ -349,7 +346,8 @@ class ConsumeQueues:
         if state is None:
             self._files.make_folder(topic, queue_id)
             state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
-        begin = -(-self._files.begin(first_offset * ENTRY_SIZE) // ENTRY_SIZE)
+        width = self.format.size
+        begin = self.format.slot_from(self._files.begin(first_offset * width))
         if not 0 <= state.begin <= begin:  # no file exists, or only later ones
             state.begin = state.max_offset = begin
             state.min_offset = first_offset
@@ -358,20 +356,24 @@ class ConsumeQueues:
 
     def _is_from(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> bool:
         entry = self.read(topic, queue_id, offset, 1)
-        if not len(entry) or is_filler(entry)[0]:
+        if not len(entry) or self.format.is_filler(entry)[0]:
             return False
         return int(entry["physicalOffset"][0]) >= physical_offset
 
     def _expire(self, topic: str, queue_id: int, state: _State, log_begin: int) -> int:
         state.min_offset = self.first_from(topic, queue_id, log_begin)
-        last_kept = min(state.min_offset, state.max_offset - 1) * ENTRY_SIZE
+        last_kept = min(state.min_offset, state.max_offset - 1) * self.format.size
         kept = self._files.begin(last_kept)
         gone = [start for start in self._files.starts(topic, queue_id) if start < kept]
         for start in gone:
             self._files.remove(topic, queue_id, start)
             reach("expiry.after_queue_file")
         if gone:
-            state.begin = max(state.begin, kept // ENTRY_SIZE)
+            state.begin = max(state.begin, self.format.slot(kept))
+        assert state.begin <= state.min_offset <= state.max_offset, (
+            f"{topic}/{queue_id} holds {state.min_offset} to {state.max_offset}, and its files "
+            f"begin at {state.begin}"
+        )
         return len(gone) + self._expire_units(topic, queue_id, state)
 
     def _expire_units(self, topic: str, queue_id: int, state: _State) -> int:
@@ -381,10 +383,10 @@ class ConsumeQueues:
             return 0
         entries = self.read(topic, queue_id, state.min_offset, _UNITS_SOUGHT)
         codes = entries["tagsCode"].astype(np.int64)
-        with_units = codes[is_ext_address(codes)]
+        with_units = codes[self.format.in_units(codes)]
         if not len(with_units):
             return 0
-        least = int(ext_offset(with_units[:1])[0])
+        least = int(self.format.unit_offsets(with_units[:1])[0])
         gone = [start for start, end in pairwise(starts) if end <= least]
         for start in gone:
             self._files.remove(topic, queue_id, start, units=True)
@@ -394,9 +396,9 @@ class ConsumeQueues:
         at = state.max_offset
         while at < first_offset:
             count = min(first_offset - at, _FILLED_AT_ONCE)
-            filled = np.frombuffer(filler_entries(count), ENTRY_DTYPE).copy()
+            filled = self.format.fillers(count)
             held = self.read(topic, queue_id, at, count)
-            kept = np.flatnonzero(written_mask(held))  # such as entries of damaged records
+            kept = np.flatnonzero(self.format.is_written(held))  # such as those of damaged records
             filled[kept] = held[kept]
             self._write(topic, queue_id, state, filled, at)
             at += count
@@ -406,11 +408,12 @@ class ConsumeQueues:
     ) -> None:
         if state.written_end >= 0:
             state.written_end = max(state.written_end, first_offset + len(entries))
-        at = first_offset * ENTRY_SIZE
+        at = first_offset * self.format.size
         self._files.write(topic, queue_id, entries.view(np.uint8), at)
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
         if state.written_end == state.max_offset:
             return 0
         end = state.max_offset if state.begin >= 0 else 0
-        return self._files.trim(topic, queue_id, state.begin * ENTRY_SIZE, end * ENTRY_SIZE)
+        width = self.format.size
+        return self._files.trim(topic, queue_id, state.begin * width, end * width)

@@ -26,9 +26,6 @@ from rmqstore_spark.engine.tables.store_id import store_id
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.open import local_path
 from rmqstore_spark.files.own_names import ARCHIVE_NAME
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
-
-__all__ = ["Archive"]
 
 _SHOWN: Final = 3
 
@@ -119,11 +116,11 @@ class Archive:
     def _keep_queues(self, upload: Upload, begin: int, end: int) -> None:
         """Copy the queues' files up to the last entry before a physical offset."""
         queues = self._store.queues
-        size = queues.file_size
+        size, of_entry = queues.file_size, queues.format.size
         for topic, numbers in queues.ranges().items():
             for queue_id in numbers:
-                last = queues.first_from(topic, queue_id, end) * ENTRY_SIZE
-                at = queues.first_from(topic, queue_id, begin) * ENTRY_SIZE
+                last = queues.first_from(topic, queue_id, end) * of_entry
+                at = queues.first_from(topic, queue_id, begin) * of_entry
                 folder = f"{topic}/{queue_id}"
                 while at < last:
                     start = at // size * size

@@ -6,8 +6,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["SteadyClock"]
-
 _log = logging.getLogger(__name__)
 
 _SLACK_MS: Final = 60_000

@@ -41,8 +41,6 @@ from rmqstore_spark.files.durable import remove_file
 if TYPE_CHECKING:
     from rmqstore_spark.engine.expiry.archive import Archive
 
-__all__ = ["Expirable", "Expiry"]
-
 _log = logging.getLogger(__name__)
 
 _FIRST_ROUND: Final = 6  # intervals after the start
@@ -177,6 +175,11 @@ class Expiry:
             wait = self._config.clean_resource_interval
             try:
                 is_done = self._round(before)
+            except AssertionError as error:
+                self._fail(self._admission.health.fail_wrong_state(error))
+                with self._changed:
+                    self._before = 0
+                return
             except Exception as error:  # noqa: BLE001 - the next round tries again
                 self._fail(error)
                 is_done = True

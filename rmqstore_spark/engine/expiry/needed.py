@@ -16,8 +16,6 @@ from rmqstore_spark.engine.expiry.uses import SegmentUses
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.transactions import Transactions
 
-__all__ = ["NeededSegments", "Unneeded"]
-
 
 class Unneeded(NamedTuple):
     """The first of some segments that are due.
@@ -50,7 +48,7 @@ class NeededSegments:
     def __init__(self, store: OpenStore, transactions: Transactions) -> None:
         self._store = store
         self._config = store.config
-        self._is_master = store.config.broker_role != "SLAVE"
+        self._role = store.role
         self._transactions = transactions
         self.uses = SegmentUses(store.config.redelete_hanged_file_interval)
 
@@ -79,10 +77,10 @@ class NeededSegments:
         return self._without_waiting(self._all(segments), has_room=has_room).remark
 
     def _all(self, due: Sequence[Aged]) -> Unneeded:
-        return Unneeded(due, "", self._undelivered() if self._is_master else None)
+        return Unneeded(due, "", self._undelivered() if self._role.knows_what_waits else None)
 
     def _without_waiting(self, found: Unneeded, *, has_room: bool) -> Unneeded:
-        if self._is_master:
+        if self._role.knows_what_waits:
             found = self._without_halves(found)
         return self._without_delayed(found) if has_room else found
 

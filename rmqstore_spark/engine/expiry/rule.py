@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 
-__all__ = ["Aged", "Moment", "Rule", "stored_before"]
-
 _HOUR_MS = 3_600_000
 
 

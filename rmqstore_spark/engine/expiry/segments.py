@@ -10,8 +10,6 @@ from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 
-__all__ = ["OldSegments"]
-
 
 class OldSegments:
     """The segments of a log that may expire. Not thread-safe.

@@ -13,8 +13,6 @@ from fsspec.spec import AbstractFileSystem
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import sync_file, sync_folder
 
-__all__ = ["StoppedError", "Upload"]
-
 _AT_ONCE: Final = 4 << 20
 _PENDING: Final = "uploading"
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from rmqstore_spark.files.log.log_folders import segment_start
 
-__all__ = ["SegmentUses"]
-
 _LOG: Final = "commitlog/"
 
 

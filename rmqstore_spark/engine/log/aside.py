@@ -21,8 +21,6 @@ from rmqstore_spark.engine.reserve import RESERVE_PREFIX
 from rmqstore_spark.files.durable import FOLDER_MODE, explained, make_folder, sync_folder
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["set_aside"]
-
 _PARTS: Final = ("index", "consumequeue", "consumequeue_ext", "checkpoint", "abort")
 _OWN_THAT_STAYS: Final = frozenset({"aside", "cut", "ready", "staging"})
 

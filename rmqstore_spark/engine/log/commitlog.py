@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -30,13 +30,9 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, encode_blank
+from rmqstore_spark.layout.fields import MAGIC_AT, MAGIC_PLACE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I8, U1
-
-__all__ = ["CommitLogWriter", "SegmentHolder"]
-
-_MAGIC_AT: Final = 4
-_MAGIC_SIZE: Final = 4
 
 
 class SegmentHolder(Protocol):
@@ -146,6 +142,7 @@ class CommitLogWriter:
             StoreWriteError: the records could not be written; the log is as it was before. `errno`
                 is -1 if the part that was written could not be erased.
         """
+        self._require_next(placement)
         try:
             self._write_rows(placement, data, starts)
         except StoreWriteError as error:
@@ -155,6 +152,10 @@ class CommitLogWriter:
 
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at a physical offset, which must be the first of a segment."""
+        assert self.min_offset == self.max_offset, (
+            f"a log that holds {self.min_offset} to {self.max_offset} cannot begin elsewhere"
+        )
+        assert offset % self.segment_size == 0, f"no segment begins at {offset}"
         self._made_until = self.min_offset = offset
         self.published.move(offset)
         self._segments.flushed_offset = offset
@@ -184,9 +185,12 @@ class CommitLogWriter:
         if at == self.max_offset:
             self._hidden_at = at
             data = data.copy()
-            magic = data[_MAGIC_AT:][:_MAGIC_SIZE]
+            magic = data[MAGIC_PLACE]
             self._hidden_magic = magic.tobytes()
             magic[:] = 0
+        assert at == self._hidden_at or at > self._hidden_at == self.max_offset, (
+            f"hidden bytes at {at} do not follow a hidden head at the log's end, {self.max_offset}"
+        )
         self._copy(data, at)
         for begin, end in self._pieces(at, len(data)):
             self._segments.start_write_back(begin, end)
@@ -241,8 +245,9 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the write failed: `erase` the portion.
         """
+        self._require_next(placement)
         self._hidden_at = int(placement.physical[0])
-        magic = data[start + _MAGIC_AT :][:_MAGIC_SIZE]
+        magic = data[start:][MAGIC_PLACE]
         self._hidden_magic = magic.tobytes()
         magic[:] = 0
         if placement.begin in placement.blanks:
@@ -263,6 +268,10 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the write failed: `erase` this portion and those written before.
         """
+        assert placement.begin >= self.max_offset, (
+            f"a hidden portion at {placement.begin} lies in the log, which ends at "
+            f"{self.max_offset}"
+        )
         self._write_rows(placement, data, starts, later_first=True)
         for piece in placement.pieces:
             self._segments.start_write_back(piece.begin, piece.end)
@@ -279,7 +288,13 @@ class CommitLogWriter:
             StoreWriteError: the write failed. It is unknown whether the block is visible after a
                 crash.
         """
-        self._segments.write(self._hidden_at + _MAGIC_AT, [self._hidden_magic])
+        assert any(self._hidden_magic), "there is no hidden block to publish"
+        assert self.max_offset <= self._hidden_at < end, (
+            f"a block from {self._hidden_at} to {end} does not follow the log's end, "
+            f"{self.max_offset}"
+        )
+        self._segments.write(self._hidden_at + MAGIC_AT, [self._hidden_magic])
+        self._hidden_magic = b""
         self._advance(end)
 
     def erase(self, placement: Placement) -> None:
@@ -288,6 +303,9 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the write failed.
         """
+        assert placement.begin >= self.max_offset, (
+            f"bytes from {placement.begin} on cannot be erased: the log ends at {self.max_offset}"
+        )
         for piece in reversed(placement.pieces):
             self._segments.erase(piece.begin, piece.end)
         for at in reversed(placement.blanks):
@@ -331,6 +349,13 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the segment could not be removed, or its folder not be flushed.
         """
+        assert start == self.min_offset, (
+            f"the segment at {start} cannot expire: the log begins at {self.min_offset}"
+        )
+        assert start + self.segment_size <= self.flushed_offset, (
+            f"the segment at {start} cannot expire: the log is on disk up to "
+            f"{self.flushed_offset} only"
+        )
         self._segments.remove(start)
         reach("expiry.after_remove")
         sync_folder(self._files.folder)
@@ -353,7 +378,20 @@ class CommitLogWriter:
 
     # ---- parts ---------------------------------------------------------------------------------
 
+    def _require_next(self, placement: Placement) -> None:
+        """Stop if records would not follow the log's end, or have no segments."""
+        assert placement.begin == self.max_offset, (
+            f"records were placed at {placement.begin}, but the log ends at {self.max_offset}"
+        )
+        assert placement.end <= self._made_until, (
+            f"records up to {placement.end} have segments up to {self._made_until} only"
+        )
+
     def _advance(self, end: int) -> None:
+        assert self.max_offset <= end <= self._made_until, (
+            f"the log cannot end at {end}: it ended at {self.max_offset}, and has segments up to "
+            f"{self._made_until}"
+        )
         self.published.move(end)
         if end % self.segment_size > self.segment_size // 2:
             self._files.prepare()

@@ -31,8 +31,6 @@ from rmqstore_spark.files.holes import written_end
 from rmqstore_spark.files.log.log_folders import Segment
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["CutRange", "end_log"]
-
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"
 
@@ -85,6 +83,10 @@ def end_log(
         if found is not None:
             extents.append((segment, max(0, end - segment.start), found))
     kept = _keep(store, extents, end, cause, now) if extents else ()
+    assert [cut.start for cut in kept] == [segment.start + at for segment, at, _ in extents], (
+        "bytes would be cut off the log that were not saved"
+    )
+    assert all(cut.start >= end for cut in kept), f"bytes before {end} would be cut off the log"
     reach("recovery.after_keep")
     dirty = {segment.path for segment, _, _ in extents}
     for segment in reversed(behind):

@@ -20,8 +20,6 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 
-__all__ = ["FlushService"]
-
 
 class FlushService:
     """Flushes a log. Thread-safe.
@@ -100,10 +98,17 @@ class FlushService:
             begin = time.monotonic()
             try:
                 flushed = self._log.flush()
+                assert self._log.min_offset <= flushed <= self._log.max_offset, (
+                    f"a flush up to {flushed} does not end within the log, which has "
+                    f"{self._log.min_offset} to {self._log.max_offset}"
+                )
             except StoreWriteError as error:
                 self._failure = error
                 self._health.fail(error)
                 raise
+            except AssertionError as error:
+                self._failure = self._health.fail_wrong_state(error)
+                raise self._failure from error
             finally:
                 self._wake()
             self.latency.observe(time.monotonic() - begin)

@@ -17,8 +17,6 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
 
-__all__ = ["OpenSegments"]
-
 _ERASE_BYTES: Final = 1 << 20
 _OPEN_FILES: Final = 64
 
@@ -84,6 +82,11 @@ class OpenSegments:
         start, offset = self._place(at)
         descriptor = self._descriptor(start)
         views = [memoryview(chunk) for chunk in chunks]
+        size = sum(map(len, views))
+        assert offset + size <= self._files.size, (
+            f"{size} bytes at physical offset {at} do not fit into their segment of "
+            f"{self._files.size} bytes"
+        )
         with explained(self._files.path(start), "written"):
             while views:
                 first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
@@ -121,6 +124,9 @@ class OpenSegments:
                 raise self.failure
             with self._lock:
                 end = self._published.offset
+                assert end >= self.flushed_offset, (
+                    f"the log ends at {end}, and was flushed up to {self.flushed_offset}"
+                )
                 self._syncing = frozenset(self._dirty)
                 self._dirty.clear()
                 descriptors = [self._open[start] for start in sorted(self._syncing)]

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.spans import I8
 
-__all__ = ["Piece", "Placement", "TooLargeError", "place"]
-
 
 class TooLargeError(ValueError):
     """A record, or a unit, is larger than a segment can hold."""
@@ -109,6 +107,8 @@ def place(
             blanks.append(at)
             at += segment_size - at % segment_size
         first = last
+    placed = sum(piece.end - piece.begin for piece in pieces)
+    assert placed == total, f"{placed} of {total} bytes of records were given places"
     written = {offset - offset % segment_size for offset in (*blanks, *(p.begin for p in pieces))}
     return Placement(begin, at, physical, tuple(pieces), tuple(blanks), tuple(sorted(written)))
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["PublishedEnd"]
-
 
 class PublishedEnd:
     """The physical offset at which the log ends for readers. It only grows.

@@ -20,8 +20,6 @@ from rmqstore_spark.files.disk.cached import cached_spans
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["PublishedLog"]
-
 
 class PublishedLog:
     """Reads the published bytes of a log. Used by one thread at a time.

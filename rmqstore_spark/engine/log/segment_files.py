@@ -18,8 +18,6 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import FILE_MODE, explained, make_folder
 
-__all__ = ["SegmentFiles"]
-
 _log = logging.getLogger(__name__)
 
 _RETRY_S = 10.0

@@ -21,8 +21,6 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.own_names import OWN_FOLDER
 
-__all__ = ["StoreState", "remember"]
-
 _log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes that are read of the file

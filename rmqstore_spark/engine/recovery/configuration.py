@@ -20,8 +20,6 @@ from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.own_names import OWN_FOLDER
 from rmqstore_spark.layout.constants import is_system_topic
 
-__all__ = ["check_configuration"]
-
 _log = logging.getLogger(__name__)
 
 _TOPICS: Final = "topics.json"

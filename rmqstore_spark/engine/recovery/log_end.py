@@ -21,8 +21,6 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head, stated_place
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 
-__all__ = ["LogEnd", "find_end", "unclean_start"]
-
 
 @dataclass(frozen=True)
 class LogEnd:

@@ -20,9 +20,8 @@ import numpy as np
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, sync_folder
 from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, decode_records
-
-__all__ = ["LogFolder", "look_over"]
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.format import decode_records
 
 _NAMED: Final = 3
 """File names that an error lists."""

@@ -38,8 +38,6 @@ from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["Lost", "Reach", "find_lost", "reach_error"]
-
 _TOPICS_NAMED: Final = 5
 
 

@@ -12,10 +12,8 @@ import logging
 from collections.abc import Container, Mapping
 from typing import Final
 
-from rmqstore_spark.printable import escaped
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.reader.groups import offsets_past_end
-
-__all__ = ["check_progress"]
 
 _log = logging.getLogger(__name__)
 

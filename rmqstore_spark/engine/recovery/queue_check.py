@@ -13,19 +13,10 @@ from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.constants import LMQ_PREFIX, SCHEDULE_TOPIC, is_system_topic
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue
-
-__all__ = [
-    "QueueCheck",
-    "check_queues",
-    "clean_start",
-    "entries_past",
-    "has_entries",
-    "record_ends",
-]
 
 _NO_CUT: Final = (1 << 63) - 1
 _LOOKED_OVER: Final = 16 << 20  # bytes of the log that are walked after a clean stop
@@ -231,7 +222,8 @@ def _queue(
 ) -> Queue:
     """Open a queue that ends before the records at or past a physical offset."""
     segments = directory.queue(topic, queue_id)
-    return Queue(log, topic, queue_id, segments, None, lambda _: (end, killed))
+    cut = end, killed
+    return Queue(directory.queue_format, log, topic, queue_id, segments, None, lambda _: cut)
 
 
 def _last_entries(

@@ -15,33 +15,24 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.holes import solid_end
 from rmqstore_spark.files.log.log_folders import MAX_OFFSET, segment_start
-from rmqstore_spark.layout.consumequeue import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE,
-    FILLER_SIZE,
-    is_filler,
-    unpack_entry,
-    written_mask,
-)
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries, Entry, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["PlainQueue", "QueueSurvey"]
-
-_TAIL: Final = 4100  # bytes: a page, rounded up to whole entries
+_TAIL: Final = 205  # entries: a page of them
 _READ_AT_ONCE: Final = 8 << 20  # bytes of the log
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
-_Entries = npt.NDArray[np.void]
+_NO_ENTRY: Final = Entry(-1, 0, is_filler=False)
 
 
 class PlainQueue(NamedTuple):
@@ -94,11 +85,12 @@ class QueueSurvey:
 
     def __init__(self, directory: StoreDirectory, log: CommitLog) -> None:
         self._log = log
+        self._format = directory.queue_format
         found = []
         for topic, numbers in directory.topology.queues.items():
             for queue_id in numbers:
                 folder = os.path.join(directory.path, "consumequeue", topic, str(queue_id))
-                queue = _look(folder, topic, queue_id, log.min_offset)
+                queue = _look(self._format, folder, topic, queue_id, log.min_offset)
                 if queue is not None:
                     found.append(queue)
         sizes = Counter(queue.file_size for queue in found).most_common(1)
@@ -130,7 +122,7 @@ class QueueSurvey:
             elif start <= self._log.min_offset:
                 found[route] = queue.least, queue.least
             else:
-                cut = _cut(queue, start)
+                cut = _cut(self._format, queue, start)
                 if cut is not None:
                     end, last = cut
                     found[route] = min(queue.least, end), end
@@ -166,39 +158,43 @@ class QueueSurvey:
         return stale
 
 
-def _look(folder: str, topic: str, queue_id: int, log_begin: int) -> PlainQueue | None:
+def _look(
+    of: QueueFormat, folder: str, topic: str, queue_id: int, log_begin: int
+) -> PlainQueue | None:
     """Survey a queue; return None if its files are not plain."""
     try:
         files = _files(folder)
         if not files:
             return None
         begin, size = files[0]
-        if size % ENTRY_SIZE or begin % size:
+        if size % of.size or begin % size:
             return None
         if files != [(begin + number * size, size) for number in range(len(files))]:
             return None
         last_file = files[-1][0]
-        tail = _tail(folder, last_file, size)
+        tail = _tail(of, folder, last_file, size)
         if tail is None:
             return None
         at, entries = tail
-        first = begin // ENTRY_SIZE
+        first = of.slot(begin)
         if not len(entries):
             if last_file > begin:
                 return None
             return PlainQueue(topic, queue_id, folder, size, first, last_file, first, first, -1, 0)
-        physical, length, _ = entries[-1].item()
-        if length == FILLER_SIZE:  # not a message: finding the end takes more than a look
+        last = of.entry(entries[-1:].tobytes())
+        if last.size > MAX_RECORD_SIZE:  # no message: finding the end takes more than a look
             return None
         end = at + len(entries)
         least: int | None = first
-        if at > first or not _is_backed(entries[0].item(), log_begin):
-            least = _least(folder, begin, size, end, log_begin)
+        if at > first or not _is_backed(of.entry(entries[:1].tobytes()), log_begin):
+            least = _least(of, folder, begin, size, end, log_begin)
     except OSError:
         return None
     if least is None:
         return None
-    return PlainQueue(topic, queue_id, folder, size, first, last_file, least, end, physical, length)
+    return PlainQueue(
+        topic, queue_id, folder, size, first, last_file, least, end, last.physical_offset, last.size
+    )
 
 
 def _files(folder: str) -> list[tuple[int, int]]:
@@ -227,7 +223,7 @@ def _files(folder: str) -> list[tuple[int, int]]:
     return found
 
 
-def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
+def _tail(of: QueueFormat, folder: str, start: int, size: int) -> tuple[int, Entries] | None:
     """Return the last entries of a file, and the slot of the first of them.
 
     Return None if the file has holes before its end, unwritten entries among those that were read,
@@ -238,43 +234,45 @@ def _tail(folder: str, start: int, size: int) -> tuple[int, _Entries] | None:
         end = solid_end(descriptor, size)
         if end is None:
             return None
-        end = min(-(-end // ENTRY_SIZE) * ENTRY_SIZE, size)
-        begin = max(0, end - _TAIL)
+        end = min(of.slot_from(end) * of.size, size)
+        begin = max(0, end - _TAIL * of.size)
         data = os.pread(descriptor, end - begin, begin)
-        if len(data) < end - begin or not _is_written_up_to(descriptor, begin):
+        if len(data) < end - begin or not _is_written_up_to(of, descriptor, begin):
             return None
     finally:
         os.close(descriptor)
-    count = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE)
-    entries = np.frombuffer(data, ENTRY_DTYPE, count)
-    if (begin and not count) or not written_mask(entries).all():
+    entries = of.decode(data)[: of.slot_from(len(data.rstrip(b"\0")))]
+    if (begin and not len(entries)) or not of.is_written(entries).all():
         return None
-    return (start + begin) // ENTRY_SIZE, entries
+    return of.slot(start + begin), entries
 
 
-def _is_written_up_to(descriptor: int, end: int) -> bool:
+def _is_written_up_to(of: QueueFormat, descriptor: int, end: int) -> bool:
     """Return whether a file is written up to a byte, as far as a few probes show."""
 
     def is_empty(part: int) -> bool:
-        return not _is_written(_entry(descriptor, part * _TAIL))
+        return not _entry(of, descriptor, part * step).is_written
 
-    parts = -(-end // _TAIL)
+    step = _TAIL * of.size
+    parts = -(-end // step)
     return bisect_left(range(parts), True, key=is_empty) == parts
 
 
-def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int | None:
+def _least(
+    of: QueueFormat, folder: str, begin: int, size: int, end: int, log_begin: int
+) -> int | None:
     """Return the first slot whose record is still in the log.
 
     Return None if that slot is not in the first file, or the file is damaged.
     """
-    first, last = begin // ENTRY_SIZE, (begin + size) // ENTRY_SIZE
+    first, last = of.slot(begin), of.slot(begin + size)
     descriptor = os.open(f"{folder}/{begin:020}", _FLAGS)
     try:
 
-        def entry(slot: int) -> tuple[int, int, int]:
-            return _entry(descriptor, slot * ENTRY_SIZE - begin)
+        def entry(slot: int) -> Entry:
+            return _entry(of, descriptor, slot * of.size - begin)
 
-        if not _is_written(entry(first)):
+        if not entry(first).is_written:
             return None
         if _is_backed(entry(first), log_begin):
             return first
@@ -282,48 +280,46 @@ def _least(folder: str, begin: int, size: int, end: int, log_begin: int) -> int 
         found = bisect_left(
             range(stop), True, first, key=lambda slot: _is_backed(entry(slot), log_begin)
         )
-        if found < stop and not _is_written(entry(found)):
+        if found < stop and not entry(found).is_written:
             return None
     finally:
         os.close(descriptor)
     return found if found < last or end <= last else None
 
 
-def _entry(descriptor: int, at: int) -> tuple[int, int, int]:
-    data = os.pread(descriptor, ENTRY_SIZE, at)
-    return unpack_entry(data) if len(data) == ENTRY_SIZE else (-1, 0, 0)
+def _entry(of: QueueFormat, descriptor: int, at: int) -> Entry:
+    data = os.pread(descriptor, of.size, at)
+    return of.entry(data) if len(data) == of.size else _NO_ENTRY
 
 
-def _is_written(entry: tuple[int, int, int]) -> bool:
-    return entry[0] >= 0 and entry[1] > 0
-
-
-def _is_backed(entry: tuple[int, int, int], log_begin: int) -> bool:
+def _is_backed(entry: Entry, log_begin: int) -> bool:
     """Return whether a written entry is a message that has not expired from the log."""
-    return entry != (0, FILLER_SIZE, 0) and entry[0] >= log_begin
+    return not entry.is_filler and entry.physical_offset >= log_begin
 
 
-def _cut(queue: PlainQueue, start: int) -> tuple[int, tuple[int, int] | None] | None:
+def _cut(
+    of: QueueFormat, queue: PlainQueue, start: int
+) -> tuple[int, tuple[int, int] | None] | None:
     """Return a queue's end without records past an offset, and what its last entry states.
 
     Return None if that end is not among the last entries.
     """
     try:
-        tail = _tail(queue.folder, queue.last_file, queue.file_size)
+        tail = _tail(of, queue.folder, queue.last_file, queue.file_size)
     except OSError:
         return None
     if tail is None or not len(tail[1]):
         return None
     at, entries = tail
     ends = entries["physicalOffset"].astype(np.int64) + entries["size"]
-    past = (ends > start) & ~is_filler(entries)
+    past = (ends > start) & ~of.is_filler(entries)
     count = int(np.argmax(past))
     if not past[count:].all() or (count == 0 and at > queue.first_slot):
         return None
     if count == 0:
         return at, None
-    physical, size, _ = entries[count - 1].item()
-    return at + count, ((physical, size) if size != FILLER_SIZE else None)
+    last = of.entry(entries[count - 1 : count].tobytes())
+    return at + count, (None if last.is_filler else (last.physical_offset, last.size))
 
 
 def _portions(lasts: list[_Last]) -> Iterator[list[_Last]]:

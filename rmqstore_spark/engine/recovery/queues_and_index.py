@@ -26,8 +26,6 @@ from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-__all__ = ["QueuesAndIndex"]
-
 
 class QueuesAndIndex:
     """The queues and the index of a store whose log is consistent.
@@ -71,7 +69,10 @@ class QueuesAndIndex:
         self.deleted.settle(log.min_offset, end.offset)
         self.deleted.finish(directory, log)
         self.queues = ConsumeQueues(
-            directory.path, file_size=settings.queue_file_size, keep_units=not settings.rebuild
+            directory.path,
+            directory.queue_format,
+            file_size=settings.queue_file_size,
+            keep_units=not settings.rebuild,
         )
         self.check = check_queues(
             directory, log, end.start, survey, self.queues, self.state, clean=clean

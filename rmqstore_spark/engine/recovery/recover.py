@@ -158,6 +158,10 @@ class _Run:
             lost, witness = find_lost(known, log, end, clean=clean)
             if lost is not None and (end.damage or witness) and not self.settings.cut:
                 raise reach_error(known, end, lost, witness)
+        assert log.min_offset <= end.start <= end.offset <= log.file_end, (
+            f"the files hold {log.min_offset} to {log.file_end}, and the walk from {end.start} on "
+            f"ended at {end.offset}"
+        )
         reach("recovery.before_mark")
         self._mark_open()
         reach("recovery.after_mark")
@@ -166,6 +170,9 @@ class _Run:
         reach("recovery.after_wipe")
         self._warn(end, lost, cuts)
         log = CommitLog(self.directory.commit_log())
+        assert end.offset <= log.file_end <= end.offset + log.plain.segment_size, (
+            f"the log was cut at {end.offset}, and its files end at {log.file_end}"
+        )
         if not clean:
             for segment in log.segments():
                 if segment.end > end.start:

@@ -24,16 +24,15 @@ from rmqstore_spark.layout.constants import (
     SCHEDULE_TOPIC,
     is_safe_folder_name,
 )
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, Entries
-from rmqstore_spark.layout.record.block import Block, queue_entries, read_block
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries
+from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, Records
+from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
-
-__all__ = ["LogBlock", "QueueFeed", "Run", "log_blocks"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +84,7 @@ class Run(NamedTuple):
 
     Attributes:
         topic, queue_id: the queue.
-        entries: k, ENTRY_DTYPE.
+        entries: k, in the dtype of the queues' format.
         first: queue offset of the first.
     """
 
@@ -139,8 +138,11 @@ class QueueFeed:
         """
         block = part.block
         self._due(part)
-        entries, bounds = queue_entries(block, part.physical_offset)
+        entries, bounds = self.queues.format.of_block(block, part.physical_offset)
         slots = _grouped(block, part.records.queue_offset)
+        assert len(entries) == len(slots), (
+            f"{len(entries)} entries of the log at {part.offset} have {len(slots)} offsets"
+        )
         for number, route in enumerate(block.routes):
             rows = slice(int(bounds[number]), int(bounds[number + 1]))
             yield from self._put(route.topic, route.queue_id, entries[rows], slots[rows])
@@ -228,11 +230,10 @@ class QueueFeed:
         """Yield the entries of the light queues that records name."""
         rows = np.flatnonzero(part.block.queued)
         owner, names, queue_ids, slots = dispatches(part.records.take(rows))
-        entries = np.empty(len(owner), ENTRY_DTYPE)
         of = rows[owner]
-        entries["physicalOffset"] = part.physical_offset[of]
-        entries["size"] = part.block.sizes[of]
-        entries["tagsCode"] = part.block.tags_code[of]
+        entries = self.queues.format.encode(
+            part.physical_offset[of], part.block.sizes[of], part.block.tags_code[of]
+        )
         topics = names.to_pylist()
         routes = list(zip(topics, queue_ids.tolist(), strict=True))
         numbers = {route: n for n, route in enumerate(dict.fromkeys(routes))}
@@ -243,6 +244,6 @@ class QueueFeed:
 
 
 def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:
-    """Return the queue offsets of queued records, in the order of `queue_entries`."""
+    """Return the queue offsets of queued records, in the order of `QueueFormat.of_block`."""
     rows = np.flatnonzero(block.queued)
     return queue_offset[rows[np.argsort(block.route_of[rows], kind="stable")]]

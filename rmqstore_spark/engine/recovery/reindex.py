@@ -36,8 +36,6 @@ from rmqstore_spark.layout.spans import I4
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 
-__all__ = ["IndexGap", "IndexSurvey", "KeyFeed", "remove_files", "survey_index"]
-
 _BLOCK: Final = 1 << 12  # entries
 
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from rmqstore_spark.engine.dispatch.indexes import IndexShape
-from rmqstore_spark.engine.dispatch.queues import DEFAULT_FILE_SIZE
 from rmqstore_spark.layout.delays import DELAY_LEVELS
-
-__all__ = ["Progress", "RecoverySettings"]
 
 Progress: TypeAlias = Callable[[str, int, int], object]
 """Called with the current step, the bytes done and the total bytes."""
@@ -23,7 +20,8 @@ class RecoverySettings:
     """The part of a store's configuration that recovery needs.
 
     Attributes:
-        queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues.
+        queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues; the default of
+            the queues' format if None.
         index_shape: `maxHashSlotNum` and `maxIndexNum`, for a store without index files; None
             if the store keeps no index (`messageIndexEnable=false`).
         delay_levels: `messageDelayLevel`.
@@ -33,7 +31,7 @@ class RecoverySettings:
         rebuild: rebuild all queues and the index from the log, even if they are valid.
     """
 
-    queue_file_size: int = DEFAULT_FILE_SIZE
+    queue_file_size: int | None = None
     index_shape: IndexShape | None = _USUAL_SHAPE
     delay_levels: str = DELAY_LEVELS
     cut: bool = False

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rmqstore_spark.base.printable import camel_case
 from rmqstore_spark.engine.log.cut import CutRange
 from rmqstore_spark.engine.recovery.log_reach import Lost
-from rmqstore_spark.printable import camel_case
-
-__all__ = ["Recovery"]
 
 
 @dataclass(frozen=True)

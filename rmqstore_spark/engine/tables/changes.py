@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["Changes"]
-
 _T = TypeVar("_T")
 
 

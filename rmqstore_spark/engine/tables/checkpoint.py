@@ -15,8 +15,6 @@ from rmqstore_spark.files.durable import explained, replace_file, write_all
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 
-__all__ = ["CheckpointKeeper"]
-
 
 class CheckpointKeeper:
     """Holds a store's checkpoint and writes it. Thread-safe; only `reset` moves a time back.

@@ -14,8 +14,6 @@ from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.fastjson import dump_fastjson
 
-__all__ = ["ConfigFile"]
-
 
 class ConfigFile:
     """A configuration file of a store. Changed by one thread at a time.

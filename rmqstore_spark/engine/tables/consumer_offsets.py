@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
@@ -22,8 +23,6 @@ from rmqstore_spark.layout.constants import (
     is_listed_topic_name,
     is_safe_group_name,
 )
-
-__all__ = ["ConsumerOffsets"]
 
 _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
@@ -99,7 +98,7 @@ class ConsumerOffsets:
                 raise RefusedError(
                     f"{offset} is not an offset of queue {queue_id} of the topic {topic!r}: "
                     + (f"it ends at {end}." if end >= 0 else "the store has no such queue."),
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
             return offset != held
 

@@ -24,8 +24,6 @@ from rmqstore_spark.files.own_names import OWN_FOLDER
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 
-__all__ = ["DeletedTopics"]
-
 _log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes that are read of the file
@@ -91,7 +89,15 @@ class DeletedTopics:
         for topic, end in self.ends.items():
             for queue_id in directory.topology.queues.get(topic, ()):
                 segments = directory.queue(topic, queue_id)
-                queue = Queue(log, topic, queue_id, segments, None, lambda _: (log.file_end, False))
+                queue = Queue(
+                    directory.queue_format,
+                    log,
+                    topic,
+                    queue_id,
+                    segments,
+                    None,
+                    lambda _: (log.file_end, False),
+                )
                 if segments and 0 < _named_end(queue) <= end:
                     folder = os.path.dirname(segments[0].path)
                     with explained(folder, "removed"):

@@ -2,8 +2,9 @@
 
 A slave takes the master's topics and subscription groups when their `dataVersion` has changed, and
 the progress of consumer groups always. It deletes topics that the master has deleted. It takes the
-progress of delays when its log has what that counts as delivered: a slave that becomes the master
-would not deliver it. (Upstream: SlaveSynchronize, which deletes no queues and looks at no log.)
+progress of delays and of transactions when its log has what that counts as done: a slave that
+becomes the master would not deliver it, or end it. (Upstream: SlaveSynchronize, which deletes no
+queues and looks at no log.)
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from rmqstore_spark.engine.role import Role
+from rmqstore_spark.engine.role_file import Promotion
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.files.configshapes import impossible_delay
-
-__all__ = ["DELETED_TOPICS", "Deletions", "FollowedTables"]
+from rmqstore_spark.layout.constants import TRANS_GROUP
 
 DELETED_TOPICS: Final = "deletedTopics"
 """A store process tells `StoreWriter.deleted_topics` beside its topics. Others pass over that."""
+
+PROMOTIONS: Final = "promotions"
+"""A store process tells `Role.promotions` there, if there are any. Others pass over that."""
 
 _VERSION: Final = "dataVersion"
 _TOPICS: Final = "topicConfigTable"
@@ -32,16 +37,38 @@ _MOST_LEVEL: Final = 1 << 10
 
 
 @dataclass(frozen=True)
-class _Delays:
-    """Progress of delays.
+class _Progress:
+    """Progress of what is in a master's log.
 
     Args:
-        value: what `delayOffset.json` is to hold.
-        end: where the log ends of which it counts the copies.
+        table: what it is.
+        end: where the log ends of which it counts messages.
     """
 
-    value: Mapping[str, Any]
+    table: Mapping[str, Any]
     end: int
+
+
+class _Later:
+    """Holds progress until the store's log has what that counts."""
+
+    def __init__(self) -> None:
+        self._held: _Progress | None = None
+
+    def due(self, told: _Progress | None, log_end: int) -> Mapping[str, Any] | None:
+        """Return what is to be taken now; None if nothing is.
+
+        Args:
+            told: what the master has told now. If it waits, and older progress waits already, it is
+                left out: a log that is always a little behind reaches the older one.
+            log_end: where the store's log ends.
+        """
+        for progress in (told, self._held):
+            if progress is not None and progress.end <= log_end:
+                self._held = None
+                return progress.table
+        self._held = self._held or told
+        return None
 
 
 class Deletions(Protocol):
@@ -64,6 +91,7 @@ class FollowedTables:
 
     Args:
         store: the store directory.
+        role: the store's role, which knows of promotions.
         topics, offsets, groups: the store's own tables.
         deletions: deletes topics of the store.
         log_end: returns the physical offset up to which the store's log is on disk.
@@ -72,6 +100,7 @@ class FollowedTables:
     def __init__(
         self,
         store: str,
+        role: Role,
         topics: TopicTable,
         offsets: ConsumerOffsets,
         groups: ConsumerGroups,
@@ -80,13 +109,22 @@ class FollowedTables:
     ) -> None:
         self._store = store
         self._log_end = log_end
-        self._delays: _Delays | None = None
+        self._role = role
+        self._delays, self._transactions = _Later(), _Later()
         self._topics = topics
         self._offsets = offsets
         self._groups = groups
         self._deletions = deletions
         self._counter = _counter(topics.version)  # kept: both may start again with older files
         self._doubted: set[str] = set()
+
+    def take_promotions(self, told: tuple[Promotion, ...]) -> None:
+        """Take the promotions that a master's log has seen; see `Role.learn`.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        self._role.learn(told)
 
     def take_topics(self, value: Any, log_end: int) -> None:
         """Take the content of a master's `topics.json`, and delete the topics that it lacks.
@@ -125,11 +163,26 @@ class FollowedTables:
         self._doubted -= value[_TOPICS].keys()
         return missing - self._doubted
 
-    def take_consumer_offsets(self, value: Any) -> None:
-        """Take the content of a master's `consumerOffset.json`; see `ConsumerOffsets.follow`."""
+    def take_consumer_offsets(self, value: Any, log_end: int) -> None:
+        """Take the content of a master's `consumerOffset.json`; see `ConsumerOffsets.follow`.
+
+        The progress of transactions is in it as that of a group. If the log is behind, this is
+        taken later: when this is called again.
+
+        Args:
+            value: the content.
+            log_end: where the master's log ended after it had told the content.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
         table = value.get(_OFFSETS) if isinstance(value, dict) else None
-        if isinstance(table, dict):
-            self._offsets.follow(table)
+        if not isinstance(table, dict):
+            return
+        own = {n: of for n, of in table.items() if n.rpartition("@")[2] == TRANS_GROUP}
+        due = self._transactions.due(_Progress(own, log_end), self._log_end())
+        others = {n: of for n, of in table.items() if n not in own}
+        self._offsets.follow({**others, **(due or {})})
 
     def take_delay_offsets(self, value: Any, log_end: int) -> None:
         """Take the content of a master's `delayOffset.json`, now or, if the log is behind, later.
@@ -144,13 +197,9 @@ class FollowedTables:
             CorruptStoreError: the file is damaged, and so is its backup.
             StoreWriteError: the file could not be written.
         """
-        told = _told_delays(value, log_end)
-        for delays in (told, self._delays):
-            if delays is not None and delays.end <= self._log_end():
-                self._delays = None
-                ConfigFile(self._store, "delayOffset").replace(dict(delays.value))
-                return
-        self._delays = self._delays or told
+        due = self._delays.due(_told_delays(value, log_end), self._log_end())
+        if due is not None:
+            ConfigFile(self._store, "delayOffset").replace(dict(due))
 
     def take_groups(self, value: Any) -> None:
         """Take the content of a master's `subscriptionGroup.json`.
@@ -162,7 +211,7 @@ class FollowedTables:
             self._groups.follow(value)
 
 
-def _told_delays(value: Any, log_end: int) -> _Delays | None:
+def _told_delays(value: Any, log_end: int) -> _Progress | None:
     table = value.get(_OFFSETS) if isinstance(value, dict) else None
     if not isinstance(table, dict):
         return None
@@ -173,8 +222,8 @@ def _told_delays(value: Any, log_end: int) -> _Delays | None:
     }
     counted = value.get(_LOG_OFFSET)  # a store process says it
     if type(counted) is int and counted >= 0:
-        return _Delays({_LOG_OFFSET: counted, _OFFSETS: levels}, counted)
-    return _Delays({_OFFSETS: levels}, log_end)
+        return _Progress({_LOG_OFFSET: counted, _OFFSETS: levels}, counted)
+    return _Progress({_OFFSETS: levels}, log_end)
 
 
 def _version(value: Mapping[str, Any]) -> Any:

@@ -17,8 +17,6 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.configshapes import is_data_version, is_group_entry
 from rmqstore_spark.layout.constants import group_fault, is_safe_group_name
 
-__all__ = ["ConsumerGroup", "ConsumerGroups"]
-
 _TABLE: Final = "subscriptionGroupTable"
 _VERSION: Final = "dataVersion"
 

@@ -14,8 +14,6 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file
 from rmqstore_spark.files.own_names import OWN_FOLDER, STORE_ID_NAME
 
-__all__ = ["id_of_place", "kept_store_id", "served_store_id", "store_id"]
-
 _log = logging.getLogger(__name__)
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")

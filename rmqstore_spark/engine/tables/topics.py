@@ -23,16 +23,6 @@ from rmqstore_spark.layout.constants import (
     topic_fault,
 )
 
-__all__ = [
-    "MOST_QUEUES",
-    "PERM_READ",
-    "PERM_WRITE",
-    "TopicConfig",
-    "TopicTable",
-    "TopicWatcher",
-    "require_clients_topic",
-]
-
 _log = logging.getLogger(__name__)
 
 PERM_READ: Final = 4

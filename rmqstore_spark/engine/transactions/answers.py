@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.reader.transactions import Transaction
-from rmqstore_spark.types import HalfId
-
-__all__ = ["COMMITTED", "ENDED_BEFORE", "ROLLED_BACK", "Ended", "answers", "unknown"]
 
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
 ENDED_BEFORE: Final = "ENDED_BEFORE"
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Ended:
 def unknown(half: HalfId, group: str) -> Ended:
     """Return the answer for a half message that a producer group does not have."""
     return Ended(
-        _ILLEGAL,
+        PutStatus.MESSAGE_ILLEGAL,
         f"There is no half message of the producer group {group[:255]!r} at offset "
         f"{half.queue_offset} (physical offset {half.physical_offset}).",
     )
@@ -64,7 +62,7 @@ def answers(
         else:
             made.append(
                 Ended(
-                    _ILLEGAL,
+                    PutStatus.MESSAGE_ILLEGAL,
                     "The half message is damaged, or names no topic and queue, or has a delay that "
                     "is not a number.",
                 )

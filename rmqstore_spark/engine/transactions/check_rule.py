@@ -11,8 +11,6 @@ from typing import Final
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.reader.transactions import Transaction
 
-__all__ = ["CheckRule"]
-
 _HOUR_MS: Final = 3_600_000
 
 

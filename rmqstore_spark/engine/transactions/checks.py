@@ -10,13 +10,11 @@ import time
 from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import RefusedError, RmqStoreError
-
-__all__ = ["Checks"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,12 +24,12 @@ _PAUSE_S: Final = 10.0
 
 
 class Checks:
-    """Checks the transactions of a master's store every `transactionCheckInterval`.
+    """Checks transactions every `transactionCheckInterval`, as long as the store's role says so.
 
     Args:
         transactions: the transactions.
         admission: knows whether the store accepts messages.
-        config: the store's configuration.
+        store: the open store.
         health: fails with an unexpected error.
     """
 
@@ -39,18 +37,37 @@ class Checks:
         self,
         transactions: Transactions,
         admission: Admission,
-        config: StoreConfig,
+        store: OpenStore,
         health: Health,
     ) -> None:
         self._transactions = transactions
         self._admission = admission
-        self._interval = config.transaction_check_interval / 1000
+        self._role = store.role
+        self._health = health
+        self._interval_ms = store.config.transaction_check_interval
+        self._interval = self._interval_ms / 1000
         self._has_begun = False
         self._checked = self._saved = self._resume = time.monotonic()
         self._thread: Periodic | None = None
-        if config.broker_role != "SLAVE":
-            look = min(_LOOK_MS, config.transaction_check_interval)
-            self._thread = Periodic("rmqstore-transactions", look, self._run, health)
+        store.role.watch(self)
+        self.role_changed()
+
+    def role_changed(self) -> None:
+        """Begin to check, or end it: what waits is another store's work then."""
+        if self._role.checks:
+            self._checked = self._saved = self._resume = time.monotonic()
+            self._transactions.forget()  # what was known before the store was a slave
+            look = min(_LOOK_MS, self._interval_ms)
+            self._thread = Periodic("rmqstore-transactions", look, self._run, self._health)
+        elif self._thread is not None:
+            self._thread.close()
+            self._thread = None
+            self._has_begun = False
+            try:
+                self._transactions.save()
+            except RmqStoreError as error:
+                _log.warning("The progress of transactions is in the log only: %s", error)
+            self._transactions.forget()
 
     def stop(self) -> None:
         """Stop the thread; waits for a running round. The store is closed already for puts."""

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, SegmentExpiredError
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC
-from rmqstore_spark.layout.record.format import MIN_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.reader.transactions import Transaction, transactions_of
-from rmqstore_spark.types import HalfId
-
-__all__ = ["HalfLog"]
 
 
 class HalfLog:
@@ -59,7 +59,7 @@ class HalfLog:
             return self._log.read_spans(np.array(offsets, np.int64), np.array(sizes, np.int32))
         except SegmentExpiredError as error:
             raise RefusedError(
-                f"A half message cannot be read: {error}", "SERVICE_NOT_AVAILABLE"
+                f"A half message cannot be read: {error}", PutStatus.SERVICE_NOT_AVAILABLE
             ) from error
 
     def close(self) -> None:

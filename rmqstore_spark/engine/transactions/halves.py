@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Stored
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -16,8 +17,6 @@ from rmqstore_spark.layout.constants import BLANK_SIZE, TRANS_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.half import hold
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["HalfAdmission", "HalfAppender", "Holder"]
 
 
 class Holder(Protocol):
@@ -75,7 +74,7 @@ class HalfAdmission:
         if self._is_rejecting:
             raise RefusedError(
                 "The store takes no transactional messages (rejectTransactionMessage).",
-                "NO_PERMISSION",
+                PutStatus.NO_PERMISSION,
             )
         block = hold(self._admission.check_clients(data), most_bytes=self._most_bytes)
         self._holder.check_room(block)
@@ -83,7 +82,7 @@ class HalfAdmission:
             self._topics.restore([(TRANS_HALF_TOPIC, 0)])
         except OptionError as error:
             raise RefusedError(
-                f"No half message can be stored: {error}", "MESSAGE_ILLEGAL"
+                f"No half message can be stored: {error}", PutStatus.MESSAGE_ILLEGAL
             ) from error
         return block
 

@@ -24,8 +24,6 @@ from rmqstore_spark.layout.spans import I8, U1, text_pool
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.reader.transactions import Transaction
 
-__all__ = ["Made", "Outcomes"]
-
 _OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d"
 
 
@@ -119,7 +117,7 @@ class Outcomes:
             block = schedule(block, self._delays)
         return self._with_ops(block, ended, routes)
 
-    def surrender(self, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> Made:
+    def give_up(self, waiting: Sequence[Transaction], buffer: U1, positions: I8) -> Made:
         """Return the messages for TRANS_CHECK_MAX_TIME_TOPIC, and their op messages.
 
         Args are those of `commits`. Damaged half messages are left out.

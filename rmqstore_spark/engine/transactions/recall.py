@@ -15,8 +15,6 @@ from rmqstore_spark.reader.log.walk import Stretch, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import Found, Transaction, find_transactions
 
-__all__ = ["recall"]
-
 
 def recall(path: str) -> tuple[Found, list[Transaction]]:
     """Return what waits in a store, and those of it that are committed without an op message.

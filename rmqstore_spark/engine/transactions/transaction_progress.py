@@ -22,8 +22,6 @@ from rmqstore_spark.layout.constants import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS
 from rmqstore_spark.layout.spans import I8
 from rmqstore_spark.reader.transactions import CHECKS_FILE
 
-__all__ = ["OpNotes", "TransactionProgress"]
-
 _STEP: Final = 256
 
 

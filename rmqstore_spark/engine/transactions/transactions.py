@@ -18,6 +18,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender, Stored
 from rmqstore_spark.engine.append.durability import Durability
@@ -51,9 +53,6 @@ from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPI
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.reader.transactions import Transaction, identities_of, transactions_of
-from rmqstore_spark.types import HalfId
-
-__all__ = ["Transactions"]
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +174,7 @@ class Transactions:
             raise RefusedError(
                 "Until the store is reopened, it is unknown whether the transactions have ended: "
                 f"{error}",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
                 is_open=True,
             ) from error
         return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
@@ -247,7 +246,7 @@ class Transactions:
                 self._give_up(part)
 
     def _give_up(self, part: Sequence[Transaction]) -> None:
-        made = self._outcomes.surrender(part, *self._log.read(part))
+        made = self._outcomes.give_up(part, *self._log.read(part))
         self._restore(made)
         self._append(made)
         self._given_up += len(made.ended)
@@ -337,11 +336,12 @@ class Transactions:
             except (RmqStoreError, OSError) as error:
                 raise RefusedError(
                     f"It cannot be found out which transactions wait: {error}",
-                    "SERVICE_NOT_AVAILABLE",
+                    PutStatus.SERVICE_NOT_AVAILABLE,
                 ) from error
         return self._known
 
     def _begin(self) -> WaitingTransactions:
+        self._admission.require_master()  # a slave would remember it when it becomes the master
         if not self.has_halves:
             return WaitingTransactions(())
         while not self._dispatcher.drain(_DRAIN_S):
@@ -394,6 +394,15 @@ class Transactions:
         except BaseException:
             self._is_saved = False
             raise
+
+    def forget(self) -> None:
+        """Know nothing of what waits: its first use finds it in the log."""
+        with self._lock:
+            self._known = self._progress = None
+            self._ops = OpNotes()
+            self._half_end = 0
+            self._is_saved = True
+            self._saved_end = 0
 
     def close(self) -> None:
         """Close the file that was read last."""

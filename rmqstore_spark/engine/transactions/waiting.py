@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
-
-__all__ = ["WaitingTransactions"]
 
 _MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
@@ -58,7 +57,7 @@ class WaitingTransactions:
             raise RefusedError(
                 f"{_MOST} half messages wait for the end of their transactions. Try again when "
                 "some are ended.",
-                "SERVICE_NOT_AVAILABLE",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
         for identity, count in Counter(filter(None, identities)).items():
             older = self._by_identity.get(identity)
@@ -68,7 +67,7 @@ class WaitingTransactions:
                     f"{_MOST_OF_ONE} half messages of one transaction wait: of the producer group "
                     f"{group}, with the topic {topic} and the UNIQ_KEY {key[:255]!r}. Give each "
                     "message a UNIQ_KEY of its own.",
-                    "MESSAGE_ILLEGAL",
+                    PutStatus.MESSAGE_ILLEGAL,
                 )
 
     def add(self, halves: Iterable[Transaction]) -> None:

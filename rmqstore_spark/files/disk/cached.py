@@ -15,8 +15,6 @@ import numpy as np
 from rmqstore_spark.layout.kernel import pread_spans
 from rmqstore_spark.layout.spans import I4, I8, U1
 
-__all__ = ["cached_bytes", "cached_spans"]
-
 _RWF_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 
 

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.files.disk.reads import DiskReads
 
-__all__ = ["LEAST_RATE", "PacedReads"]
-
 LEAST_RATE: Final = 1 << 20
 """The lowest rate, in bytes per second. With a lower one, requests of clients would time out."""
 

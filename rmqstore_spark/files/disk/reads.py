@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.layout.kernel import pread_spans
 
-__all__ = ["PLAIN", "DiskReads", "PlainReads"]
-
 
 class DiskReads(Protocol):
     """Reads of open files, by descriptor. Threads can share it.

@@ -19,8 +19,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PAGE", "can_tell", "resident_pages"]
-
 PAGE: Final = mmap.PAGESIZE
 _FAILED: Final = ctypes.c_void_p(-1).value
 

@@ -33,8 +33,6 @@ from rmqstore_spark.files.disk.reads import PLAIN
 from rmqstore_spark.files.disk.residence import PAGE, can_tell, resident_pages
 from rmqstore_spark.layout.kernel import pread_spans
 
-__all__ = ["CacheWay", "SparingReads"]
-
 _log = logging.getLogger(__name__)
 
 _RWF_DONTCACHE: Final = 0x80

@@ -10,15 +10,6 @@ from typing import Final, NamedTuple
 from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.own_names import GUARD_NAME
 
-__all__ = [
-    "MAX_OFFSET",
-    "LogFiles",
-    "Segment",
-    "find_log_files",
-    "list_or_nothing",
-    "segment_start",
-]
-
 MAX_OFFSET: Final = (1 << 63) - 1
 
 _NAME_DIGITS: Final = 20

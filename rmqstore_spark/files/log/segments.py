@@ -24,8 +24,6 @@ from rmqstore_spark.files.log.log_folders import (
 )
 from rmqstore_spark.files.spans import plan_runs
 
-__all__ = ["MAX_ENTRY", "Segments", "read_ranges"]
-
 # RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
 MAX_ENTRY = (16 << 20) + 4096
 

@@ -25,8 +25,6 @@ from rmqstore_spark.layout.index.format import (
     slot_position,
 )
 
-__all__ = ["IndexFile", "link_entries"]
-
 
 def link_entries(
     header: IndexHeader,

@@ -12,8 +12,6 @@ from types import ModuleType
 
 from rmqstore_spark.layout.kernel.reference import plain
 
-__all__ = ["COMPILED", "active", "pread_spans"]
-
 
 def _choose() -> ModuleType:
     if os.environ.get("RMQSTORE_KERNEL") == "plain":

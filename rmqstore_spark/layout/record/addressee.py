@@ -24,15 +24,6 @@ from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, Spans, binary_array
 
-__all__ = [
-    "SEPARATOR",
-    "Addressees",
-    "addressees",
-    "open_ended",
-    "with_addressee",
-    "without_addressee",
-]
-
 SEPARATOR: Final = b"\x02"
 _LEADS: Final = tuple(name.encode() + b"\x01" for name in (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID))
 _CRC_LEAD: Final = f"{PROPERTY_CRC32}\x01".encode()

@@ -18,11 +18,23 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import values_at
-from rmqstore_spark.layout.constants import MAX_PROPERTIES_LENGTH
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, Entries
+from rmqstore_spark.layout.constants import (
+    BORNHOST_V6_FLAG,
+    MAX_PROPERTIES_LENGTH,
+    STOREHOST_V6_FLAG,
+)
+from rmqstore_spark.layout.fields import (
+    BODY_LENGTH_AT,
+    HEAD_SIZE,
+    MIN_RECORD_SIZE,
+    SYS_FLAG_AT,
+    SYS_FLAG_LAST,
+    V6_EXTRA,
+)
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
 from rmqstore_spark.layout.spans import I4, I8, U1
@@ -36,7 +48,6 @@ __all__ = [
     "check_block",
     "index_hashes",
     "number_rows",
-    "queue_entries",
     "read_block",
     "stamp_records",
 ]
@@ -44,10 +55,6 @@ __all__ = [
 MAX_ROWS: Final = 1 << 16
 """Maximum records of a block, unless the caller allows another number."""
 
-_MIN_RECORD: Final = status_of.MIN_RECORD
-_SYS_FLAG_LAST: Final = 39
-_BODY_LENGTH: Final = 84  # if both hosts are IPv4
-_V6_EXTRA: Final = 12
 _BORN_V6_BIT, _STORE_V6_BIT = 4, 5
 _MOST_BYTES: Final = 2**31 - 1
 _MOST_KEYS: Final = 1 << 15
@@ -55,8 +62,6 @@ _MOST_KEYS: Final = 1 << 15
 _SEED: Final = secrets.randbits(63)
 """Random, so that nobody can craft names that all collide in the kernel's hash table."""
 
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
-_EXCEEDED: Final = "PROPERTIES_SIZE_EXCEEDED"
 _CAUSES: Final = {
     status_of.SHORT: "its size is too small, or extends past the end of the block",
     status_of.BAD_MAGIC: "it does not begin like a record (unknown magic code)",
@@ -173,8 +178,10 @@ def _split(
     data: U1, rules: int, max_body: int, store_host_v6: int, allowed_sys_flag: int, max_rows: int
 ) -> Block:
     if data.nbytes > _MOST_BYTES:
-        raise BlockError(0, 0, _ILLEGAL, f"a block of {data.nbytes} bytes is too large")
-    room = min(max_rows, len(data) // _MIN_RECORD + 1)
+        raise BlockError(
+            0, 0, PutStatus.MESSAGE_ILLEGAL, f"a block of {data.nbytes} bytes is too large"
+        )
+    room = min(max_rows, len(data) // MIN_RECORD_SIZE + 1)
     starts, sizes = np.empty(room, np.int64), np.empty(room, np.int32)
     route_of, tags_code = np.empty(room, np.int32), np.empty(room, np.int64)
     queued, found = np.empty(room, np.uint8), np.empty((room, 3), np.int64)
@@ -187,8 +194,8 @@ def _split(
     if status != status_of.OK:
         if status == status_of.BAD_LENGTHS and _properties_exceed(data[at:]):
             limit = f"its properties have more than {MAX_PROPERTIES_LENGTH} bytes"
-            raise BlockError(n, at, _EXCEEDED, limit)
-        raise BlockError(n, at, _ILLEGAL, _CAUSES[status])
+            raise BlockError(n, at, PutStatus.PROPERTIES_SIZE_EXCEEDED, limit)
+        raise BlockError(n, at, PutStatus.MESSAGE_ILLEGAL, _CAUSES[status])
     routes = _routes(data.data, found[:count].tolist())
     flags = queued[:n].view(np.bool_)
     return Block(
@@ -216,9 +223,9 @@ def _properties_exceed(record: U1) -> bool:
     def number(at: int, width: int) -> int:
         return int.from_bytes(record[at : at + width].tobytes(), "big", signed=width > 2)
 
-    total, sys_flag = number(0, 4), number(36, 4)
-    head = 88 + (12 if sys_flag & 0x10 else 0) + (12 if sys_flag & 0x20 else 0)
-    topic_at = head + max(number(head - 4, 4), 0)
+    total, sys_flag = number(0, 4), number(SYS_FLAG_AT, 4)
+    more = V6_EXTRA * (bool(sys_flag & BORNHOST_V6_FLAG) + bool(sys_flag & STOREHOST_V6_FLAG))
+    topic_at = HEAD_SIZE + more + max(number(BODY_LENGTH_AT + more, 4), 0)
     at = topic_at + 1 + number(topic_at, 1)
     length = number(at, 2)
     return length > MAX_PROPERTIES_LENGTH and at + 2 + length == total
@@ -226,9 +233,9 @@ def _properties_exceed(record: U1) -> bool:
 
 def body_sizes(block: Block) -> I4:
     """Return the bytes of each record's body, as it is stored."""
-    flags, starts = block.data[block.starts + _SYS_FLAG_LAST].astype(np.int64), block.starts
+    flags, starts = block.data[block.starts + SYS_FLAG_LAST].astype(np.int64), block.starts
     wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
-    at = starts + _BODY_LENGTH + _V6_EXTRA * wide
+    at = starts + BODY_LENGTH_AT + V6_EXTRA * wide
     return values_at(block.data, np.dtype(">i4"), at).astype(np.int32)
 
 
@@ -269,26 +276,6 @@ def stamp_records(
     kernel.active.stamp_records(
         data, starts, queue_offset, physical_offset, store_timestamp, store_host
     )
-
-
-def queue_entries(block: Block, physical_offset: I8) -> tuple[Entries, I8]:
-    """Return the ConsumeQueue entries of a block's records.
-
-    Args:
-        block: n records.
-        physical_offset: n.
-
-    Returns:
-        One entry (`consumequeue.ENTRY_DTYPE`) per queued record, grouped by route, in the order of
-        the rows; and where each route's entries begin, followed by the total.
-    """
-    queued = block.queued.view(np.uint8)
-    entries = np.empty(ENTRY_SIZE * int(np.count_nonzero(queued)), np.uint8)
-    bounds = np.empty(len(block.routes) + 1, np.int64)
-    kernel.active.queue_entries(
-        block.route_of, queued, physical_offset, block.sizes, block.tags_code, entries, bounds
-    )
-    return entries.view(ENTRY_DTYPE), bounds
 
 
 def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:

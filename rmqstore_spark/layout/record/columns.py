@@ -32,8 +32,6 @@ from rmqstore_spark.layout.spans import (
     string_array,
 )
 
-__all__ = ["COLUMNS", "TIMESTAMP", "Identity", "build_batch", "timestamp_array"]
-
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 COLUMNS: Final[dict[str, pa.DataType]] = {

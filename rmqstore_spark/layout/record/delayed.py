@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
@@ -34,8 +35,6 @@ from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
-
-__all__ = ["due_codes", "has_sound_delay", "schedule"]
 
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 _INT_MAX: Final = (1 << 31) - 1
@@ -71,7 +70,7 @@ def schedule(block: Block, delays: tuple[int, ...]) -> Block:
     if sizes.max() > MAX_PROPERTIES_LENGTH:
         row = int(rows[int(sizes.argmax())])
         raise BlockError(
-            row, int(block.starts[row]), "PROPERTIES_SIZE_EXCEEDED",
+            row, int(block.starts[row]), PutStatus.PROPERTIES_SIZE_EXCEEDED,
             f"with REAL_TOPIC and REAL_QID, which a delayed message gets, its properties have more "
             f"than {MAX_PROPERTIES_LENGTH} bytes",
         )  # fmt: skip
@@ -121,7 +120,7 @@ def _levels(block: Block, texts: Spans) -> I8:
     if not sound.all():
         row = int(np.argmin(sound))
         raise BlockError(
-            row, int(block.starts[row]), "MESSAGE_ILLEGAL",
+            row, int(block.starts[row]), PutStatus.MESSAGE_ILLEGAL,
             "its DELAY is not a whole number. It must be a delay level, such as 3",
         )  # fmt: skip
     return levels

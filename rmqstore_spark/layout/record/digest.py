@@ -10,8 +10,6 @@ from typing import Final
 
 from rmqstore_spark.layout.record.block import Block
 
-__all__ = ["add_up", "digest_text"]
-
 _MASK: Final = (1 << 64) - 1
 
 

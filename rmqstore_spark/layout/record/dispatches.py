@@ -21,8 +21,6 @@ from rmqstore_spark.layout.record.format import (
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, string_array
 
-__all__ = ["are_as_claimed", "belongs_to", "dispatches"]
-
 
 def belongs_to(records: Records, identity: Identity) -> npt.NDArray[np.bool_]:
     """Return which records are the messages that their queue entries refer to.

@@ -21,17 +21,9 @@ from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
 )
+from rmqstore_spark.layout.fields import HOST_V6_SIZE, MIN_RECORD_SIZE, V6_EXTRA
 from rmqstore_spark.layout.hosts import encode_host, encode_hosts
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts
-
-__all__ = [
-    "RECORD_COLUMNS",
-    "EncodedRecords",
-    "MessageFields",
-    "encode_alike",
-    "encode_messages",
-    "encode_records",
-]
 
 RECORD_COLUMNS: Final[dict[str, pa.DataType]] = {
     "topic": pa.string(),
@@ -58,8 +50,6 @@ _INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
 _LONGS: Final = (
     "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "preparedTransactionOffset",
 )  # fmt: skip
-_LEAST: Final = 91
-"""Bytes of a record with empty texts and IPv4 hosts."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +169,9 @@ def _packed(hosts: Sequence[str]) -> tuple[dict[str, int], U1, U1]:
     """Return the number of each host, all of them as bytes, and whether each is IPv6."""
     numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
     packed = [encode_host(host) for host in numbers]
-    data = np.frombuffer(b"".join(p.ljust(20, b"\0") for p in packed), np.uint8).reshape(-1, 20)
-    return numbers, data, np.array([len(p) == 20 for p in packed], np.uint8)
+    padded = b"".join(host.ljust(HOST_V6_SIZE, b"\0") for host in packed)
+    data = np.frombuffer(padded, np.uint8).reshape(-1, HOST_V6_SIZE)
+    return numbers, data, np.array([len(p) == HOST_V6_SIZE for p in packed], np.uint8)
 
 
 def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:
@@ -194,10 +185,12 @@ def _written(
 ) -> EncodedRecords:
     """Write records: `ints` are _INTS and the numbers of the hosts, `longs` _LONGS."""
     n = ints.shape[1]
-    heads = n * (_LEAST + (magic == MAGIC_V2)) + 12 * sum(
-        int(wide[code].sum(dtype=np.int64)) for code in ints[len(_INTS) :]
-    )
-    total = heads + sum(int(offsets[-1]) - int(offsets[0]) for offsets, _ in texts)
+    heads = n * (MIN_RECORD_SIZE + (magic == MAGIC_V2))
+    if wide.any():
+        heads += V6_EXTRA * int(wide[ints[len(_INTS) :]].sum(dtype=np.int64))
+    total = heads
+    for offsets, _ in texts:
+        total += int(offsets[-1]) - int(offsets[0])
     starts, sizes, data = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(total, np.uint8)
     kernel.active.write_records(
         magic & 0xFFFFFFFF, ints, longs, hosts, wide, *texts[0], *texts[1], *texts[2],

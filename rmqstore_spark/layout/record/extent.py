@@ -8,21 +8,12 @@ may never arrive (docs/format.md, "A block that is not published yet").
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
+from rmqstore_spark.layout.fields import PREPARED_OFFSET_AT, SYS_FLAG_LAST, V6_EXTRA
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, U1
-
-__all__ = ["batch_ends", "write_batch_end"]
-
-_SYS_FLAG_LAST: Final = 39
-_FIELD_AT: Final = 76
-"""Where preparedTransactionOffset begins if both hosts are IPv4 addresses."""
-_WIDER: Final = 12
-"""Bytes that an IPv6 address has more."""
 
 
 def write_batch_end(data: U1, start: int, end: int) -> None:
@@ -33,9 +24,9 @@ def write_batch_end(data: U1, start: int, end: int) -> None:
         start: where the record starts in it.
         end: physical offset at which the batch ends.
     """
-    flag = int(data[start + _SYS_FLAG_LAST])
+    flag = int(data[start + SYS_FLAG_LAST])
     wide = bool(flag & BORNHOST_V6_FLAG) + bool(flag & STOREHOST_V6_FLAG)
-    at = start + _FIELD_AT + wide * _WIDER
+    at = start + PREPARED_OFFSET_AT + wide * V6_EXTRA
     data[at : at + 8] = np.frombuffer((-end).to_bytes(8, "big", signed=True), np.uint8)
 
 

@@ -18,27 +18,21 @@ from rmqstore_spark.layout.constants import (
     MAGIC_V2,
     STOREHOST_V6_FLAG,
 )
-
-__all__ = ["HEAD_SIZE", "body_end", "fingerprint"]
-
-HEAD_SIZE: Final = 112
-"""As many bytes of a record as reach at least up to its body."""
+from rmqstore_spark.layout.fields import BODY_LENGTH_AT, LONGEST_HEAD_SIZE, SYS_FLAG_AT, V6_EXTRA
 
 _DIGITS: Final = 12
-_START: Final = struct.Struct(">ii28xi")  # totalSize, magicCode, sysFlag
-_BODY_LENGTH_AT: Final = 84
-_V6_MORE: Final = 12
+_START: Final = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi")  # totalSize, magicCode, sysFlag
 
 
 def _body(head: bytes, size: int) -> tuple[int, int] | None:
     """Return where the body of a record begins and ends; None if no record begins so."""
-    if len(head) < min(HEAD_SIZE, size) or len(head) < _BODY_LENGTH_AT + 4:
+    if len(head) < min(LONGEST_HEAD_SIZE, size) or len(head) < BODY_LENGTH_AT + 4:
         return None
     total, magic, flags = _START.unpack_from(head)
     if total != size or magic not in (MAGIC_V1, MAGIC_V2):
         return None
-    at = _BODY_LENGTH_AT
-    at += _V6_MORE * bool(flags & BORNHOST_V6_FLAG) + _V6_MORE * bool(flags & STOREHOST_V6_FLAG)
+    at = BODY_LENGTH_AT
+    at += V6_EXTRA * (bool(flags & BORNHOST_V6_FLAG) + bool(flags & STOREHOST_V6_FLAG))
     if at + 4 > len(head):
         return None
     length = int.from_bytes(head[at : at + 4], "big", signed=True)
@@ -50,7 +44,7 @@ def body_end(head: bytes, size: int) -> int | None:
     """Return where the body of a record ends, counted from the record's begin.
 
     Args:
-        head: the first HEAD_SIZE bytes of the record, or all of a shorter one.
+        head: the first LONGEST_HEAD_SIZE bytes of the record, or all of a shorter one.
         size: bytes of the record.
 
     Returns:
@@ -64,7 +58,7 @@ def fingerprint(head: bytes, tail: bytes, size: int) -> str:
     """Return the fingerprint of a record: 12 hex digits of SHA-256 of all but its body.
 
     Args:
-        head: the first HEAD_SIZE bytes of the record or more, or all of a shorter one.
+        head: the first LONGEST_HEAD_SIZE bytes of the record or more, or all of a shorter one.
         tail: what follows the body (from `body_end` on).
         size: bytes of the record.
 

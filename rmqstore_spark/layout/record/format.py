@@ -24,12 +24,18 @@ from rmqstore_spark.layout.constants import (
     MAGIC_BLANK,
     STOREHOST_V6_FLAG,
 )
+from rmqstore_spark.layout.fields import (
+    BORN_HOST_AT,
+    HOST_SIZE,
+    HOST_V6_SIZE,
+    MIN_RECORD_SIZE,
+    STORE_HOST_AT,
+    V6_EXTRA,
+)
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 
 __all__ = [
-    "MAX_RECORD_SIZE",
-    "MIN_RECORD_SIZE",
     "Records",
     "Walk",
     "check_crcs",
@@ -38,10 +44,6 @@ __all__ = [
     "encode_blank",
     "walk_records",
 ]
-
-MIN_RECORD_SIZE: Final = 91
-MAX_RECORD_SIZE: Final = 1 << 24
-"""No broker writes a larger record (bodies are limited to 4 MiB by default)."""
 
 STATUS_TEXT: Final = {
     plain.SHORT: "the size of a record is too small, or extends past the end",
@@ -160,16 +162,17 @@ class Records:
 
     @property
     def born_host_at(self) -> I8:
-        return self.positions + 48
+        return self.positions + BORN_HOST_AT
 
     @property
     def store_host_at(self) -> I8:
-        return self.positions + 64 + 12 * self.born_host_v6.astype(np.int64)
+        return self.positions + STORE_HOST_AT + V6_EXTRA * self.born_host_v6.astype(np.int64)
 
     def store_host(self, row: int) -> bytes:
         """Return the storeHost of a record as it is stored: address and port."""
         at = int(self.store_host_at[row])
-        return self.buffer[at : at + (20 if self.store_host_v6[row] else 8)].tobytes()
+        size = HOST_V6_SIZE if self.store_host_v6[row] else HOST_SIZE
+        return self.buffer[at : at + size].tobytes()
 
     def body_crc_mismatch(self) -> npt.NDArray[np.bool_]:
         """Return which stored bodies do not match their bodyCRC."""

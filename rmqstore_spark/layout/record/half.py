@@ -8,13 +8,13 @@ EndTransactionProcessor).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
@@ -44,10 +44,6 @@ from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I8, U1, Spans, array_texts, binary_array
-
-__all__ = ["committed", "given_up", "hold", "restored"]
-
-_ILLEGAL: Final = "MESSAGE_ILLEGAL"
 
 
 def hold(block: Block, *, most_bytes: int) -> Block:
@@ -91,7 +87,7 @@ def hold(block: Block, *, most_bytes: int) -> Block:
         block, sizes <= MAX_PROPERTIES_LENGTH,
         f"with REAL_TOPIC and REAL_QID, which a half message gets, its properties have more than "
         f"{MAX_PROPERTIES_LENGTH} bytes",
-        status="PROPERTIES_SIZE_EXCEEDED",
+        status=PutStatus.PROPERTIES_SIZE_EXCEEDED,
     )  # fmt: skip
     data = _data(
         retarget(
@@ -203,7 +199,11 @@ def _each(texts: Spans, test: Callable[[bytes], bool]) -> npt.NDArray[np.bool_]:
 
 
 def _require(
-    block: Block, good: npt.NDArray[np.bool_], fault: str, *, status: str = _ILLEGAL
+    block: Block,
+    good: npt.NDArray[np.bool_],
+    fault: str,
+    *,
+    status: str = PutStatus.MESSAGE_ILLEGAL,
 ) -> None:
     if not good.all():
         row = int(np.argmin(good))

@@ -25,15 +25,6 @@ from rmqstore_spark.layout.spans import (
     string_array,
 )
 
-__all__ = [
-    "MAP_TYPE",
-    "decode_properties",
-    "encode_properties",
-    "find_properties",
-    "split_keys",
-    "split_properties",
-]
-
 MAP_TYPE = pa.map_(pa.string(), pa.string())
 
 

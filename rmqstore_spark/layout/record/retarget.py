@@ -12,15 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmqstore_spark.layout.constants import MAGIC_V1, TRANSACTION_MASK
+from rmqstore_spark.layout.constants import MAGIC_V1, STOREHOST_V6_FLAG, TRANSACTION_MASK
+from rmqstore_spark.layout.fields import (
+    HOST_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_AT,
+    PREPARED_OFFSET_AT,
+    QUEUE_ID_AT,
+    STORE_HOST_AT,
+    SYS_FLAG_LAST,
+)
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I4, I8, U1, Spans, array_texts, binary_array
-
-__all__ = ["retarget"]
-
-_NARROW, _WIDE = 8, 20
-_V6_STORE_BIT = 0x20
-_SYS_FLAG_LAST = 39
 
 
 def retarget(
@@ -50,9 +53,9 @@ def retarget(
     Returns:
         n records.
     """
-    n, width = len(records), _WIDE if store_host_v6 else _NARROW
+    n, width = len(records), HOST_V6_SIZE if store_host_v6 else HOST_SIZE
     start, host_at = records.positions, records.store_host_at
-    after_host = host_at + np.where(records.store_host_v6, _WIDE, _NARROW)
+    after_host = host_at + np.where(records.store_host_v6, HOST_V6_SIZE, HOST_SIZE)
     body_end = start + records.ints[7] + records.ints[8]
     joined = pc.binary_join_element_wise(
         _piece(records.buffer, start, host_at),
@@ -67,14 +70,15 @@ def retarget(
     offsets, shared = array_texts(joined)
     at, data = offsets[:-1].astype(np.int64), shared.copy()
     _put(data, at, np.diff(offsets).astype(">i4"))
-    _put(data, at + 4, np.full(n, MAGIC_V1, ">i4"))
-    _put(data, at + 12, queue_id.astype(">i4"))
-    flags = data[at + _SYS_FLAG_LAST] & (0xFF ^ _V6_STORE_BIT)
+    _put(data, at + MAGIC_AT, np.full(n, MAGIC_V1, ">i4"))
+    _put(data, at + QUEUE_ID_AT, queue_id.astype(">i4"))
+    flags = data[at + SYS_FLAG_LAST] & (0xFF ^ STOREHOST_V6_FLAG)
     if transaction_type is not None:
         flags = flags & (0xFF ^ TRANSACTION_MASK) | transaction_type
-    data[at + _SYS_FLAG_LAST] = flags | (_V6_STORE_BIT if store_host_v6 else 0)
+    data[at + SYS_FLAG_LAST] = flags | (STOREHOST_V6_FLAG if store_host_v6 else 0)
     if prepared_offset is not None:
-        _put(data, at + (host_at - start) + width + 4, prepared_offset.astype(">i8"))
+        more = (host_at - start) - STORE_HOST_AT + width - HOST_SIZE
+        _put(data, at + PREPARED_OFFSET_AT + more, prepared_offset.astype(">i8"))
     return pa.Array.from_buffers(
         pa.binary(), n, [None, pa.py_buffer(offsets.copy()), pa.py_buffer(data)]
     )

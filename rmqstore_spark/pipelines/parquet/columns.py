@@ -10,8 +10,6 @@ from rmqstore_spark.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["columns_to_read"]
-
 
 def columns_to_read(ddl: str | None, needed: tuple[str, ...]) -> tuple[StructType, tuple[str, ...]]:
     """Parse `--schema`. With one, a Spark session must be running, because Spark parses it.

@@ -11,8 +11,6 @@ import pyarrow.parquet as pq
 
 from rmqstore_spark.pipelines.parquet.partitions import Partition, split_by_partition
 
-__all__ = ["CODECS", "WITHOUT_BOUNDS", "FileFormat", "PartitionedWriter", "WrittenFile"]
-
 CODECS: Final = ("zstd", "snappy", "gzip", "lz4", "none")
 
 _BUFFERED: Final = 256 << 20

@@ -29,8 +29,6 @@ from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
 from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
 
-__all__ = ["Output"]
-
 _OWN: Final = "_backfill"
 _MOVERS: Final = 16
 

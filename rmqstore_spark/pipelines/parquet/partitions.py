@@ -11,8 +11,6 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Partition", "split_by_partition"]
-
 # Hive's list (FileUtils.charToEscape), which Spark uses too.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"

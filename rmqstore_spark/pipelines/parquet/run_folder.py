@@ -24,8 +24,6 @@ from fsspec.implementations.local import LocalFileSystem
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
 from rmqstore_spark.pipelines.parquet.tally import Tally
 
-__all__ = ["Attempt", "RunFolder"]
-
 
 @dataclass(frozen=True)
 class Attempt:

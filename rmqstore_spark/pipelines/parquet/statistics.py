@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
 
-__all__ = ["read_back"]
-
 _EXACT: Final = (pa.types.is_integer, pa.types.is_timestamp)
 
 

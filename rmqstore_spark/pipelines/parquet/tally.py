@@ -11,8 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["QueueName", "Tally", "describe_difference"]
-
 QueueName: TypeAlias = tuple[str, str, int]
 """Broker, topic, queue id."""
 

@@ -20,8 +20,6 @@ from rmqstore_spark.pipelines.parquet.tally import Tally
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["BackfillTask", "PieceItem"]
-
 PieceItem: TypeAlias = tuple[int, Mapping[str, Any]]
 """A piece's number, and the piece as JSON."""
 

@@ -15,8 +15,6 @@ from rmqstore_spark.errors import InstallationError, OptionError
 from rmqstore_spark.files.open import local_path
 from rmqstore_spark.pipelines.arguments import StoreArguments, as_parser
 
-__all__ = ["DELTA", "FORMATS", "ICEBERG", "PARQUET", "TableArguments"]
-
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
 ICEBERG: Final = "iceberg"

@@ -15,8 +15,6 @@ from rmqstore_spark.pipelines.tables.table import LakeTable, reported
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
-__all__ = ["create_table", "find_table"]
-
 
 def find_table(arguments: TableArguments, schema: pa.Schema) -> LakeTable | None:
     """Open the table of a job; None if it does not exist.

@@ -24,8 +24,6 @@ from rmqstore_spark.pipelines.tables.schema import (
 )
 from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile, reported
 
-__all__ = ["DeltaTable"]
-
 
 class DeltaTable:
     """A Delta table, which exists.

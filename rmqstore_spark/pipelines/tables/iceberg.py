@@ -31,8 +31,6 @@ from rmqstore_spark.pipelines.tables.schema import (
 )
 from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile, reported
 
-__all__ = ["IcebergTable"]
-
 _PREFIX: Final = "rmqstore.version."
 _APPLICATION, _VERSION = "rmqstore.application", "rmqstore.version"
 

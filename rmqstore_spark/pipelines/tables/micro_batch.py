@@ -24,8 +24,6 @@ from rmqstore_spark.pipelines.tables.table import LakeTable, append_once
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["BatchTask", "TableSink"]
-
 _COLUMN: Final = "file"
 
 

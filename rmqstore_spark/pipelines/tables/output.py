@@ -27,8 +27,6 @@ from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
 from rmqstore_spark.pipelines.tables.overlap import describe_overlap, same_place
 from rmqstore_spark.pipelines.tables.table import DataFile, LakeTable, append_once
 
-__all__ = ["TableOutput", "data_file", "table_folder"]
-
 _OWN: Final = "_backfill"
 _VERSION: Final = 1
 

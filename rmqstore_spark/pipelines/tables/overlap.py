@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from rmqstore_spark.datasource.partitions import PulledPartition
 from rmqstore_spark.pipelines.parquet import pieces
 from rmqstore_spark.reader.rows.splits import QueueSplit, ScanSplit
-
-__all__ = ["describe_overlap", "same_place"]
 
 _FILTERS: Final = ("tags", "keys")
 
@@ -64,12 +61,11 @@ def _ranges(plan: Mapping[str, Any]) -> Iterator[tuple[_Queue, tuple[int, int]]]
     found: dict[_Queue, tuple[int, int]] = {}
     for stored in plan["pieces"]:
         piece = pieces.from_json(stored, "")
-        of = piece.broker if isinstance(piece, PulledPartition) else piece.store
         for split in piece.splits:
             if isinstance(split, ScanSplit):
                 continue
             for each in (split.range,) if isinstance(split, QueueSplit) else split.ranges:
-                queue = _Queue(str(of.broker_name), each.topic, each.queue_id)
+                queue = _Queue(str(piece.broker_name), each.topic, each.queue_id)
                 start, end = found.get(queue, (each.start, each.end))
                 found[queue] = (min(start, each.start), max(end, each.end))
     yield from found.items()

@@ -10,8 +10,6 @@ import pyarrow as pa
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.columns import COLUMNS
 
-__all__ = ["PARTITIONED_BY", "check_columns", "check_partitions", "table_schema"]
-
 PARTITIONED_BY: Final = ("topic", "date")
 """Names of the columns by which each table is partitioned."""
 

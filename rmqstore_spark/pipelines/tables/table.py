@@ -21,8 +21,6 @@ import pyarrow as pa
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet.partitions import Partition
 
-__all__ = ["ConflictError", "DataFile", "LakeTable", "append_once", "reported"]
-
 _TRIES: Final = 20
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0  # seconds
 

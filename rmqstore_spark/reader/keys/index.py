@@ -40,8 +40,6 @@ from rmqstore_spark.reader.log.end import record_head
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["IndexedStretch", "indexed_stretches", "tell_once"]
-
 _log = logging.getLogger(__name__)
 
 _ATTEMPTS: Final = 3

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
 from rmqstore_spark.layout.buffers import values_at
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, string_array, text_pool
@@ -29,8 +28,6 @@ from rmqstore_spark.reader.rows.splits import KeySplit, QueueRange
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
-
-__all__ = ["read_key_split"]
 
 _COLUMNS: Final = (
     ("offsets", np.int64), ("sizes", np.int32), ("queue", np.int32), ("slots", np.int64),
@@ -131,14 +128,15 @@ class _Holders:
 
     def _holds(self, number: int, slots: I8, records: Records) -> npt.NDArray[np.bool_]:
         """Return which of n records a range holds in these slots."""
-        wanted, segments = self._ranges[number], self._queues[number].segments
+        wanted, queue = self._ranges[number], self._queues[number]
+        segments, size = queue.segments, queue.format.size
         held = (slots >= wanted.start) & (slots < wanted.end)
-        places, lengths = slots * ENTRY_SIZE, np.full(len(slots), ENTRY_SIZE)
+        places, lengths = slots * size, np.full(len(slots), size)
         held[held] = segments.covers(places[held], lengths[held])
         if not held.any():
             return held
         buffer, at = segments.read_entries(places[held], lengths[held])
-        entries = values_at(buffer, ENTRY_DTYPE, at)
+        entries = values_at(buffer, queue.format.dtype, at)
         same = entries["physicalOffset"] == records.physical_offset[held]
         held[held] = same & (entries["size"] == records.store_size[held])
         return held

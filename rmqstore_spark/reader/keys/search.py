@@ -18,13 +18,9 @@ import pyarrow as pa
 from rmqstore_spark.errors import CorruptRecordError, RmqStoreError, SegmentExpiredError
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import TRANSACTION_MASK, TRANSACTION_ROLLBACK_TYPE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.index.hashing import index_key_hash
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    decode_records,
-)
+from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I4, I8, U1, string_array
 from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches, tell_once
 from rmqstore_spark.reader.log.end import record_head
@@ -35,9 +31,6 @@ from rmqstore_spark.reader.rows.scan import report_flaw
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
-
-__all__ = ["MAX_TIME", "IndexPiece", "KeySearch", "KeyWanted", "index_pieces", "known_topics"]
-
 
 MAX_TIME: Final = 2**63 - 1
 

@@ -18,10 +18,8 @@ from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.log.log_folders import Segment
 from rmqstore_spark.files.log.segments import Segments, read_ranges
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
-
-__all__ = ["DLEDGER_LEAD", "CommitLog", "LogSegment"]
 
 _END_MISSING: Final = (
     "Files at the end of the log are missing, or the log was copied before the rest. Put "

@@ -37,25 +37,11 @@ from rmqstore_spark.layout.dledger import (
     index_unit_position,
     parse_committed_index,
 )
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
-from rmqstore_spark.layout.record.format import (
-    MAX_RECORD_SIZE,
-    MIN_RECORD_SIZE,
-    Records,
-    check_crcs,
-    decode_records,
-)
+from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
-
-__all__ = [
-    "committed_end",
-    "flushed_end",
-    "intact_end",
-    "is_locked",
-    "record_head",
-    "stated_place",
-]
 
 _log = logging.getLogger(__name__)
 

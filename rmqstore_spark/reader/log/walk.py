@@ -17,10 +17,20 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import BLANK_SIZE, BORNHOST_V6_FLAG
 from rmqstore_spark.layout.dledger import decode_entry_headers
-from rmqstore_spark.layout.kernel.reference.plain import STOP_BAD, STOP_BLANK, STOP_MORE
-from rmqstore_spark.layout.record.format import (
+from rmqstore_spark.layout.fields import (
+    MAGIC_AT,
+    MAGIC_PLACE,
     MAX_RECORD_SIZE,
     MIN_RECORD_SIZE,
+    PHYSICAL_OFFSET_AT,
+    PHYSICAL_OFFSET_PLACE,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_LAST,
+    TOTAL_SIZE_PLACE,
+    V6_EXTRA,
+)
+from rmqstore_spark.layout.kernel.reference.plain import STOP_BAD, STOP_BLANK, STOP_MORE
+from rmqstore_spark.layout.record.format import (
     STATUS_TEXT,
     Records,
     check_crcs,
@@ -34,7 +44,6 @@ __all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
 
 _CHUNK: Final = 2 << 20
 _FIRST_CHUNK: Final = 4 << 10
-_OWN_PLACE: Final = slice(28, 36)
 _MAGIC_HEAD: Final = b"\xda\xa3\x20"  # both magic codes begin with it
 
 
@@ -227,13 +236,14 @@ class _Step:
 
 def _unpublished_time(head: U1, offset: int) -> int | None:
     """Return the storeTimestamp of a record that a magic code of zero hides; None for others."""
-    if len(head) < MIN_RECORD_SIZE or head[4:8].any():
+    if len(head) < MIN_RECORD_SIZE or head[MAGIC_PLACE].any():
         return None
-    size = int.from_bytes(head[:4].tobytes(), "big", signed=True)
-    own = int.from_bytes(head[_OWN_PLACE].tobytes(), "big", signed=True)
+    size = int.from_bytes(head[TOTAL_SIZE_PLACE].tobytes(), "big", signed=True)
+    own = int.from_bytes(head[PHYSICAL_OFFSET_PLACE].tobytes(), "big", signed=True)
     if not MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE or own != offset:
         return None
-    time_at = 68 if int(head[39]) & BORNHOST_V6_FLAG else 56
+    more = V6_EXTRA if int(head[SYS_FLAG_LAST]) & BORNHOST_V6_FLAG else 0
+    time_at = STORE_TIMESTAMP_AT + more
     return int.from_bytes(head[time_at : time_at + 8].tobytes(), "big", signed=True)
 
 
@@ -311,10 +321,11 @@ def _is_whole(log: CommitLog, segment: LogSegment, offset: int, size: int, check
 
 def _candidates(data: U1, base: int) -> list[int]:
     """Return the positions with a magic code and the right physical offset, ascending."""
-    begins = np.flatnonzero(data[4 : max(4, len(data) - 32)] == _MAGIC_HEAD[0])
+    count = max(0, len(data) - PHYSICAL_OFFSET_PLACE.stop)
+    begins = np.flatnonzero(data[MAGIC_AT : MAGIC_AT + count] == _MAGIC_HEAD[0])
     for k in (1, 2):
-        begins = begins[data[begins + 4 + k] == _MAGIC_HEAD[k]]
+        begins = begins[data[begins + MAGIC_AT + k] == _MAGIC_HEAD[k]]
     if not len(begins):
         return []
-    own = values_at(data, np.dtype(">i8"), begins + 28)
+    own = values_at(data, np.dtype(">i8"), begins + PHYSICAL_OFFSET_AT)
     return begins[own == begins + base].tolist()

@@ -33,8 +33,6 @@ from rmqstore_spark.layout.spans import I8, Spans, string_array
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.unpack import Allowance, decompressed
 
-__all__ = ["Decoder", "has_key", "is_in"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -20,8 +20,6 @@ from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.rows.selection import Selection
 
-__all__ = ["RecordFetcher"]
-
 _WASTE: Final = 0.25
 
 

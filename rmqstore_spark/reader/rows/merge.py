@@ -14,19 +14,12 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import (
-    ENTRY_SIZE,
-    EntryColumns,
-    decode_entries,
-    split_entries,
-)
+from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue, read_entry_bytes, stated_offsets
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
 from rmqstore_spark.reader.rows.splits import LogSplit
-
-__all__ = ["merged"]
 
 _FEWEST: Final = 64
 _MOST: Final = 16_384
@@ -148,7 +141,9 @@ def _merged_at_once(
         to be filtered.
     """
     counts = np.array([len(there) for there in slots], np.int64)
-    if counts.sum() > _AT_ONCE or options.tags is not None or not options.fail_on_data_loss:
+    if not queues or counts.sum() > _AT_ONCE:
+        return None
+    if options.tags is not None or not options.fail_on_data_loss:
         return None
     try:
         data = b"".join(
@@ -156,7 +151,7 @@ def _merged_at_once(
         )
     except (SegmentExpiredError, CorruptStoreError):
         return None
-    entries, live = split_entries(data)
+    entries, live = queues[0].format.split(data)  # those of a store have one format
     numbers = np.repeat(np.arange(len(queues), dtype=np.int32), counts)
     is_next = numbers[1:] == numbers[:-1]
     if not live or (is_next & (entries.offsets[1:] < entries.offsets[:-1])).any():
@@ -264,10 +259,10 @@ def _end_alone(edge: _Edge) -> None:
 
 
 def _end_in(edge: _Edge, entries: bytes) -> None:
-    stated = decode_entries(entries)["physicalOffset"]
+    stated = edge.queue.format.decode(entries)["physicalOffset"]
     edge.found(edge.first + bisect_left(stated, edge.place))
 
 
 def _block(queue: Queue) -> int:
     """Return how many entries take hardly longer to read than one entry."""
-    return queue.segments.block // ENTRY_SIZE
+    return queue.format.slot(queue.segments.block)

@@ -22,8 +22,6 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.decoder import Decoder
 from rmqstore_spark.reader.rows.selection import say_lost
 
-__all__ = ["PulledRecords", "PulledRows", "record_of"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -27,8 +27,6 @@ from rmqstore_spark.reader.rows.selection import (
 )
 from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange, QueueSplit
 
-__all__ = ["QueueSource", "read_entries_of", "read_log_split", "read_queue_split"]
-
 _log = logging.getLogger(__name__)
 
 _BLOCK: Final = 10_000

@@ -20,8 +20,6 @@ from rmqstore_spark.reader.rows.decoder import Decoder
 from rmqstore_spark.reader.rows.read import QueueSource
 from rmqstore_spark.reader.rows.splits import ScanSplit
 
-__all__ = ["read_scan_split", "report_flaw"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,23 +12,13 @@ import pyarrow as pa
 
 from rmqstore_spark.files.spans import slices_of_size
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, EntryColumns, live_mask, split_entries
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.hashing import java_hash_code
+from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.spans import I8, Spans
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.rows.splits import QueueRange
-
-__all__ = [
-    "Selection",
-    "TagFilter",
-    "batches",
-    "say_lost",
-    "unexpired",
-    "usable_entries",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +98,8 @@ def usable_entries(
     """
     slots = np.arange(first, last)
     if not options.fail_on_data_loss:
-        there = queue.segments.covers(slots * ENTRY_SIZE, np.full(len(slots), ENTRY_SIZE))
+        size = queue.format.size
+        there = queue.segments.covers(slots * size, np.full(len(slots), size))
         if not there.all():
             say_lost(int((~there).sum()), f"{queue.topic}/{queue.queue_id}")
             runs = np.split(slots[there], np.flatnonzero(np.diff(slots[there]) > 1) + 1)
@@ -123,13 +114,13 @@ def usable_entries(
     if options.mode == "FAILFAST":
         return queue.live_columns(first, last), slots
     entries = queue.entries(first, last)
-    live = live_mask(entries)
+    live = queue.format.is_message(entries)
     if not live.all():
         _log.warning(
             "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
             np.count_nonzero(~live), queue.topic, queue.queue_id, first,
         )  # fmt: skip
-    return split_entries(entries[live].tobytes())[0], slots[live]
+    return queue.format.split(entries[live].tobytes())[0], slots[live]
 
 
 class TagFilter:
@@ -148,7 +139,7 @@ class TagFilter:
             return np.ones(len(entries), np.bool_)  # tagsCode is a time in this topic
         codes = entries.codes
         passed = self._is_wanted(codes)
-        addressed = np.flatnonzero(is_ext_address(codes))
+        addressed = np.flatnonzero(queue.format.in_units(codes))
         if len(addressed):
             passed[addressed] = self._units_may_match(queue, codes[addressed])
         return passed

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["KeySplit", "LogSplit", "QueueRange", "QueueSplit", "ScanSplit", "Split"]
-
 
 @dataclass(frozen=True, order=True)
 class QueueRange:

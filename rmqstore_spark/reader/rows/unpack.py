@@ -14,8 +14,6 @@ from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import Spans
 
-__all__ = ["Allowance", "decompressed"]
-
 _NO_LIMIT: Final = 1 << 62
 
 

@@ -6,6 +6,5 @@ credentials   the key with which this side signs its own requests
 identity      that key, and TLS, of a configuration
 identity_files  the same as names of files, for who must send them on
 
-From outside it imports `remoting.codec.command`, `remoting.tls`, `errors`, `printable` and
-`secretfiles`.
+From outside it imports `remoting.codec.command`, `remoting.tls`, `base` and `errors`.
 """

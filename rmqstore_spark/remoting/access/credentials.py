@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
-from rmqstore_spark.secretfiles import read_file
-
-__all__ = ["read_credentials", "read_keys"]
 
 _ACCESS_KEY: Final = "accessKey"
 _SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of the field

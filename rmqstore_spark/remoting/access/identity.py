@@ -6,11 +6,11 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
+from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.credentials import read_credentials
 from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.tls import client_context
-from rmqstore_spark.secretfiles import read_file
 
 __all__ = ["ClientIdentity", "client_tls"]
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from rmqstore_spark.remoting.codec.command import Command
 
-__all__ = ["ACCESS_KEY", "SIGNATURE", "SecretKey", "SessionCredentials"]
-
 ACCESS_KEY: Final = "AccessKey"
 SIGNATURE: Final = "Signature"
 
@@ -28,10 +26,12 @@ class SecretKey:
         secret: the secret.
     """
 
-    __slots__ = ("_begun",)
+    __slots__ = ("_begun", "_logins")
 
     def __init__(self, secret: str) -> None:
         self._begun = hmac.new(secret.encode(), digestmod="sha1")
+        # Another digest: who asks for a login cannot get the signature of a request for it.
+        self._logins = hmac.new(secret.encode(), digestmod="sha256")
 
     def __repr__(self) -> str:
         return "SecretKey(...)"
@@ -66,6 +66,16 @@ class SecretKey:
         right = self.signature(request.ext, request.body, unsigned)
         return hmac.compare_digest(given, right.encode())
 
+    def proof(self, challenge: bytes) -> bytes:
+        """Return what shows that this side knows the secret (HMAC-SHA256 of the challenge)."""
+        begun = self._logins.copy()
+        begun.update(challenge)
+        return begun.digest()
+
+    def has_proved(self, challenge: bytes, proof: bytes) -> bool:
+        """Return whether the other side has shown that it knows the secret."""
+        return hmac.compare_digest(self.proof(challenge), proof)
+
 
 class SessionCredentials:
     """With which this side signs its own requests.
@@ -84,6 +94,10 @@ class SessionCredentials:
 
     def __repr__(self) -> str:
         return f"SessionCredentials({self.access_key!r}, ...)"
+
+    def proof(self, challenge: bytes) -> bytes:
+        """Return the answer to a challenge; see `SecretKey.proof`."""
+        return self._key.proof(challenge)
 
     def signed(self, request: Command) -> Command:
         """Return a request with access key and signature; the given one stays as it is."""

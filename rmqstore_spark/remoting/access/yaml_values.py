@@ -13,11 +13,9 @@ from typing import Any, Final
 
 import yaml
 
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.secretfiles import MAX_BYTES
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.printable import escaped
-from rmqstore_spark.secretfiles import MAX_BYTES
-
-__all__ = ["YamlValue", "parse_yaml"]
 
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST: Final = 8

@@ -13,8 +13,6 @@ from typing import Any, Final
 from rmqstore_spark.errors import CorruptStoreError, FrameError
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 
-__all__ = ["MAX_VALUES", "dump_body", "inflate", "objects_in", "parse_body", "parse_request"]
-
 MAX_VALUES: Final = 1_000_000
 """Most values of a body, so that a few megabytes of brackets do not become a gigabyte of lists."""
 _MAX_REQUEST: Final = 4 << 20

@@ -5,8 +5,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = ["OVERLOAD", "RequestCode", "ResponseCode"]
-
 OVERLOAD: Final = "[OVERLOAD]system busy, start flow control for a while"
 """The remark with which a broker answers SYSTEM_BUSY (upstream: NettyRemotingAbstract)."""
 

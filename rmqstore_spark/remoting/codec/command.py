@@ -19,8 +19,6 @@ from msgspec import UNSET, UnsetType
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
-__all__ = ["LANGUAGES", "MAX_FIELDS", "VERSION", "Command", "Form", "decode_header"]
-
 VERSION: Final = 409
 """The number of RocketMQ 4.9.8 (MQVersion)."""
 LANGUAGES: Final = (

@@ -6,11 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.printable import escaped
 from rmqstore_spark.remoting.codec.codes import ResponseCode
-
-__all__ = ["MAX_INT", "MAX_LONG", "MAX_NAME", "Fields"]
 
 MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
@@ -67,9 +65,10 @@ class Fields:
             RemotingError: it is missing, not a number, or out of bounds.
         """
         found = self._given.get(field)
-        if found is None and default is not None:
-            return default
-        found = self.text(field)
+        if found is None:
+            if default is not None:
+                return default
+            found = self.text(field)
         if _INTEGER.fullmatch(found):
             number = int(found)
             if least <= number <= most:

@@ -12,11 +12,6 @@ from typing import Final
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command, decode_header
 
-__all__ = [
-    *("HEAD_BYTES", "MAX_FRAME", "MAX_HEADER", "FrameReader", "command_of", "encode_frame"),
-    *("frame_parts", "frame_size"),
-]
-
 MAX_FRAME: Final = 1 << 24
 """Most bytes of a frame with its length, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
 MAX_HEADER: Final = 1 << 18
@@ -29,20 +24,34 @@ HEAD_BYTES: Final = _HEAD.size
 """Bytes at the front of a frame that say how long it is, and its header."""
 
 
+def frame_head(command: Command, size: int, most: int = MAX_FRAME) -> bytes:
+    """Return all of a frame before its body.
+
+    Args:
+        command: its body is passed over.
+        size: bytes of the body.
+        most: most bytes that the frame may have.
+
+    Raises:
+        FrameError: the command does not fit a frame.
+    """
+    header = command.encode_header()
+    length = 4 + len(header) + size
+    if len(header) > MAX_HEADER or 4 + length > most:
+        raise FrameError(
+            f"a command with a header of {len(header)} and a body of {size} bytes does not fit a "
+            f"frame; the most are {MAX_HEADER}, and {most} together"
+        )
+    return _HEAD.pack(length, command.form << 24 | len(header)) + header
+
+
 def frame_parts(command: Command) -> tuple[bytes, bytes]:
     """Return a frame in two parts: all before the body, and the body, which is not copied.
 
     Raises:
         FrameError: the command does not fit a frame.
     """
-    header = command.encode_header()
-    length = 4 + len(header) + len(command.body)
-    if len(header) > MAX_HEADER or 4 + length > MAX_FRAME:
-        raise FrameError(
-            f"a command with a header of {len(header)} and a body of {len(command.body)} bytes "
-            f"does not fit a frame; the most are {MAX_HEADER}, and {MAX_FRAME} together"
-        )
-    return _HEAD.pack(length, command.form << 24 | len(header)) + header, command.body
+    return frame_head(command, len(command.body)), command.body
 
 
 def encode_frame(command: Command) -> bytes:
@@ -65,6 +74,19 @@ def frame_size(data: memoryview, at: int, most: int) -> int:
     Raises:
         FrameError: it is longer, or its lengths do not fit each other.
     """
+    _, header, body = frame_lengths(data, at, most)
+    return HEAD_BYTES + header + body
+
+
+def frame_lengths(data: memoryview, at: int, most: int) -> tuple[int, int, int]:
+    """Return the form of a frame's header, and the bytes of the header and of the body.
+
+    Args:
+        data, at, most: as for `frame_size`.
+
+    Raises:
+        FrameError: the frame is longer than `most`, or its lengths do not fit each other.
+    """
     length, mark = _HEAD.unpack_from(data, at)
     header = mark & 0xFFFFFF
     if not 4 <= length <= most - 4:
@@ -73,7 +95,7 @@ def frame_size(data: memoryview, at: int, most: int) -> int:
         raise FrameError(
             f"a header's length is {header} in a frame of {length} bytes; the most are {MAX_HEADER}"
         )
-    return 4 + int(length)
+    return mark >> 24, header, length - 4 - header
 
 
 def command_of(frame: memoryview) -> Command:

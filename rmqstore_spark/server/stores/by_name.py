@@ -8,8 +8,6 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.wire.failures import DENIED
 
-__all__ = ["StoresByName"]
-
 
 class StoresByName:
     """The stores of a process.

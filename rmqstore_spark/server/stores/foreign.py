@@ -28,10 +28,9 @@ from rmqstore_spark.wire.protocol import PROTOCOL
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.topics import Topic
-
-__all__ = ["READ_ONLY", "ForeignStore"]
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +89,15 @@ class ForeignStore(ServedStore):
     @property
     def writer(self) -> StoreWriter:
         """Refused."""
-        raise RefusedError(
+        raise self._is_read_only()
+
+    @property
+    def replication(self) -> Replication:
+        """Refused."""
+        raise self._is_read_only()
+
+    def _is_read_only(self) -> RefusedError:
+        return RefusedError(
             f"{self.name} is served read-only, because this process does not write it. Write "
             "through its broker or store process.",
             DENIED,

@@ -5,16 +5,23 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.server.callers import Caller, Needs
 from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.wire.failures import DENIED
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, TopicSettings
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.store import Store
 
-__all__ = ["ServedStore"]
+_PERM_READ: Final = 4
+_PERM_WRITE: Final = 2
+_USES: Final = ((Right.SUB, _PERM_READ, "read"), (Right.PUB, _PERM_WRITE, "written"))
 
 
 class ServedStore(ABC):
@@ -32,12 +39,41 @@ class ServedStore(ABC):
         self.view = view
 
     @property
+    def permission(self) -> int:
+        """What anyone may do with the store: 4 (read) and 2 (write), as in `brokerPermission`."""
+        return _PERM_READ | _PERM_WRITE
+
+    def require(self, caller: Caller, needs: Needs) -> None:
+        """Refuse what a client may not do with the store.
+
+        Raises:
+            RefusedError: it may not.
+        """
+        caller.require(needs)
+        for right, bit, what in _USES:
+            if needs.uses is right and not self.permission & bit:
+                raise RefusedError(
+                    f"The store {self.name} cannot be {what} now: its brokerPermission is "
+                    f"{self.permission}.",
+                    DENIED,
+                )
+
+    @property
     @abstractmethod
     def writer(self) -> StoreWriter:
         """The store, open for writing.
 
         Raises:
             RefusedError: this process does not write the store.
+        """
+
+    @property
+    @abstractmethod
+    def replication(self) -> Replication:
+        """Its part in replication.
+
+        Raises:
+            RefusedError: this process does not write the store, or has not begun to serve it.
         """
 
     @abstractmethod

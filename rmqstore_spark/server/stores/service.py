@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rmqstore_spark.broker.protection import Protection
+from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.wire.endpoint import Endpoint
 
-__all__ = ["StoreService"]
+
+@dataclass(frozen=True, repr=False)
+class ServedPort:
+    """Where clients come.
+
+    Attributes:
+        bound: the socket of the port; None without one.
+        protection: accounts and TLS.
+        endpoints: where Spark's clients come; empty if they are not served.
+        other: their protocol, which is handed over by a broker that listens on the port; None if
+            they are not served.
+    """
+
+    bound: socket.socket | None
+    protection: Protection
+    endpoints: Sequence[Endpoint] = ()
+    other: OtherProtocol | None = None
 
 
 class StoreService(ABC):
@@ -40,12 +60,8 @@ class StoreService(ABC):
         return 0
 
     @abstractmethod
-    def start(self, endpoints: Sequence[Endpoint]) -> None:
-        """Start what works besides the calls of clients, once those can come.
-
-        Args:
-            endpoints: where they come.
-        """
+    def start(self, port: ServedPort) -> None:
+        """Start what works besides the calls of Spark's clients, once those can come."""
 
     @abstractmethod
     def stats(self) -> Mapping[str, Any]:

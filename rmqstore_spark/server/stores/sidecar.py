@@ -12,15 +12,14 @@ from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.disk.pacing import PacedReads
 from rmqstore_spark.files.disk.reads import PLAIN
 from rmqstore_spark.files.disk.sparing import SparingReads
+from rmqstore_spark.files.open import is_endpoint
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
-from rmqstore_spark.server.stores.service import StoreService
-from rmqstore_spark.wire.endpoint import Endpoint, is_store_name
+from rmqstore_spark.server.stores.service import ServedPort, StoreService
+from rmqstore_spark.wire.endpoint import is_store_name
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-
-__all__ = ["Sidecar", "StorePlace", "store_places"]
 
 _log = logging.getLogger(__name__)
 
@@ -67,7 +66,7 @@ def store_places(given: Sequence[str], config: StoreConfig) -> list[StorePlace]:
     places = []
     for text in texts:
         name, path = _split(text)
-        if "://" in path:
+        if "://" in path or is_endpoint(path):
             raise OptionError(
                 f"{path} is a URL, but a store can only be served from a folder of this machine. "
                 "Give the path of a folder."
@@ -130,7 +129,7 @@ class Sidecar(StoreService):
         ]
         super().__init__(self._foreign)
 
-    def start(self, endpoints: Sequence[Endpoint]) -> None:
+    def start(self, port: ServedPort) -> None:
         """Do nothing: the stores are served as they are."""
 
     def close(self) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rmqstore_spark.engine.tables.store_id import served_store_id
 from rmqstore_spark.engine.tables.topics import require_clients_topic
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import StoreService
+from rmqstore_spark.server.stores.service import ServedPort, StoreService
 from rmqstore_spark.server.view import StoreView
-from rmqstore_spark.wire.endpoint import Endpoint, announced_endpoint
+from rmqstore_spark.wire.endpoint import announced_endpoint
+from rmqstore_spark.wire.failures import UNAVAILABLE
 from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
 from rmqstore_spark.wire.protocol import PROTOCOL
 
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
     from rmqstore_spark.ha.follower import LogFollower
-
-__all__ = ["FollowerWatch", "WriterService", "WrittenStore"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,23 +36,39 @@ class WrittenStore(ServedStore):
 
     Args:
         store: the store; it is not closed here.
-
-    Attributes:
-        replication: its part in replication, once that has begun.
     """
-
-    replication: Replication | None = None
 
     def __init__(self, store: StoreWriter) -> None:
         view = StoreView(store.path, [store.log_folder], lambda: store.published_end)
         super().__init__(store.config.broker_name, store.path, view)
         self._store = store
         self._id = served_store_id(store.path)
+        self._replication: Replication | None = None
 
     @property
     def writer(self) -> StoreWriter:
         """The store."""
         return self._store
+
+    @property
+    def permission(self) -> int:
+        return self._store.config.broker_permission
+
+    @property
+    def replication(self) -> Replication:
+        """Its part in replication, once that has begun."""
+        if self._replication is None:
+            raise RefusedError("The store is not served yet. Try again.", UNAVAILABLE)
+        return self._replication
+
+    def replicate(self) -> Replication:
+        """Begin to follow a master, or to serve slaves, as the store's role says.
+
+        Raises:
+            OptionError, ServiceError: see `Replication`.
+        """
+        self._replication = Replication(self._store)
+        return self._replication
 
     def open(self, topics: Sequence[str] | None) -> OpenReply:
         """Return what is needed to encode records; create missing topics if that is configured."""
@@ -110,7 +126,7 @@ class WrittenStore(ServedStore):
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the store and its replication."""
-        replication = self.replication.stats() if self.replication is not None else {}
+        replication = self._replication.stats() if self._replication is not None else {}
         return {**self._store.stats(), **replication}
 
     def reader(self) -> Store:
@@ -139,6 +155,7 @@ class WriterService(StoreService):
         super().__init__([self._served])
         self._store = store
         self._watch = watch
+        self._replication: Replication | None = None
         self._broker: BrokerRunner | None = None
 
     @property
@@ -149,45 +166,40 @@ class WriterService(StoreService):
     @property
     def slaves(self) -> str | None:
         """Where slaves connect, as host:port; None if none are taken."""
-        replication = self._served.replication
-        master = replication.master if replication is not None else None
-        return master.address if master is not None else None
+        return self._replication.address if self._replication is not None else None
 
     @property
     def broker_held(self) -> int:
         """Bytes of requests and answers of RocketMQ's clients in memory."""
         return 0 if self._broker is None else self._broker.held
 
-    def start(self, endpoints: Sequence[Endpoint]) -> None:
+    def start(self, port: ServedPort) -> None:
         """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.
-
-        Args:
-            endpoints: where the store is served.
 
         Raises:
             OptionError: there is no port for slaves, `brokerId` does not fit the role, or a file
                 of TLS or with an access key cannot be used.
             ServiceError: the address for slaves or for clients cannot be bound.
         """
-        self._served.replication = Replication(self._store)
-        if self._watch is not None and self._served.replication.follower is not None:
+        self._replication = self._served.replicate()
+        if self._watch is not None and self._replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
         config = self._store.config
-        if config.listen_port:
+        if config.is_broker and port.bound is not None:
             from rmqstore_spark.broker.runner import BrokerRunner
 
-            announced = announced_endpoint(endpoints, config.broker_ip1)
-            self._broker = BrokerRunner(self._store, self.slaves or "", announced)
-            return
-        if config.namesrv_addr:
-            _log.warning(
-                "namesrvAddr is %s, but no broker registers there: listenPort is not set.",
-                config.namesrv_addr,
+            self._broker = BrokerRunner(
+                self._store,
+                port.bound,
+                port.protection,
+                lambda: self.slaves or "",
+                announced_endpoint(port.endpoints, config.broker_ip1),
+                port.other,
             )
-        if config.acl_enable:
+        elif config.namesrv_addr:
             _log.warning(
-                "aclEnable is true, but accounts guard listenPort alone, which is not set. Arrow "
-                "Flight has tokenPath and certificates."
+                "namesrvAddr is %s, but no broker registers there: clients is not rocketmq or all.",
+                config.namesrv_addr,
             )
 
     def stats(self) -> Mapping[str, Any]:
@@ -196,16 +208,15 @@ class WriterService(StoreService):
 
     def continues(self) -> bool:
         """Ask the watch."""
-        replication = self._served.replication
-        follower = replication.follower if replication is not None else None
+        follower = self._replication.follower if self._replication is not None else None
         return self._watch is None or follower is None or self._watch.continues(follower)
 
     def close(self) -> None:
         """End the broker and the replication, and close the store."""
         if self._broker is not None:
             self._broker.close()
-        if self._served.replication is not None:
-            self._served.replication.close()
+        if self._replication is not None:
+            self._replication.close()
         self._store.close()
 
 

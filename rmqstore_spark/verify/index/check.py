@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     HEADER_SIZE,
@@ -23,7 +24,7 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     slot_position,
 )
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE, decode_records
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
@@ -34,8 +35,6 @@ from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers, read_batches
 from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import IndexBounds, IndexEntriesUnit, IndexFileUnit, Snapshot
-
-__all__ = ["check_index_entries", "check_index_file"]
 
 _ENTRIES_AT_ONCE: Final = 1 << 19
 _UNMATCHED_AT_ONCE: Final = 1 << 16

@@ -31,8 +31,6 @@ from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import IndexBounds
 
-__all__ = ["IndexSequence", "find_index"]
-
 _BLOCK: Final = 1 << 16
 
 

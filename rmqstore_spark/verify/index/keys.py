@@ -26,8 +26,6 @@ from rmqstore_spark.layout.index.hashing import (
 from rmqstore_spark.layout.spans import I4, I8, Spans, string_array
 from rmqstore_spark.verify.log_batch import LogBatch
 
-__all__ = ["IndexKeys", "KeyHasher"]
-
 
 @dataclass(frozen=True)
 class IndexKeys:

@@ -14,8 +14,6 @@ from rmqstore_spark.layout.record.extent import batch_ends
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
 
-__all__ = ["BatchChecker"]
-
 
 @dataclass(frozen=True)
 class _Begun:

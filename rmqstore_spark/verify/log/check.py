@@ -25,8 +25,6 @@ from rmqstore_spark.verify.queues.match import QueueMatcher
 from rmqstore_spark.verify.report import TornTail
 from rmqstore_spark.verify.snapshot import LogUnit, Snapshot, TailUnit
 
-__all__ = ["check_log", "check_tail"]
-
 _MOST_FLAWS: Final = 1_000
 _CHUNK = 4 << 20
 _BLANK: Final = struct.Struct(">ii")
@@ -59,6 +57,7 @@ class _LogPass:
         self._log_end = snapshot.end
         self._queues = QueueMatcher(
             snapshot,
+            store.directory.queue_format,
             lambda n: store.queue(snapshot.queues[n].topic, snapshot.queues[n].queue_id),
             findings,
         )

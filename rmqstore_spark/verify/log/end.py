@@ -23,8 +23,6 @@ from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.snapshot import QueueBounds
 
-__all__ = ["VerifiedEnd", "find_verified_end", "readable_checkpoint"]
-
 _HEAD: Final = 8
 
 

@@ -25,8 +25,6 @@ from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.log_batch import LogBatch
 
-__all__ = ["RecordChecker"]
-
 _KNOWN_FLAGS: Final = 0x7FF
 _MAX_PORT: Final = 0xFFFF
 _ZEROS: Final = 8

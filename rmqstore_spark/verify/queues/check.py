@@ -8,32 +8,50 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, decode_entries
-from rmqstore_spark.layout.record.format import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.spans import I8, string_array
 from rmqstore_spark.reader.log.end import record_head
-from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.queues.judge import EntryJudge, Verdict, entry_place
 from rmqstore_spark.verify.snapshot import EntriesUnit, QueueBounds, QueuesUnit, Snapshot
 from rmqstore_spark.verify.store_files import check_segments
 
-__all__ = ["check_entries", "check_queues"]
-
 _ENTRIES_AT_ONCE: Final = 1 << 12
 _UNMATCHED_AT_ONCE: Final = 1 << 16
 _FARTHEST: Final = 1 << 46  # bytes: no log is longer
 
 _KINDS: Final = {
-    Verdict.UNWRITTEN: ("entry-unwritten", 0, "the entry is not written, but later ones are"),
-    Verdict.FILLER: ("entry-filler", 0, "the entry is a filler, but not at the queue's beginning"),
-    Verdict.EXPIRED: ("entry-outside", 0, "the entry points before the log's beginning"),
-    Verdict.OUTSIDE: ("entry-outside", 0, "the entry points past the log's end"),
-    Verdict.NO_RECORD: ("entry-record", 0, "no record begins where the entry points"),
-    Verdict.SIZE: ("entry-size", 8, "the entry's size does not match its record"),
-    Verdict.PENDING: ("entry-pending", 0, "the entry's record is prepared or rolled back"),
-    Verdict.CODE: ("tags-code", 12, "the entry's tagsCode does not match its record"),
+    Verdict.UNWRITTEN: (
+        "entry-unwritten",
+        "physicalOffset",
+        "the entry is not written, but later ones are",
+    ),
+    Verdict.FILLER: (
+        "entry-filler",
+        "physicalOffset",
+        "the entry is a filler, but not at the queue's beginning",
+    ),
+    Verdict.EXPIRED: (
+        "entry-outside",
+        "physicalOffset",
+        "the entry points before the log's beginning",
+    ),
+    Verdict.OUTSIDE: ("entry-outside", "physicalOffset", "the entry points past the log's end"),
+    Verdict.NO_RECORD: (
+        "entry-record",
+        "physicalOffset",
+        "no record begins where the entry points",
+    ),
+    Verdict.SIZE: ("entry-size", "size", "the entry's size does not match its record"),
+    Verdict.PENDING: (
+        "entry-pending",
+        "physicalOffset",
+        "the entry's record is prepared or rolled back",
+    ),
+    Verdict.CODE: ("tags-code", "tagsCode", "the entry's tagsCode does not match its record"),
 }
 
 
@@ -48,7 +66,9 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
         findings.counts["queues"] += 1
         findings.counts["queueFiles"] += len(queue.segments)
         growing = snapshot.being_written
-        check_segments(queue.segments, findings, "queue-file", unit=ENTRY_SIZE, growing=growing)
+        check_segments(
+            queue.segments, findings, "queue-file", unit=queue.format.size, growing=growing
+        )
         if queue.ext is not None:
             check_segments(queue.ext, findings, "queue-file", growing=growing)
         ends = _QueueEnds(queue, bounds, judge, findings, snapshot)
@@ -106,7 +126,8 @@ class _QueueEnds:
         past, newest, named = 0, 0, 0
         while True:
             entries = self._read(slot, slot + _ENTRIES_AT_ONCE)
-            written = np.flatnonzero(entries.view(np.uint8).reshape(-1, ENTRY_SIZE).any(axis=1))
+            table = entries.view(np.uint8).reshape(-1, self._queue.format.size)
+            written = np.flatnonzero(table.any(axis=1))
             if not len(written):
                 break
             slots = slot + written
@@ -148,11 +169,12 @@ class _QueueEnds:
 
     def _read(self, start: int, end: int) -> Entries:
         """Read the entries of a range; fewer if its file ends."""
+        size = self._queue.format.size
         try:
-            data = self._queue.segments.read(start * ENTRY_SIZE, (end - start) * ENTRY_SIZE)
+            data = self._queue.segments.read(start * size, (end - start) * size)
         except (SegmentExpiredError, CorruptStoreError):
             data = b""
-        return decode_entries(data)
+        return self._queue.format.decode(data)
 
 
 def _past_the_files(entries: Entries, file_end: int) -> tuple[I8, int]:
@@ -189,8 +211,8 @@ class _UnmatchedEntries:
     def check(self, slots: I8) -> None:
         """Check the entries of consecutive offsets."""
         queue, findings = self._queue, self._findings
-        at = slots * ENTRY_SIZE
-        there = queue.segments.covers(at, np.full(len(at), ENTRY_SIZE))
+        size = queue.format.size
+        there = queue.segments.covers(slots * size, np.full(len(slots), size))
         if not there.all():
             first = int(slots[np.argmin(there)])
             findings.error(
@@ -224,10 +246,10 @@ class _UnmatchedEntries:
         )  # fmt: skip
 
     def _say(self, verdict: Verdict, bad: npt.NDArray[np.bool_], slots: I8, offsets: I8) -> None:
-        kind, byte, text = _KINDS[verdict]
+        kind, field, text = _KINDS[verdict]
         self._findings.each(
             "error", kind, bad,
-            lambda row: entry_place(self._queue, int(slots[row]), byte),
+            lambda row: entry_place(self._queue, int(slots[row]), field),
             lambda row: f"{text} ({self._name}, offset {int(slots[row])}, points to "
             f"{int(offsets[row])})",
         )  # fmt: skip
@@ -259,10 +281,10 @@ class _UnmatchedEntries:
         if not bounds.min_offset <= claimed < bounds.max_offset:
             return theirs
         queue = self._store.queue(topic, queue_id)
-        at = np.array([claimed * ENTRY_SIZE])
-        if not queue.segments.covers(at, np.array([ENTRY_SIZE])).all():
+        slots, size = np.array([claimed]), queue.format.size
+        if not queue.segments.covers(slots * size, np.array([size])).all():
             return theirs
         other = queue.entries(claimed, claimed + 1)
-        verdict = self._judge.judge(queue, at // ENTRY_SIZE, other)
+        verdict = self._judge.judge(queue, slots, other)
         taken = verdict[0] == Verdict.RIGHT and int(other["physicalOffset"][0]) != offset
         return theirs if taken else mine

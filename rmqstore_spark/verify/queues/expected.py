@@ -31,8 +31,6 @@ from rmqstore_spark.layout.index.hashing import hash_spans
 from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.verify.log_batch import LogBatch
 
-__all__ = ["EntryMaker", "Expected", "tags_codes"]
-
 _INT: Final = re.compile(r"[+-]?[0-9]{1,10}")
 _SLOT: Final = r"^[0-9]{1,18}$"
 

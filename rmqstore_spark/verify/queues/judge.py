@@ -9,22 +9,19 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.constants import TRANSACTION_COMMIT_TYPE, TRANSACTION_NOT_TYPE
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE, is_filler
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
-from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.verify.findings import Place
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers, read_batches
 from rmqstore_spark.verify.queues.expected import tags_codes
 from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.snapshot import Snapshot
-
-__all__ = ["EntryJudge", "Verdict", "entry_place", "wrong_units"]
 
 
 class Verdict(IntEnum):
@@ -74,7 +71,7 @@ class EntryJudge:
             verdict[left & which] = as_what
             left[which] = False
 
-        settle(is_filler(entries), Verdict.FILLER)
+        settle(queue.format.is_filler(entries), Verdict.FILLER)
         settle((offsets < 0) | (sizes <= 0), Verdict.UNWRITTEN)
         settle(offsets < self._snapshot.begin, Verdict.EXPIRED)
         settle(self._flaws.hold(offsets), Verdict.DAMAGED)
@@ -120,7 +117,7 @@ class EntryJudge:
         codes, _ = tags_codes(batch, self._snapshot.delays)
         stated = entries["tagsCode"].astype(np.int64)
         unlike = stated != codes
-        addressed = np.flatnonzero(unlike & is_ext_address(stated))
+        addressed = np.flatnonzero(unlike & queue.format.in_units(stated))
         if len(addressed):
             times = records.store_timestamp[addressed]
             unlike[addressed] = wrong_units(queue, stated[addressed], codes[addressed], times)
@@ -135,18 +132,19 @@ class EntryJudge:
         ).astype(np.int8)
 
 
-def entry_place(queue: Queue, slot: int, byte: int = 0) -> Place:
+def entry_place(queue: Queue, slot: int, field: str = "physicalOffset") -> Place:
     """Return the file and offset of an entry; the queue's folder if no file holds the entry.
 
     Args:
         slot: the entry's offset in its queue.
-        byte: offset in the entry.
+        field: the field of the entry.
     """
+    at = slot * queue.format.size
     try:
-        segment = queue.segments.locate(slot * ENTRY_SIZE)
+        segment = queue.segments.locate(at)
     except (SegmentExpiredError, CorruptStoreError):
         return ", ".join(queue.segments.folders), None
-    return segment.path, slot * ENTRY_SIZE - segment.start + byte
+    return segment.path, at - segment.start + queue.format.field_at(field)
 
 
 def wrong_units(queue: Queue, addresses: I8, codes: I8, times: I8) -> npt.NDArray[np.bool_]:

@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE, live_mask
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.spans import I4, I8
-from rmqstore_spark.reader.queue import Entries, Queue
+from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.expected import EntryMaker, Expected, tags_codes
@@ -40,19 +39,28 @@ class QueueMatcher:
 
     Args:
         snapshot: the snapshot of the store.
+        queue_format: the format of all queues.
         queue: returns a queue by its number.
         findings: collects the problems.
     """
 
     def __init__(
-        self, snapshot: Snapshot, queue: Callable[[int], Queue], findings: Findings
+        self,
+        snapshot: Snapshot,
+        queue_format: QueueFormat,
+        queue: Callable[[int], Queue],
+        findings: Findings,
     ) -> None:
+        self._format = queue_format
         self._snapshot = snapshot
         self._queue = queue
         self._findings = findings
         self._entry_maker = EntryMaker(snapshot.numbers)
         self._pool = _EntryPool(
-            len(snapshot.queues), lambda n: queue(n).segments, growing=snapshot.being_written
+            queue_format,
+            len(snapshot.queues),
+            lambda n: queue(n).segments,
+            growing=snapshot.being_written,
         )
         self._begins: dict[int, int] = {}
         self._homeless: dict[tuple[str, int], list[int]] = {}
@@ -82,7 +90,7 @@ class QueueMatcher:
         fresh = self._fresh(batch)[rows]
         self._findings.each(
             "error", "entry-size", same & (entries["size"] != sizes),
-            lambda m: entry_place(self._queue(int(queue[m])), int(slots[m]), 8),
+            lambda m: entry_place(self._queue(int(queue[m])), int(slots[m]), "size"),
             lambda m: f"the entry states {int(entries['size'][m])} bytes, but its record at "
             f"{int(offsets[m])} has {int(sizes[m])}",
         )  # fmt: skip
@@ -106,7 +114,7 @@ class QueueMatcher:
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
     ) -> None:
         """Check tagsCodes that differ from the record's: they may be addresses of units."""
-        addressed = unlike & is_ext_address(stated)
+        addressed = unlike & self._format.in_units(stated)
         wrong = unlike & ~addressed
         for number in np.unique(queue[addressed]).tolist():
             rows = np.flatnonzero(addressed & (queue == number))
@@ -116,7 +124,7 @@ class QueueMatcher:
         self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
 
         def place(m: int) -> Place:
-            return entry_place(self._queue(int(queue[m])), int(slots[m]), 12)
+            return entry_place(self._queue(int(queue[m])), int(slots[m]), "tagsCode")
 
         # A crash can lose the page of a unit, or the second of two pages that an entry lies on.
         lost = wrong & fresh & (addressed | (stated == 0))
@@ -152,7 +160,7 @@ class QueueMatcher:
         rows, queue, slots = expected.rows, expected.queue, expected.slots
         inside = slots >= self._snapshot.min_offsets[queue]
         inside &= slots < self._snapshot.max_offsets[queue]
-        live = live_mask(entries)
+        live = self._format.is_message(entries)
         offsets = batch.offsets[rows]
         older = bad & ~live & (slots >= self._snapshot.min_offsets[queue])
         for number in np.unique(queue[older]).tolist():
@@ -248,19 +256,26 @@ class _EntryPool:
     """Holds some entries of each queue: at most a million in all, or 64 of each.
 
     Args:
+        queue_format: the format of all queues.
         queues: number of queues.
         segments: returns the files of a queue by its number.
         growing: a broker writes the queues, and may have added files after they were listed.
     """
 
     def __init__(
-        self, queues: int, segments: Callable[[int], Segments], *, growing: bool = False
+        self,
+        queue_format: QueueFormat,
+        queues: int,
+        segments: Callable[[int], Segments],
+        *,
+        growing: bool = False,
     ) -> None:
+        self._dtype, self._size = queue_format.dtype, queue_format.size
         self._segments = segments
         self._growing = growing
         self._room = min(_MOST, max(_FEWEST, _HELD // max(1, queues)))
         # `np.empty` takes memory only for the pages that are written.
-        self._held = np.empty((queues, self._room), ENTRY_DTYPE)
+        self._held = np.empty((queues, self._room), self._dtype)
         self._flat = self._held.reshape(-1)
         self._first = np.zeros(queues, np.int64)
         self._count = np.zeros(queues, np.int64)
@@ -278,7 +293,7 @@ class _EntryPool:
         found = self._held_ones(queue, slots)
         if found is not None:
             return found
-        found = np.zeros(len(queue), ENTRY_DTYPE)
+        found = np.zeros(len(queue), self._dtype)
         todo = np.arange(len(queue))
         while len(todo):
             owners, wanted = queue[todo], slots[todo]
@@ -309,8 +324,8 @@ class _EntryPool:
                 rows = np.flatnonzero(queue[todo] == owner)
                 wanted = slots[todo[rows]]
                 inside = (wanted >= 0) & (wanted < _NO_SLOT)
-                at = np.where(inside, wanted, 0) * ENTRY_SIZE
-                there = self._segments(owner).covers(at, np.full(len(at), ENTRY_SIZE))
+                at = np.where(inside, wanted, 0) * self._size
+                there = self._segments(owner).covers(at, np.full(len(at), self._size))
                 dead[rows] = ~(inside & there)
                 dead[row] = True
         return dead
@@ -318,14 +333,14 @@ class _EntryPool:
     def _read(self, owner: int, slot: int) -> int:
         """Read entries from a slot on. Return the number of entries read."""
         segments = self._segments(owner)
-        if self._growing and slot * ENTRY_SIZE >= segments.end_offset:
+        if self._growing and slot * self._size >= segments.end_offset:
             segments.refresh()
         target = self._held[owner].view(np.uint8)
         filled = 0
         try:
             while filled < len(target):
-                got = segments.read_into(slot * ENTRY_SIZE + filled, target[filled:])
+                got = segments.read_into(slot * self._size + filled, target[filled:])
                 filled += got
         except (SegmentExpiredError, CorruptStoreError):
             pass  # the files end here
-        return filled // ENTRY_SIZE
+        return filled // self._size

@@ -19,7 +19,6 @@ from tests.broker.broker import ask, broker, name_server, route
 from tests.broker.clients.real_client import RealClient, cpp_command, node_command
 from tests.broker.protection.accounts import write_accounts
 from tests.datasource.sink.serving import Served
-from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, s
     folder = tmp_path_factory.mktemp("shared")
     with name_server(folder) as address:
         served = Served(
-            folder / "store", listenPort=free_port(), vipListenPort=0, namesrvAddr=address,
+            folder / "store", clients="all", vipListenPort=0, namesrvAddr=address,
             messageDelayLevel="1s 1s 1s",
         )  # fmt: skip
         yield served, address
@@ -169,7 +168,7 @@ accounts:
 """
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("of", [_cpp, _node], ids=["C++", "Node"])
 @pytest.mark.parametrize("secret", ["correct horse", "wrong horse"])
 def test_it_signs(tmp_path: Path, of: Callable[[], list[str]], secret: str) -> None:

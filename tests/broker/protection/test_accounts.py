@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.broker.administration import messages
+from rmqstore_spark.broker.core.administration import messages
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, SessionCredentials
@@ -49,7 +49,7 @@ def to(code: int, **fields: object) -> Command:
     return Command(code, {name: str(value) for name, value in fields.items()})
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_recorded_requests_get_the_recorded_answers(
     guarded: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +74,7 @@ def test_recorded_requests_get_the_recorded_answers(
                 assert (ours.remark or "").startswith(said)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -110,7 +110,7 @@ def test_recorded_requests_get_the_recorded_answers(
         (to(36, offset=0, group="open", delayLevel=0, originTopic="RecSend"), ["topic:RecSend"]),
         (to(17, topic="T", readQueueNums=1, writeQueueNums=1, perm=6), ["code=17", "RocketMQ"]),
         (to(215, topic="RecAcl"), ["Need admin permission for request code=215"]),
-        (to(21), ["Need admin permission for request code=21"]),
+        (to(26), ["Need admin permission for request code=26"]),
         (to(9999), ["Need admin permission for request code=9999"]),
     ],
 )
@@ -121,7 +121,7 @@ def test_an_account_gets_no_further_than_its_rights(
     refused(answer, *words)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 @pytest.mark.parametrize("code", [41, 42])
 def test_queues_are_locked_by_those_who_may_read_them(guarded: Served, code: int) -> None:
     def locking(group: str, *topics: str) -> Command:
@@ -137,7 +137,7 @@ def test_queues_are_locked_by_those_who_may_read_them(guarded: Served, code: int
     refused(topic, "topic:RecSend")
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_what_an_account_may_do_works(guarded: Served) -> None:
     answers = ask(
         guarded,
@@ -163,7 +163,7 @@ def test_what_an_account_may_do_works(guarded: Served) -> None:
     assert (created.code, topics.code, unknown.code) == (0, 0, 3)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_a_message_is_only_shown_to_those_who_may_read_its_topic(guarded: Served) -> None:
     def place(sent: Command) -> int:
         return int(sent.ext["msgId"][16:], 16)
@@ -185,7 +185,7 @@ def test_a_message_is_only_shown_to_those_who_may_read_its_topic(guarded: Served
     assert (view.code, back.code) == (0, 0)
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_the_gate_lets_nobody_name_a_message_that_is_yet_to_come(guarded: Served) -> None:
     ask(guarded, message(b"last", "RecAcl"))
     for at in (guarded.store.published_end, guarded.store.published_end + 1000):
@@ -201,7 +201,7 @@ def test_the_gate_lets_nobody_name_a_message_that_is_yet_to_come(guarded: Served
     assert "can not find message by the offset" in (before.remark or "")
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
     request = message(b"body", "RecAcl")
     right = APP.signed(request)
@@ -234,7 +234,7 @@ def test_signatures_that_are_wrong_are_refused(guarded: Served) -> None:
     assert ask(guarded, right, by=None)[0].code == 0
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_one_way_requests_are_checked_too(guarded: Served) -> None:
     ends = to(30, topic="RecSend", queueId=3)
 
@@ -274,21 +274,6 @@ def test_accounts_are_read_again_when_their_file_changes(
         eventually(lambda: code(APP) == 1)
         assert code(SessionCredentials("rocketmq2", "other-secret")) == 0
     assert "other-secret" not in caplog.text
-
-
-@pytest.mark.parametrize("has_token", [False, True])
-def test_a_second_port_without_a_token_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, has_token: bool
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("a-long-and-secret-token-of-the-store\n")
-    token.chmod(0o600)
-    settings = {"acl_path": write_accounts(tmp_path / "plain_acl.yml"), "acl_enable": True}
-    if has_token:
-        settings["token_path"] = str(token)
-    with broker(tmp_path / "store", **settings):
-        pass
-    assert ("Set tokenPath" in caplog.text) is not has_token
 
 
 def test_more_accounts_are_in_a_folder(tmp_path: Path) -> None:
@@ -353,7 +338,7 @@ def test_rocketmqs_key_is_heeded() -> None:
 
 def test_wrong_accounts_stop_the_process_before_it_opens_the_store(tmp_path: Path) -> None:
     path = write_accounts(tmp_path / "plain_acl.yml", "accounts:\n- accessKey: only-a-key\n")
-    settings = ("--set=listenPort=1", "--set=aclEnable=true", f"--set=aclPath={path}")
+    settings = ("--set=aclEnable=true", f"--set=aclPath={path}")
     done = run("serve", "--store", tmp_path / "store", "--port", 0, *settings)
     assert done.returncode == 2
     assert done.stderr == f"rmqstore: {path}, line 2: accounts has no secretKey.\n"

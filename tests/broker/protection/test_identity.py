@@ -28,10 +28,10 @@ def test_it_registers_over_tls(
 ) -> None:
     caplog.set_level(logging.INFO, "rmqstore_spark.broker")
     theirs: dict[str, Any] = {
-        "tls_mode": "enforcing",
-        "tls_cert_path": given.server_cert,
-        "tls_key_path": given.server_key,
-        "tls_trust_cert_path": given.ca,
+        "tls_server_mode": "enforcing",
+        "tls_server_cert_path": given.server_cert,
+        "tls_server_key_path": given.server_key,
+        "tls_server_trust_cert_path": given.ca,
     }
     ours = {
         "tls_enable": True,

@@ -31,7 +31,7 @@ def end(sent: Command) -> Command:
     return Command(RequestCode.END_TRANSACTION, {k: str(v) for k, v in fields.items()})
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_a_transaction_is_ended_by_those_who_may_send_to_its_topic(tmp_path: Path) -> None:
     path = write_accounts(tmp_path / "plain_acl.yml")
     with broker(tmp_path / "store", acl_enable=True, acl_path=path, **_NEVER) as served:
@@ -53,7 +53,7 @@ def test_a_transaction_is_ended_by_those_who_may_send_to_its_topic(tmp_path: Pat
         assert [(each.code, each.remark) for each in (done, left)] == [(0, None)] * 2
 
 
-@pytest.mark.threat("Accounts of RocketMQ's clients")
+@pytest.mark.threat("Accounts")
 def test_a_check_shows_a_message_to_those_who_may_send_to_its_topic(tmp_path: Path) -> None:
     path = write_accounts(tmp_path / "plain_acl.yml")
     producers = {"clientID": "me", "producerDataSet": [{"groupName": "producers"}]}

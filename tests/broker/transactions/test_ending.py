@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from rmqstore_spark.broker.acl.gate import OpenGate
-from rmqstore_spark.broker.catalog import Catalog
-from rmqstore_spark.broker.transactional.ending import Ending
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.transactional.ending import Ending
+from rmqstore_spark.broker.faces.remoting.lanes.ending import EndRequests
+from rmqstore_spark.broker.faces.remoting.parts import Parts
+from rmqstore_spark.broker.faces.remoting.row import LaneRows
+from rmqstore_spark.broker.faces.remoting.table import ENDS, ROWS
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -31,15 +37,15 @@ _CONFIG = StoreConfig(
 class _BrokenGate(OpenGate):
     """Fails for what is at one place."""
 
-    def check_place(self, request: Request, reader: QueueReader) -> None:
-        if request.command.ext["commitLogOffset"] == str(_FAILING):
+    def check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
+        if request.ext["commitLogOffset"] == str(_FAILING):
             raise RuntimeError("a bug in the gate")
 
 
 class _Together(Heard):
     """Hands three requests to a handler at once."""
 
-    def __init__(self, ending: Ending) -> None:
+    def __init__(self, ending: EndRequests) -> None:
         super().__init__()
         self._ending = ending
         self._held: list[Request] = []
@@ -61,9 +67,14 @@ def test_an_end_that_fails_is_the_only_one(
         return Command(RequestCode.END_TRANSACTION, fields)
 
     async def test(store: StoreWriter) -> list[str]:
-        ending = Ending(store, Catalog(store), _BrokenGate())
+        ending = EndRequests(
+            Ending(store, Catalog(store)),
+            LaneRows(ROWS, ENDS, cast(Parts, None)),
+            _BrokenGate(),
+            store.queue_reader(),
+        )
         server = RemotingServer(_Together(ending), Limits())
-        address = await server.start("127.0.0.1", 0)
+        address = await server.start(bound_port("127.0.0.1", 0))
         async with await RemotingClient.connect(address, seconds=30) as client:
             asked = (client.ask(end(place), 30) for place in (0, _FAILING, 100))
             answers = await asyncio.gather(*asked)

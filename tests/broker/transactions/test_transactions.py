@@ -18,7 +18,6 @@ from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.written import WrittenStore
 from tests.broker.broker import Heard, Served, batch, broker, message, number, pull
 from tests.broker.transactions.halves import (
@@ -34,7 +33,7 @@ from tests.broker.transactions.halves import (
 from tests.remoting.reading import read_frames
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.ports import free_port
-from tests.support.processes.serving import StoreProcess
+from tests.support.processes.serving import StoreProcess, server_of
 from tests.support.recordings import Frame, frames
 from tests.support.waiting import eventually
 
@@ -319,28 +318,28 @@ def test_what_nobody_knows_is_given_up(tmp_path: Path) -> None:
     assert [row["body"] for row in given_up] == [b"nobody knows"]
 
 
-def test_producers_over_flight_and_remoting_share_a_group(served: Served) -> None:
+def test_producers_of_both_protocols_share_a_group(served: Served) -> None:
     known: dict[bytes, bool] = {}
 
     class Knows:
         def check(self, told: Mapping[str, Any]) -> bool | None:
             return known.get(told["body"])
 
-    config = replace(served.store.config, flight_port=0)
-    server = StoreServer([WrittenStore(served.store)], config, lambda: None)
+    config = replace(served.store.config, listen_port=0, clients="spark")
+    server = server_of([WrittenStore(served.store)], config)
     try:
         with StoreClient(server.endpoints[0]) as client:
-            flight = client.producer("pg")
+            ours = client.producer("pg")
             columns = {
-                "topic": pa.array(["orders"]), "body": pa.array([b"flight"]),
+                "topic": pa.array(["orders"]), "body": pa.array([b"ours"]),
                 "queueId": pa.array([0], pa.int64()),
             }  # fmt: skip
-            flight.put(columns)
+            ours.put(columns)
             (sent,) = ask(served, half(b"remoting"))
             # Nobody is there over remoting: who calls is asked.
             served.store.transactions.check()
             known[b"remoting"] = True
-            assert flight.answer_checks(Knows()) == 1
+            assert ours.answer_checks(Knows()) == 1
             assert ask(served, end(sent, COMMIT))[0].remark is not None  # it has ended
 
             async def work() -> None:
@@ -348,17 +347,17 @@ def test_producers_over_flight_and_remoting_share_a_group(served: Served) -> Non
                 await asyncio.to_thread(served.store.transactions.check)
                 (check,) = await producer.checks(1)
                 record, _ = half_of(check)
-                assert string_array(record.body).to_pylist() == ["flight"]
+                assert string_array(record.body).to_pylist() == ["ours"]
                 await producer.client.tell(answer_to(check, COMMIT))
                 await asyncio.to_thread(_ended, served, 2)
                 producer.client.close()
 
             asyncio.run(work())
-            assert flight.answer_checks(Knows()) == 0
+            assert ours.answer_checks(Knows()) == 0
     finally:
         server.close()
     served.store.flush()
-    assert sorted(committed(Path(served.store.path))) == [b"flight", b"remoting"]
+    assert sorted(committed(Path(served.store.path))) == [b"ours", b"remoting"]
 
 
 def test_half_messages_outlive_the_process(tmp_path: Path) -> None:
@@ -366,7 +365,8 @@ def test_half_messages_outlive_the_process(tmp_path: Path) -> None:
     port, store = free_port(), tmp_path / "store"
     address = f"127.0.0.1:{port}"
     settings = [
-        f"--set=listenPort={port}", "--set=vipListenPort=0", "--set=transactionTimeOut=0",
+        "--set=clients=all", f"--set=listenPort={port}", "--set=vipListenPort=0",
+        "--set=transactionTimeOut=0",
         "--set=transactionCheckInterval=200", "--set=transactionCheckMax=1000000",
         "--set=maxHashSlotNum=1000",
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from rmqstore_spark.datasource.options.positions import (
     Earliest,
     Latest,
 )
-from rmqstore_spark.datasource.options.table import OPTIONS
+from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.errors import OptionError
 
 
@@ -23,20 +23,20 @@ def parse(*, streaming: bool = False, **given: str) -> Options:
 
 def test_defaults() -> None:
     batch, stream = parse(), parse(streaming=True)
-    assert (batch.starting, batch.ending) == (Earliest(), Latest())
-    assert stream.starting == Latest()
-    assert batch.paths == ("/s",)
-    assert batch.fail_on_data_loss
-    assert batch.max_bytes_per_partition == 256 << 20
-    assert batch.tags is None
-    assert batch.plan_by == "auto"
-    assert batch.decompress
-    assert batch.check_crc
-    assert batch.mode == "FAILFAST"
-    assert not batch.include_system
-    assert not batch.no_match_is_latest
-    assert stream.max_delay_ms == 900_000
-    assert (batch.topics, batch.pattern, batch.assign) == (None, None, None)
+    assert (batch.positions.starting, batch.positions.ending) == (Earliest(), Latest())
+    assert stream.positions.starting == Latest()
+    assert batch.places.paths == ("/s",)
+    assert batch.positions.fail_on_data_loss
+    assert batch.partitions.max_bytes == 256 << 20
+    assert batch.rows.tags is None
+    assert batch.partitions.plan_by == "auto"
+    assert batch.rows.decompress
+    assert batch.rows.check_crc
+    assert batch.rows.mode == "FAILFAST"
+    assert not batch.queues.include_system
+    assert not batch.positions.no_match_is_latest
+    assert stream.trigger.max_delay_ms == 900_000
+    assert (batch.queues.topics, batch.queues.pattern, batch.queues.assign) == (None, None, None)
 
 
 def test_every_option_is_read() -> None:
@@ -58,21 +58,21 @@ def test_every_option_is_read() -> None:
         checkCrc="false",
         mode="dropMalformed",
     )
-    assert options.broker_names == ("a", "b")
-    assert options.commitlog_paths == {"a": ("/x", "/y"), "b": ("/z",)}
-    assert options.topics == ("T", "U")
-    assert options.include_system
-    assert isinstance(options.ending, AtOffsets)
-    assert options.no_match_is_latest
-    assert not options.fail_on_data_loss
-    assert options.min_partitions == 3
-    assert options.max_records_per_partition == 10
-    assert options.max_bytes_per_partition == 1 << 20
-    assert options.tags == frozenset({"TagA", "TagB"})
-    assert options.keys == frozenset({"k1", "k2"})
-    assert not options.decompress
-    assert not options.check_crc
-    assert options.mode == "DROPMALFORMED"
+    assert options.places.broker_names == ("a", "b")
+    assert options.places.commitlog_paths == {"a": ("/x", "/y"), "b": ("/z",)}
+    assert options.queues.topics == ("T", "U")
+    assert options.queues.include_system
+    assert isinstance(options.positions.ending, AtOffsets)
+    assert options.positions.no_match_is_latest
+    assert not options.positions.fail_on_data_loss
+    assert options.partitions.min_partitions == 3
+    assert options.partitions.max_records == 10
+    assert options.partitions.max_bytes == 1 << 20
+    assert options.rows.tags == frozenset({"TagA", "TagB"})
+    assert options.rows.keys == frozenset({"k1", "k2"})
+    assert not options.rows.decompress
+    assert not options.rows.check_crc
+    assert options.rows.mode == "DROPMALFORMED"
 
     stream = parse(
         streaming=True,
@@ -82,17 +82,17 @@ def test_every_option_is_read() -> None:
         maxTriggerDelay="2s",
         maxBytesPerTrigger="1k",
     )
-    assert stream.pattern is not None
-    assert stream.pattern.fullmatch("Topic")
-    assert (stream.max_rows, stream.min_rows) == (5, 5)
-    assert stream.max_delay_ms == 2000
-    assert stream.max_bytes == 1024
-    assert parse(assign='{"T":[0]}').assign == {"T": (0,)}
-    assert parse(planBy="CommitLog").plan_by == "commitlog"
-    assert parse(keys='["a b"]').keys == frozenset({"a b"})
-    assert parse(tags="*").tags is None
-    assert parse(storePathCommitLog="/x,/y").commitlog_paths == ("/x", "/y")
-    assert parse_options({"paths": '["/a","/b,c"]'}, False).paths == ("/a", "/b,c")
+    assert stream.queues.pattern is not None
+    assert stream.queues.pattern.fullmatch("Topic")
+    assert (stream.trigger.max_rows, stream.trigger.min_rows) == (5, 5)
+    assert stream.trigger.max_delay_ms == 2000
+    assert stream.trigger.max_bytes == 1024
+    assert parse(assign='{"T":[0]}').queues.assign == {"T": (0,)}
+    assert parse(planBy="CommitLog").partitions.plan_by == "commitlog"
+    assert parse(keys='["a b"]').rows.keys == frozenset({"a b"})
+    assert parse(tags="*").rows.tags is None
+    assert parse(storePathCommitLog="/x,/y").places.commitlog_paths == ("/x", "/y")
+    assert parse_options({"paths": '["/a","/b,c"]'}, False).places.paths == ("/a", "/b,c")
 
 
 def test_precedence_of_starting_and_ending_options_is_kafkas() -> None:
@@ -105,11 +105,11 @@ def test_precedence_of_starting_and_ending_options_is_kafkas() -> None:
         endingOffsetsByTimestamp=times,
         endingOffsets=offsets,
     )
-    assert everything.starting == AtTime(6)
-    assert everything.ending == AtTime(9)
+    assert everything.positions.starting == AtTime(6)
+    assert everything.positions.ending == AtTime(9)
     by_queue = parse(startingOffsetsByTimestamp=times, startingOffsets=offsets)
-    assert isinstance(by_queue.starting, AtTimes)
-    assert by_queue.starting_option == "startingOffsetsByTimestamp"
+    assert isinstance(by_queue.positions.starting, AtTimes)
+    assert by_queue.positions.starting_option == "startingOffsetsByTimestamp"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_unknown_option_names_the_nearest(name: str, nearest: str) -> None:
 def test_an_option_like_no_other_lists_all() -> None:
     with pytest.raises(OptionError) as caught:
         check_options({"zzz": "1"})
-    assert all(option.name in str(caught.value) for option in OPTIONS)
+    assert all(option.name in str(caught.value) for option in OWN.options)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ def test_a_tag_expression_has_no_operator_but_one(text: str) -> None:
 
 
 def test_tags_as_rocketmq_reads_them() -> None:
-    assert parse(tags="A||B").tags == frozenset({"A", "B"})
-    assert parse(tags=" a-b_c.d/e:1%+@#$ ").tags == frozenset({"a-b_c.d/e:1%+@#$"})
-    assert parse(tags="标签 || ü").tags == frozenset({"标签", "ü"})
-    assert parse(tags="").tags is None
-    assert parse(tags=" * ").tags is None
-    assert parse(tags='["A && B", "*", "a,b"]').tags == frozenset({"A && B", "*", "a,b"})
+    assert parse(tags="A||B").rows.tags == frozenset({"A", "B"})
+    assert parse(tags=" a-b_c.d/e:1%+@#$ ").rows.tags == frozenset({"a-b_c.d/e:1%+@#$"})
+    assert parse(tags="标签 || ü").rows.tags == frozenset({"标签", "ü"})
+    assert parse(tags="").rows.tags is None
+    assert parse(tags=" * ").rows.tags is None
+    assert parse(tags='["A && B", "*", "a,b"]').rows.tags == frozenset({"A && B", "*", "a,b"})
 
 
 @pytest.mark.parametrize("text", ["[]", '[""]', "[1]", '["A"'])
@@ -205,8 +205,8 @@ def test_keys_know_no_operators(text: str) -> None:
 
 
 def test_keys_to_the_letter() -> None:
-    assert parse(keys="a=1 b|c ORDER-7").keys == frozenset({"a=1", "b|c", "ORDER-7"})
-    assert parse(keys='["a,b", "OR"]').keys == frozenset({"a,b", "OR"})
+    assert parse(keys="a=1 b|c ORDER-7").rows.keys == frozenset({"a=1", "b|c", "ORDER-7"})
+    assert parse(keys='["a,b", "OR"]').rows.keys == frozenset({"a,b", "OR"})
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ def test_a_missing_path_is_told() -> None:
 
 
 def test_replicas_of_a_store() -> None:
-    endpoint = "grpc://A:1 | grpc+unix:///s,grpc://b:1#x|y"  # a store's name may contain |
+    endpoint = "rmq://A:1 | unix:/s,rmq://b:1#x|y"  # a store's name may contain |
     given = parse_options({"endpoint": endpoint}, streaming=True)
-    assert given.connection is not None
-    assert given.connection.endpoints == ("grpc://A:1|grpc+unix:///s", "grpc://b:1#x|y")
-    assert given.replica_timeout_ms == 10_000
+    assert given.places.connection is not None
+    assert given.places.connection.endpoints == ("rmq://A:1|unix:/s", "rmq://b:1#x|y")
+    assert given.places.replica_timeout_ms == 10_000
     with pytest.raises(OptionError, match="given twice"):
-        parse_options({"endpoint": "grpc://a:1|grpc://b:1|grpc://a:1"}, streaming=True)
+        parse_options({"endpoint": "rmq://a:1|rmq://b:1|rmq://a:1"}, streaming=True)

@@ -74,16 +74,21 @@ def attempt(
     """One attempt at a task of a micro-batch."""
     sent: SinkOptions = pickle.loads(pickle.dumps(options))
     place = Place(partition, QUERY, batch)
-    columns = find_columns(SCHEMA, sent)
+    columns = find_columns(SCHEMA, sent.messages)
     done = run_task(sent, columns, batches(rows), place, partition + batch, place.micro_batch)
     received: TaskDone = pickle.loads(pickle.dumps(done))
     return received
 
 
+def commit_done(options: SinkOptions, writer: WriterId, done: Sequence[TaskDone]) -> None:
+    """Commit what some tasks have staged."""
+    commit_stages(options.target.connection, options.delivery, writer, done)
+
+
 def stream_writer(options: SinkOptions) -> RmqStoreStreamWriter:
     """Spark makes a new one for each commit."""
     sent: SinkOptions = pickle.loads(pickle.dumps(options))
-    return RmqStoreStreamWriter(sent, find_columns(SCHEMA, sent))
+    return RmqStoreStreamWriter(sent, find_columns(SCHEMA, sent.messages))
 
 
 def stages_of(done: TaskDone) -> list[StageInfo]:
@@ -155,7 +160,7 @@ def test_a_batch_that_is_replayed_with_other_rows_is_refused_with_what_to_do(
 
 
 def test_a_stream_whose_store_process_stops_says_how_it_continues(tmp_path: Path) -> None:
-    with served_here(tmp_path / "store", flight_socket=str(tmp_path / "run" / "s")) as found:
+    with served_here(tmp_path / "store", listen_socket=str(tmp_path / "run" / "s")) as found:
         options = options_for([found], retries=0)
         done = attempt(options, range(5))
         assert found.server.drain(30)
@@ -204,7 +209,7 @@ def test_a_task_that_fails_leaves_nothing(served: Served) -> None:
         yield from batches(range(600))
         raise ZeroDivisionError
 
-    columns = find_columns(SCHEMA, options)
+    columns = find_columns(SCHEMA, options.messages)
     with pytest.raises(ZeroDivisionError):
         run_task(options, columns, failing(), Place(0, QUERY, 0), 0, QUERY)
     stream_writer(options).commit([attempt(options, range(600))], 0)
@@ -260,7 +265,7 @@ def test_an_empty_batch_leaves_no_trace(served: Served) -> None:
 
 def test_a_row_that_cannot_be_stored_stages_nothing(served: Served) -> None:
     options = options_for([served])
-    columns = find_columns(SCHEMA, options)
+    columns = find_columns(SCHEMA, options.messages)
     bad = pa.RecordBatch.from_pydict(
         {"body": ["a", None], "keys": [None, None]},
         pa.schema([("body", pa.string()), ("keys", pa.string())]),
@@ -279,9 +284,9 @@ def topics_at(served: Served) -> set[str]:
 def test_a_write_that_is_refused_leaves_no_topic_behind(served: Served) -> None:
     """One task stages rows of new topics, another one meets a row without a topic."""
     options = options_for([served])
-    options = replace(options, topic=None)
+    options = replace(options, messages=replace(options.messages, topic=None))
     schema = fields("body string", "topic string")
-    columns = find_columns(schema, options)
+    columns = find_columns(schema, options.messages)
 
     def task(number: int, *topics: str | None) -> TaskDone:
         batch = pa.RecordBatch.from_pydict(
@@ -307,7 +312,7 @@ def test_a_commit_that_is_refused_leaves_no_topic_behind(serve: Serve) -> None:
     options = options_for([served])
     done = [attempt(options, range(6000), n) for n in range(2)]
     with pytest.raises(RefusedError, match="maxTransactionBytes"):
-        commit_stages(options, WriterId.of_stream(QUERY, 0), done)
+        commit_done(options, WriterId.of_stream(QUERY, 0), done)
     assert topics_at(served) == set()
 
 
@@ -335,7 +340,7 @@ def test_a_task_that_waits_for_its_rows_longer_than_a_stream_may_be_idle(
 ) -> None:
     served = serve(streamIdleTimeout=2000)
     options = options_for([served], deliveryGuarantee=guarantee)
-    columns = find_columns(SCHEMA, options)
+    columns = find_columns(SCHEMA, options.messages)
 
     def slow() -> Iterator[pa.RecordBatch]:
         for first in (0, 300, 600):
@@ -446,7 +451,7 @@ def test_a_write_in_parts_uses_its_number_at_all_stores(serve: Serve) -> None:
     done = attempt(options, range(1))  # a row, which goes to one of them
     assert len(done.stages) == 1
     for _ in range(2):
-        use_number(options, WriterId.of_batch("nightly", 1), done)
+        use_number(options.target.connection, WriterId.of_batch("nightly", 1), done)
         assert [store.commits() for store in stores] == [1, 1]
     whole = options_for(stores, False, txnAppId="nightly", txnVersion=1)
     with pytest.raises(RefusedError, match="another value of atomic"):
@@ -469,7 +474,7 @@ def test_at_least_once_stores_rows_before_the_commit(served: Served) -> None:
 
 
 def batch_writer(options: SinkOptions) -> RmqStoreWriter:
-    made = RmqStoreWriter(options, find_columns(SCHEMA, options))
+    made = RmqStoreWriter(options, find_columns(SCHEMA, options.messages))
     sent: RmqStoreWriter = pickle.loads(pickle.dumps(made))
     return sent
 
@@ -504,7 +509,7 @@ def test_tasks_that_commit_alone_must_have_the_same_rows_in_the_same_partitions(
     writer = batch_writer(options)
 
     def commit(rows: Sequence[int], partition: int) -> None:
-        commit_stages(options, writer._writer_id(partition), [attempt(options, rows, partition)])
+        commit_done(options, writer._writer_id(partition), [attempt(options, rows, partition)])
 
     for _ in range(2):  # the second time as another run of the write does
         for partition in (0, 1):
@@ -546,11 +551,11 @@ def test_a_task_that_commits_alone_may_be_run_again_but_not_with_other_rows(
     options = options_for([served], False, atomic="false", txnAppId="load", txnVersion=1)
     writer = batch_writer(options)
     for done in (attempt(options, range(100)), attempt(options, range(100))):
-        commit_stages(options, writer._writer_id(0), [done])
+        commit_done(options, writer._writer_id(0), [done])
     with pytest.raises(
         RefusedError, match="txnAppId load/0 has been committed already with different"
     ):
-        commit_stages(options, writer._writer_id(0), [attempt(options, range(150))])
+        commit_done(options, writer._writer_id(0), [attempt(options, range(150))])
     assert served.bodies(TOPIC, least=100) == bodies(range(100))
 
 

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.client.brokers.publishing import PublishRoutes
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.encode import RowEncoder
@@ -28,11 +27,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError, RowError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity
-from rmqstore_spark.wire.endpoint import announced_endpoint
-from tests.broker.broker import SMALL, name_server, route
+from tests.broker.broker import SMALL, name_server, route, running_broker
 from tests.datasource.sink.test_sink_columns import fields
 from tests.support.processes.ports import free_port
-from tests.support.processes.serving import served
+from tests.support.processes.serving import served, serving_brokers_clients
 from tests.support.waiting import eventually
 
 QUERY = "6ad3bb2e-6d3f-4e0c-9b0c-3f9a36b1d0aa"
@@ -44,7 +42,12 @@ class Registered:
 
     def __init__(self, store: StoreWriter) -> None:
         self.store = store
-        self.runner = BrokerRunner(store)
+        self._opened = ExitStack()
+        self._opened.enter_context(running_broker(store))
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._opened.close()
 
     def rows(self) -> list[Row]:
         """What it holds, properties as dicts."""
@@ -77,7 +80,7 @@ def registered(
             store = stack.enter_context(StoreWriter.open(folder / name, config))
             store.create_topic("orders", write_queue_nums=2)
             found.append(Registered(store))
-            stack.callback(found[-1].runner.close)
+            stack.callback(found[-1].close)
         eventually(
             lambda: (
                 len((route(servers, "orders") or {"brokerDatas": ()})["brokerDatas"]) == len(names)
@@ -106,7 +109,7 @@ def write(
     batch: int = 0,
 ) -> TaskDone:
     place = Place(0, QUERY, batch)
-    columns = find_columns(schema, options)
+    columns = find_columns(schema, options.messages)
     return run_task(options, columns, batches, place, batch, place.micro_batch)
 
 
@@ -120,13 +123,13 @@ def test_a_broker_that_fails_half_way_and_a_task_that_is_run_again(
     schema = fields("body string")
     with registered(tmp_path, servers, "broker-a", "broker-b") as brokers:
         options = planned(servers, schema, topic="orders", requestTimeout="5s")
-        assert options.to_brokers
-        assert not options.exactly_once
+        assert options.target.to_brokers
+        assert not options.delivery.exactly_once
 
         def rows() -> Iterator[pa.RecordBatch]:
             for first in range(0, 4000, 500):
                 if first == 2000:
-                    brokers[1].runner.close()
+                    brokers[1].close()
                 yield bodies(*range(first, first + 500))
 
         assert write(options, schema, rows()).rows == 4000
@@ -200,8 +203,8 @@ def test_the_columns_of_a_message(servers: str, tmp_path: Path) -> None:
         assert found[b"delayed"]["properties"]["DELAY"] == "2"
         assert found[b"later"]["uniqKey"] == "mine"
         encoder = RowEncoder(
-            options,
-            find_columns(schema, options),
+            options.messages,
+            find_columns(schema, options.messages),
             BrokerRequests(PublishRoutes([servers], 20, ClientIdentity())),
             0,
         )
@@ -246,7 +249,7 @@ def test_large_batches_are_cut_so_that_a_broker_takes_them(servers: str, tmp_pat
             (),
             "Known brokers: broker-e",
         ),
-        ({"endpoint": "grpc://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
+        ({"endpoint": "rmq://127.0.0.1:1"}, (), "endpoint and namesrvAddr contradict"),
     ],
 )
 def test_what_brokers_of_rocketmq_cannot_do(
@@ -264,30 +267,29 @@ def test_store_processes_take_exactly_once_commits(tmp_path: Path) -> None:
         for name in ("broker-a", "broker-b"):
             settings = {
                 "broker_name": name,
-                "listen_port": free_port(),
+                "clients": "all",
                 "namesrv_addr": servers,
                 "vip_listen_port": 0,
             }
             here = stack.enter_context(served(tmp_path / name, **settings))
             here.store.create_topic("orders", write_queue_nums=2)
-            announced = announced_endpoint(here.server.endpoints, "127.0.0.1")
-            stack.callback(BrokerRunner(here.store, "", announced).close)
+            stack.enter_context(serving_brokers_clients(here))
             stores.append(here)
         eventually(lambda: is_known(servers, 2))
         with pytest.raises(RmqStoreError, match=r"option\('brokerNames', 'broker-a,broker-b'\)"):
             planned(servers, schema, topic="orders")
         once = planned(servers, schema, streaming=False, topic="orders")
-        assert once.connection.endpoints == tuple(here.endpoint for here in stores)
+        assert once.target.connection.endpoints == tuple(here.endpoint for here in stores)
         assert not planned(
             servers, schema, topic="orders", deliveryGuarantee="at-least-once"
-        ).exactly_once
+        ).delivery.exactly_once
         with pytest.raises(RmqStoreError, match=r"no master of broker-x now.*only broker-b"):
             planned(servers, schema, topic="orders", brokerNames="broker-x,broker-b")
         options = planned(servers, schema, brokerNames="broker-b,broker-a", topic="orders")
-        assert options.connection == once.connection
+        assert options.target.connection == once.target.connection
         for _ in range(2):  # the second time as a query that is restarted
             done = write(options, schema, iter([bodies(*range(1000))]))
-            writer = RmqStoreStreamWriter(options, find_columns(schema, options))
+            writer = RmqStoreStreamWriter(options, find_columns(schema, options.messages))
             writer.commit([done], 0)
         found = [row for here in stores for row in rows_in(here.store.path)]
         numbers = [int(row["body"]) for row in found if row["topic"] == "orders"]

@@ -7,16 +7,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.datasource.options.sink_table import MessageOptions
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sink.columns import SinkColumns, find_columns
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
+from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.errors import OptionError
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 
 
-def sink_options(**given: str) -> SinkOptions:
-    return parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False)
+def sink_options(**given: str) -> MessageOptions:
+    return parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False).messages
 
 
 def fields(*columns: str) -> StructType:

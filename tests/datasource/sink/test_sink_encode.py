@@ -23,7 +23,7 @@ from rmqstore_spark.produce.queue_choice import Queues
 from rmqstore_spark.wire.messages import OpenReply
 from tests.datasource.sink.test_sink_columns import fields
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 NOW = 1_700_000_000_123
 Row = dict[str, Any]
 
@@ -45,10 +45,10 @@ def encoder(
 ) -> RowEncoder[BlockToSend]:
     options = parse_sink_options({"endpoint": ENDPOINT, **given}, streaming=False)
     replies = replies or [opened()]
-    columns = find_columns(schema, options)
+    columns = find_columns(schema, options.messages)
     queues = Queues.of([4] * len(replies))
     blocks = StoreBlocks(replies, lambda _: queues)
-    return RowEncoder(options, columns, blocks, first_turn, clock=lambda: NOW)
+    return RowEncoder(options.messages, columns, blocks, first_turn, clock=lambda: NOW)
 
 
 def batch_of(rows: Sequence[Row], **kinds: pa.DataType) -> pa.RecordBatch:

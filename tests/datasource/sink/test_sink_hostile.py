@@ -1,11 +1,13 @@
 """A client that commits as somebody else: a stream may fail because of it, and never lose a row.
 
-The client is hostile and plain: Arrow Flight and JSON, and no code of this project's client.
+The client is hostile and plain: a socket and JSON, and no code of this project's client.
 """
 
 from __future__ import annotations
 
 import json
+import socket
+import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -13,7 +15,6 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import flight
 from pyspark.errors import StreamingQueryException
 
 from tests.datasource.sink.serving import Served
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 ROWS = 100
 LONG_MAX = (1 << 63) - 1
+COMMIT, BLOCKS, BLOCK, FINISH = 970_007, 970_030, 970_031, 970_032
 
 
 def arrive(folder: Path, number: int) -> None:
@@ -35,35 +37,54 @@ def arrive(folder: Path, number: int) -> None:
     pq.write_table(table, folder / f"{number}.parquet")
 
 
+class Talk:
+    """A conversation with a store process, in frames (rmqstore_spark/wire/protocol.py)."""
+
+    def __init__(self, store: Served) -> None:
+        host, _, port = store.endpoint.removeprefix("rmq://").rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), 60)
+        self._file = self._socket.makefile("rb")
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._socket.close()
+
+    def say(self, code: int, body: bytes = b"") -> None:
+        header = json.dumps({"code": code, "opaque": 0, "flag": 0, "language": "OTHER"}).encode()
+        self._socket.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)))
+        self._socket.sendall(header + body)
+
+    def hear(self) -> tuple[dict[str, Any], bytes]:
+        """The header and the body of an answer."""
+        length, header = struct.unpack(">II", self._file.read(8))
+        said: dict[str, Any] = json.loads(self._file.read(header))
+        return said, self._file.read(length - 4 - header)
+
+
 def commit(store: Served, query: str, number: int, *stages: dict[str, Any]) -> str:
-    """Commit as a query; returns the answer's status, or the refusal's text."""
+    """Commit as a query; returns the answer's status, or that of the refusal."""
     request = {
         "writer": {"kind": "stream", "name": query, "number": number}, "stages": stages,
     }  # fmt: skip
-    with flight.FlightClient(store.endpoint) as client:
-        try:
-            (answer,) = client.do_action(flight.Action("commit", json.dumps(request).encode()))
-        except flight.FlightError as error:
-            return str(error)
-    status: str = json.loads(answer.body.to_pybytes())["status"]
+    with Talk(store) as talk:
+        talk.say(COMMIT, json.dumps(request).encode())
+        header, body = talk.hear()
+    status: str = header["extFields"]["status"] if header["code"] else json.loads(body)["status"]
     return status
 
 
 def stage(store: Served, *wanted: bytes) -> dict[str, Any]:
     """Stage messages; returns what the store says of the stage."""
-    command = json.dumps({"op": "stage", "stageId": uuid4().hex}).encode()
-    schema = pa.schema([pa.field("records", pa.binary(), nullable=False)])
-    batch = pa.record_batch(
-        [pa.array([block_of(list(wanted)).tobytes()], pa.binary())], schema=schema
-    )
-    with flight.FlightClient(store.endpoint) as client:
-        out, answers = client.do_exchange(flight.FlightDescriptor.for_command(command))
-        out.begin(schema)
-        out.write_with_metadata(batch, (0).to_bytes(8, "little"))
-        answers.read_chunk()
-        out.write_metadata(b"finish")
-        said: dict[str, Any] = json.loads(answers.read_chunk().app_metadata.to_pybytes())
-        out.close()
+    with Talk(store) as talk:
+        talk.say(BLOCKS, json.dumps({"op": "stage", "stageId": uuid4().hex}).encode())
+        if wanted:
+            talk.say(BLOCK, block_of(list(wanted)).tobytes())
+            assert b"PUT_OK" in talk.hear()[1]
+        talk.say(FINISH)
+        said: dict[str, Any] = json.loads(talk.hear()[1])
     return said
 
 
@@ -76,7 +97,7 @@ def test_a_commit_without_stages_under_the_id_of_a_query_takes_nothing_from_it(
     query = queries(writer(source(spark, files), served, checkpoint))
     assert query.awaitTermination(120)
     for number in (1, 7, LONG_MAX):
-        assert "MESSAGE_ILLEGAL" in commit(served, query.id, number)
+        assert commit(served, query.id, number) == "MESSAGE_ILLEGAL"
     for number in (1, 2):
         arrive(files, number)
     run(queries, writer(source(spark, files), served, checkpoint))
@@ -105,13 +126,7 @@ def test_a_query_whose_number_somebody_else_has_used_fails_and_does_not_pass_ove
 
 
 def test_a_stage_of_no_rows_commits_nothing(served: Served) -> None:
-    command = json.dumps({"op": "stage", "stageId": uuid4().hex}).encode()
-    with flight.FlightClient(served.endpoint) as client:
-        out, answers = client.do_exchange(flight.FlightDescriptor.for_command(command))
-        out.begin(pa.schema([pa.field("records", pa.binary(), nullable=False)]))
-        out.write_metadata(b"finish")
-        said = json.loads(answers.read_chunk().app_metadata.to_pybytes())
-        out.close()
+    said = stage(served)
     assert said["rows"] == 0
-    assert "MESSAGE_ILLEGAL" in commit(served, "query", 3, said)
+    assert commit(served, "query", 3, said) == "MESSAGE_ILLEGAL"
     assert served.commits() == 0

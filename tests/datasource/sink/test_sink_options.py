@@ -6,11 +6,11 @@ import pytest
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import check_options, parse_options
-from rmqstore_spark.datasource.options.sink_table import SINK_OPTIONS
-from rmqstore_spark.datasource.sink.options import BatchVersion, SinkOptions, parse_sink_options
+from rmqstore_spark.datasource.options.sink_table import WRITING, BatchVersion
+from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
-ENDPOINT = "grpc://127.0.0.1:10921"
+ENDPOINT = "rmq://127.0.0.1:10921"
 
 
 def parse(*, streaming: bool = False, **given: str) -> SinkOptions:
@@ -22,24 +22,24 @@ def parse(*, streaming: bool = False, **given: str) -> SinkOptions:
 def test_defaults() -> None:
     for streaming in (False, True):
         options = parse(streaming=streaming)
-        assert options.connection.endpoints == (ENDPOINT,)
-        assert options.exactly_once
-        assert options.atomic
-        assert not options.preserve
-        assert options.queue_selector == "hash"
-        assert options.max_in_flight == 16 << 20
-        assert options.max_write == 1 << 30
-        assert options.batch_version is None
-        assert options.topic is None
-        assert options.connection.timeout_ms == 60_000
-        assert options.connection.retries == 17
+        assert options.target.connection.endpoints == (ENDPOINT,)
+        assert options.delivery.exactly_once
+        assert options.delivery.atomic
+        assert not options.messages.preserve
+        assert options.messages.queue_selector == "hash"
+        assert options.delivery.max_in_flight == 16 << 20
+        assert options.delivery.max_write == 1 << 30
+        assert options.delivery.batch_version is None
+        assert options.messages.topic is None
+        assert options.target.connection.timeout_ms == 60_000
+        assert options.target.connection.retries == 17
 
 
 def test_every_option_is_read() -> None:
     options = parse(
-        endpoint="grpc+tls://a:1, grpc+unix:///run/s.sock",
+        endpoint="rmqs://a:1, unix:/run/s.sock",
         topic="orders",
-        tokenFile="/t",
+        aclFile="/t",
         tlsCaFile="/ca",
         tlsCertFile="/cert",
         tlsKeyFile="/key",
@@ -54,18 +54,18 @@ def test_every_option_is_read() -> None:
         requestTimeout="5s",
         retries="0",
     )
-    assert options.connection.endpoints == ("grpc+tls://a:1", "grpc+unix:///run/s.sock")
-    connection = options.connection
-    assert (connection.token_file, connection.tls_ca) == ("/t", "/ca")
+    assert options.target.connection.endpoints == ("rmqs://a:1", "unix:/run/s.sock")
+    connection = options.target.connection
+    assert (connection.acl_file, connection.tls_ca) == ("/t", "/ca")
     assert (connection.tls_cert, connection.tls_key) == ("/cert", "/key")
     assert (connection.timeout_ms, connection.retries) == (5000, 0)
-    assert options.topic == "orders"
-    assert options.queue_selector == "roundrobin"
-    assert options.preserve
-    assert (options.max_in_flight, options.max_write) == (1 << 20, 10 << 30)
-    assert not options.atomic
-    assert options.batch_version == BatchVersion("nightly", 17)
-    assert not parse(deliveryGuarantee="at-least-once").exactly_once
+    assert options.messages.topic == "orders"
+    assert options.messages.queue_selector == "roundrobin"
+    assert options.messages.preserve
+    assert (options.delivery.max_in_flight, options.delivery.max_write) == (1 << 20, 10 << 30)
+    assert not options.delivery.atomic
+    assert options.delivery.batch_version == BatchVersion("nightly", 17)
+    assert not parse(deliveryGuarantee="at-least-once").delivery.exactly_once
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -94,7 +94,7 @@ def test_what_spark_hands_over_besides() -> None:
         ({"txnAppId": "a" * 201, "txnVersion": "1"}, "must be 1 to 200 printable"),
         ({"txnAppId": "a\n", "txnVersion": "x"}, "must be a whole number"),
         ({"tlsKeyFile": "/k"}, "tlsCertFile and tlsKeyFile must be set together"),
-        ({"tokenFile": " "}, "must not be empty"),
+        ({"aclFile": " "}, "must not be empty"),
         ({"path": "/data/store"}, "set option\\('endpoint', ...\\) instead of a path"),
         ({"startingOffsets": "earliest"}, "startingOffsets is for reading"),
         (
@@ -113,7 +113,7 @@ def test_a_missing_endpoint_is_told() -> None:
         parse_sink_options({}, streaming=False)
 
 
-@pytest.mark.parametrize("name", [o.name for o in SINK_OPTIONS if o.scope == BATCH])
+@pytest.mark.parametrize("name", [o.name for o in WRITING.options if o.group == BATCH])
 def test_a_stream_refuses_what_only_a_batch_can_do(name: str) -> None:
     value = {"atomic": "false", "txnAppId": "a", "txnVersion": "1"}[name]
     with pytest.raises(OptionError, match=f"Option {name} is for batch writes"):
@@ -135,4 +135,4 @@ def test_what_load_and_save_check_before_the_direction_is_known() -> None:
 
 def test_replicas_are_for_reading() -> None:
     with pytest.raises(OptionError, match="written at its master"):
-        parse_sink_options({"endpoint": "grpc://a:1|grpc://b:1", "topic": "t"}, streaming=False)
+        parse_sink_options({"endpoint": "rmq://a:1|rmq://b:1", "topic": "t"}, streaming=False)

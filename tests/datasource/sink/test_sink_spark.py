@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
 from tests.datasource.sink.serving import Served
+from tests.support.accounts import SECRET, account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.processes.driverlog import driver_log
 
@@ -300,7 +301,7 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
     frame = numbers(spark, 1).withColumn("price", F.lit(1.0)).select(*columns)
     writer = frame.write.format("rmqstore").mode("append").options(**options)
     with pytest.raises(PySparkException) as caught:
-        writer.option("endpoint", "grpc://127.0.0.1:9").save()
+        writer.option("endpoint", "rmq://127.0.0.1:9").save()
     text = str(caught.value)
     assert words in text
     assert 'File "' not in text
@@ -310,7 +311,7 @@ def test_what_is_wrong_is_said_when_the_write_is_planned(
 def test_overwrite_is_refused(spark: SparkSession) -> None:
     writer = numbers(spark, 1).write.format("rmqstore").mode("overwrite")
     with pytest.raises(PySparkException, match="Mode overwrite is not supported"):
-        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+        writer.options(endpoint="rmq://127.0.0.1:9", topic=TOPIC).save()
 
 
 def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -320,8 +321,8 @@ def test_a_path_is_refused(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_a_store_that_is_not_there(spark: SparkSession) -> None:
     writer = numbers(spark, 1).write.format("rmqstore").mode("append").options(retries=0)
-    with pytest.raises(PySparkException, match=r"Nothing listens on grpc://127.0.0.1:9\. Start"):
-        writer.options(endpoint="grpc://127.0.0.1:9", topic=TOPIC).save()
+    with pytest.raises(PySparkException, match=r"Nothing listens on rmq://127.0.0.1:9\. Start"):
+        writer.options(endpoint="rmq://127.0.0.1:9", topic=TOPIC).save()
 
 
 @pytest.mark.spark_versions
@@ -342,37 +343,33 @@ def test_a_body_that_is_too_long_is_told_in_the_task(spark: SparkSession, serve:
         write(frame, store, topic=TOPIC)
 
 
-TOKEN = "s3cr3t-t0k3n-of-more-than-32-characters"
-
-
-def test_tls_and_a_token_that_nothing_shows(
+def test_tls_and_an_account_that_nothing_shows(
     spark: SparkSession, serve: Serve, tmp_path: Path
 ) -> None:
     certificates = make_certificates(tmp_path / "certificates")
-    token, other = tmp_path / "token", tmp_path / "other"
-    token.write_text(TOKEN)
-    other.write_text(TOKEN[::-1])
-    for file in (token, other):
-        file.chmod(0o600)
+    mine = account_file(tmp_path / "mine")
+    other = account_file(tmp_path / "other", secret=SECRET[::-1])
+    accounts = guarded(tmp_path / "accounts.yml")
     store = serve(
-        tlsCertPath=certificates.server_cert, tlsKeyPath=certificates.server_key,
-        tlsTrustCertPath=certificates.ca, tokenPath=str(token),
+        tlsServerCertPath=certificates.server_cert, tlsServerKeyPath=certificates.server_key,
+        tlsServerTrustCertPath=certificates.ca, tlsServerMode="enforcing",
+        aclEnable=True, aclPath=accounts["acl_path"],
     )  # fmt: skip
-    assert store.endpoint.startswith("grpc+tls://")
+    assert store.endpoint.startswith("rmqs://")
     options = {
-        "topic": TOPIC, "tokenFile": str(token), "tlsCaFile": certificates.ca,
+        "topic": TOPIC, "aclFile": str(mine), "tlsCaFile": certificates.ca,
         "tlsCertFile": certificates.client_cert, "tlsKeyFile": certificates.client_key,
     }  # fmt: skip
     log = tmp_path / "driver.log"
     with driver_log(spark, log):
         write(numbers(spark, 100), store, **options)
         assert store.bodies(TOPIC, least=100) == bodies(100)
-        with pytest.raises(PySparkException, match="requires a token, or rejected this one"):
-            write(numbers(spark, 1), store, **options | {"tokenFile": str(other)}, retries=0)
+        with pytest.raises(PySparkException, match="requires an account, or rejected"):
+            write(numbers(spark, 1), store, **options | {"aclFile": str(other)}, retries=0)
         with pytest.raises(PySparkException) as caught:
             write(numbers(spark, 1).withColumn("price", F.lit(1)), store, **options)
         assert "price" in str(caught.value)
-        assert TOKEN not in str(caught.value)
+        assert SECRET not in str(caught.value)
         reading = {name: value for name, value in options.items() if name != "topic"}
         reader = spark.read.format("rmqstore").option("endpoint", store.endpoint)
         frame = reader.options(**reading).load()
@@ -381,10 +378,10 @@ def test_tls_and_a_token_that_nothing_shows(
             frame.explain("extended")
     logged = log.read_text()
     assert "AppendData" in logged
-    assert "tokenFile=" in logged
+    assert "aclFile=" in logged
     assert "== Physical Plan ==" in plan.getvalue()
     key = Path(certificates.client_key).read_text().splitlines()[1]
-    for secret in (TOKEN, TOKEN[::-1], key):
+    for secret in (SECRET, SECRET[::-1], key):
         assert secret not in logged
         assert secret not in plan.getvalue()
-    assert TOKEN not in store.process.output
+    assert SECRET not in store.process.output

@@ -365,7 +365,7 @@ def test_other_output_modes_are_refused(
     spark: SparkSession, arriving: Path, tmp_path: Path, queries: Start, mode: str, words: str
 ) -> None:
     counted = source(spark, arriving).groupBy("body").agg(F.max("keys").alias("keys"))
-    made = writer(counted, "grpc://127.0.0.1:9", tmp_path / "checkpoint").outputMode(mode)
+    made = writer(counted, "rmq://127.0.0.1:9", tmp_path / "checkpoint").outputMode(mode)
     with pytest.raises(PySparkException) as caught:
         run(queries, made)
     assert words in str(caught.value)
@@ -376,8 +376,8 @@ def test_what_is_wrong_is_said_before_anything_runs(
 ) -> None:
     frame = source(spark, arriving).withColumn("price", F.lit(1))
     with pytest.raises(PySparkException, match="Column 'price' cannot be written"):
-        run(queries, writer(frame, "grpc://127.0.0.1:9", tmp_path / "checkpoint"))
-    made = writer(source(spark, arriving), "grpc://127.0.0.1:9", tmp_path / "c2")
+        run(queries, writer(frame, "rmq://127.0.0.1:9", tmp_path / "checkpoint"))
+    made = writer(source(spark, arriving), "rmq://127.0.0.1:9", tmp_path / "c2")
     with pytest.raises(PySparkException, match="Option txnAppId is for batch writes"):
         run(queries, made.options(txnAppId="a", txnVersion=1))
 

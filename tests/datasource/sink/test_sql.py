@@ -391,9 +391,9 @@ def test_a_table_made_by_the_catalog(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("endpoint 'grpc://h:1', deliveryGuarantee 'at-least-once'", "is for writing"),
+        ("endpoint 'rmq://h:1', deliveryGuarantee 'at-least-once'", "is for writing"),
         ("subscribe 'orders'", NO_STORE),
-        ("path '/data', endpoint 'grpc://h:1'", "path and endpoint contradict"),
+        ("path '/data', endpoint 'rmq://h:1'", "path and endpoint contradict"),
     ],
 )
 @pytest.mark.usefixtures("unchanged")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.datasource.stream.limits import rows_within, share
+from rmqstore_spark.datasource.stream.catchup import rows_within, share
 
 BACKLOGS = st.lists(st.integers(0, 10**12) | st.integers(0, 3), max_size=40)
 

@@ -20,7 +20,6 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.broker.broker import Served, broker, name_server
 from tests.client.tampering import tampering
@@ -28,8 +27,7 @@ from tests.datasource.driving import Stream
 from tests.namesrv.registering import registration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.ports import free_port
-from tests.support.processes.serving import served
+from tests.support.processes.serving import served, server_of, serving_brokers_clients
 
 GROUP = "lake"
 TOPIC = "orders"
@@ -242,7 +240,10 @@ def test_a_store_process_that_cannot_write_the_progress_is_read(
 def test_a_store_process_makes_the_group_known_to_rocketmqs_tools(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with served(tmp_path / "store", listen_port=free_port(), vip_listen_port=0) as here:
+    with (
+        served(tmp_path / "store", clients="all", vip_listen_port=0) as here,
+        serving_brokers_clients(here),
+    ):
         here.store.create_topic(TOPIC, write_queue_nums=QUEUES)
         put(here.store, 30, 1)
         stream = Stream("", endpoint=here.endpoint, startingOffsets="earliest", commitGroup=GROUP)
@@ -261,10 +262,10 @@ def test_a_sidecar_that_records_nothing_is_read(
     path = golden("live") / "store"
     expected = len(Stream(path, startingOffsets="earliest").next_batch() or [])
     assert expected
-    config = StoreConfig(flight_port=0)
+    config = StoreConfig(listen_port=0)
     place = StorePlace("live", str(path))
     stores = Sidecar([place], config, spares_page_cache=True, max_read_rate=None).stores
-    server = StoreServer(stores, config, lambda: None)
+    server = server_of(stores, config)
     with closing(server):
         endpoint = f"{server.endpoints[0]}#live"
         stream = Stream("", endpoint=endpoint, startingOffsets="earliest", commitGroup=GROUP)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 
 from rmqstore_spark.datasource.offsets import as_start, decode_offsets
-from rmqstore_spark.datasource.partitions import StorePartition
+from rmqstore_spark.datasource.sources.store import StorePartition
 from rmqstore_spark.errors import CorruptRecordError, DataLossError, UnsupportedStoreError
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.rows.splits import LogSplit, QueueSplit

@@ -11,10 +11,10 @@ import pytest
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.stream.watch import StoreWatch
+from rmqstore_spark.datasource.sources import open_sources
+from rmqstore_spark.datasource.sources.store_watch import StoreWatch
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.store import Store
 from tests.datasource.driving import Clock, GrowingStore
 
 QUEUES = 40
@@ -27,13 +27,19 @@ class Watched:
         self.growing = GrowingStore(path, {"orders": QUEUES, "bills": 2}, segment_size=8 << 20)
         self.growing.put(10 * QUEUES)
         self.clock = Clock()
-        self.store = Store.open(path, broker_name="b")
-        given = parse_options({"path": str(path), **options}, streaming=True)
-        self.watch = StoreWatch(given, self.store, self.clock)
+        given = {"path": str(path), "brokerNames": "b", **options}
+        self.options = parse_options(given, streaming=True)
+        (self.source,) = open_sources(self.options)
+        self.watch = self.followed()
         self.checked: list[tuple[str, int]] = []
         # The first round over all queues may have been too early for some of them.
         self.watch.look()
         assert not self.watch.look()
+
+    def followed(self) -> StoreWatch:
+        self.source.follow(self.options.queues, 1.0, self.clock)
+        assert isinstance(self.source.watched, StoreWatch)
+        return self.source.watched
 
     def ends(self) -> dict[tuple[str, int], int]:
         return {k[1:]: chosen.queue.max_offset for k, chosen in self.watch.queues.items()}
@@ -66,7 +72,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 
     monkeypatch.setattr(Queue, "refresh", counted)
     yield made
-    made.store.close()
+    made.source.close()
 
 
 def grown(before: Mapping[tuple[str, int], int], watched: Watched) -> dict[tuple[str, int], int]:
@@ -188,11 +194,7 @@ def test_what_comes_during_a_round_over_all_queues_is_found(
     with monkeypatch.context() as patched:
         patched.setattr(Queue, "refresh", refresh)
         if is_first:
-            watch = watched.watch = StoreWatch(
-                parse_options({"path": str(watched.growing.path)}, streaming=True),
-                watched.store,
-                watched.clock,
-            )
+            watch = watched.watch = watched.followed()
         else:
             watch = watched.watch
             watch.check()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout import compression
 from rmqstore_spark.layout.record.columns import COLUMNS

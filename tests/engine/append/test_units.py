@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
@@ -27,7 +28,6 @@ from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,
@@ -613,7 +613,7 @@ def test_a_store_with_ipv6_addresses(path: Path) -> None:
         assert store.commit(request).status == "COMMITTED"
     with Store.open(path) as read:
         _, row = [row for batch in read.scan() for row in batch.to_pylist()]
-    assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10911"
+    assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10921"
 
 
 @pytest.mark.parametrize("bad", [WriterId.of_stream("", 0), WriterId.of_stream("q", -1)])

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.batches import batch_block as batchblock
 from rmqstore_spark.engine.batches import commit
 from rmqstore_spark.engine.failpoints import NAMES
@@ -25,7 +26,6 @@ from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import Content, WriterId
 from rmqstore_spark.engine.batches import ledger as ledger_module
 from rmqstore_spark.engine.batches import markers as markers_module
 from rmqstore_spark.engine.batches.committed import Committed
@@ -17,7 +18,6 @@ from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, marker_body
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import Content, WriterId
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.storebuilder import StoreBuilder
 

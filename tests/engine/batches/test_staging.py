@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import PORTION_BYTES
@@ -24,7 +25,6 @@ from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
 from rmqstore_spark.layout.record.digest import add_up, digest_text
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.types import StageInfo
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 

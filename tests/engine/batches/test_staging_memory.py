@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.batches import held, spilled, staged_records
 from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.stage import Stage
@@ -24,7 +25,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.handles import HandleCache
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     QUERY,

@@ -47,7 +47,7 @@ def samples(kind: str) -> st.SearchStrategy[str]:
     return st.integers(int(least), int(most)).map(str)
 
 
-SETTINGS = st.fixed_dictionaries({}, optional={key.name: samples(key.kind) for key in KEYS})
+SETTINGS = st.fixed_dictionaries({}, optional={key.name: samples(key.values) for key in KEYS})
 
 
 @given(SETTINGS)
@@ -189,7 +189,7 @@ def test_the_file_with_every_key_gives_the_defaults() -> None:
         ({"flush_interval_commit_log": 0}, "flush_interval_commit_log must be a whole number"),
         ({"max_topics": "many"}, "max_topics must be a whole number"),
         ({"auto_create_topic_enable": 1}, "auto_create_topic_enable must be true or false"),
-        ({"token_path": None}, "token_path must be"),
+        ({"acl_path": None}, "acl_path must be"),
     ],
 )
 def test_values_given_in_python_are_checked_too(given: dict[str, Any], words: str) -> None:
@@ -198,9 +198,9 @@ def test_values_given_in_python_are_checked_too(given: dict[str, Any], words: st
 
 
 def test_values_given_in_python_take_their_usual_form(tmp_path: Path) -> None:
-    config = StoreConfig(flush_disk_type="sync_flush", token_path=tmp_path, broker_ip1="localhost")  # type: ignore[arg-type]
+    config = StoreConfig(flush_disk_type="sync_flush", acl_path=tmp_path, broker_ip1="localhost")  # type: ignore[arg-type]
     assert config.flush_disk_type == "SYNC_FLUSH"
-    assert config.token_path == str(tmp_path)
+    assert config.acl_path == str(tmp_path)
     assert config.broker_ip1 == "127.0.0.1"
 
 

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.delay.due import Waiting
-from rmqstore_spark.engine.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.consumequeue import decode_entries
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.groups import delay_progress
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, WriterId
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, stage_id
 from tests.support.messages.blocks import encoded
@@ -56,7 +56,7 @@ def entries_in(store: Path, topic: str, queue_id: int) -> list[tuple[int, int]]:
     """Size and tagsCode of each entry in a queue's files."""
     folder = store / "consumequeue" / topic / str(queue_id)
     data = b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
-    entries = decode_entries(data)
+    entries = CONSUME_QUEUE.decode(data)
     return [(int(e["size"]), int(e["tagsCode"])) for e in entries[entries["size"] > 0]]
 
 
@@ -88,7 +88,8 @@ def test_they_wait_and_are_delivered_as_by_a_broker(
 ) -> None:
     folder, path, clock = golden("delayed"), tmp_path / "s", Clock()
     waiting = [record for record in load_records(folder) if record.topic == WAITS]
-    with StoreWriter.open(path, config(mappedFileSizeCommitLog=1 << 18), clock=clock) as store:
+    settings = config(mappedFileSizeCommitLog=1 << 18, listenPort=10911)
+    with StoreWriter.open(path, settings, clock=clock) as store:
         for record in waiting:
             clock.now = record.store_timestamp
             row = {name: pa.array([value]) for name, value in asked_for(record).items()}

@@ -17,6 +17,7 @@ from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.store import Store
@@ -47,7 +48,7 @@ def parts(
 ) -> tuple[ConsumeQueues, IndexFiles, CheckpointKeeper, Dispatcher]:
     meta = load_meta(golden)
     store.mkdir(exist_ok=True)
-    queues = ConsumeQueues(str(store), file_size=meta.consumequeue_file_size)
+    queues = ConsumeQueues(str(store), CONSUME_QUEUE, file_size=meta.consumequeue_file_size)
     shape = IndexShape(meta.index_slots, meta.index_entries)
     keeper = CheckpointKeeper(str(store))
     indexes = IndexFiles(
@@ -83,7 +84,7 @@ class SlowQueues(ConsumeQueues):
     """Queues that wait to be let."""
 
     def __init__(self, store: str) -> None:
-        super().__init__(store, file_size=2000)
+        super().__init__(store, CONSUME_QUEUE, file_size=2000)
         self.reached, self.go = threading.Semaphore(0), threading.Semaphore(0)
 
     def append(self, *args: object) -> None:
@@ -203,7 +204,8 @@ def test_the_caller_is_told_of_a_failure_with_its_next_block(
     jobs = list(appended(golden("tiny")))
     (tmp_path / "consumequeue").write_text("in the way")
     keeper = CheckpointKeeper(str(tmp_path))
-    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper, Health(str(tmp_path)))
+    queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE)
+    dispatcher = Dispatcher(queues, None, keeper, Health(str(tmp_path)))
     dispatcher.submit(together(jobs[:2]))
     with pytest.raises(StoreWriteError, match="Restart the store process"):
         dispatcher.submit(together(jobs[2:4]))
@@ -215,7 +217,7 @@ class FullQueues(ConsumeQueues):
     """Queues that have no room until they are given some."""
 
     def __init__(self, store: str) -> None:
-        super().__init__(store, file_size=2000)
+        super().__init__(store, CONSUME_QUEUE, file_size=2000)
         self.has_room = threading.Event()
 
     def append(self, *args: object) -> None:
@@ -254,7 +256,8 @@ def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) ->
     jobs = appended(golden("tiny"))
     (tmp_path / "consumequeue").write_text("in the way")
     keeper = CheckpointKeeper(str(tmp_path))
-    dispatcher = Dispatcher(ConsumeQueues(str(tmp_path)), None, keeper, Health(str(tmp_path)))
+    queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE)
+    dispatcher = Dispatcher(queues, None, keeper, Health(str(tmp_path)))
     dispatcher.submit(next(jobs))
     for _ in range(2):
         with pytest.raises(StoreWriteError, match="Restart the store process"):

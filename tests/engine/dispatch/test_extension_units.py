@@ -10,8 +10,8 @@ import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
@@ -60,7 +60,7 @@ def test_old_entries_keep_their_units_and_new_ones_have_tags_codes(
         entries = queue.entries(queue.min_offset, queue.max_offset)
         kept, new = entries[: len(old)], entries[len(old) :]
         assert [entry.item() for entry in kept] == old
-        assert is_ext_address(kept["tagsCode"]).any()
+        assert CONSUME_QUEUE.in_units(kept["tagsCode"]).any()
         assert new["tagsCode"].tolist() == [java_hash_code_str(f"tag{n}") for n in range(3)]
         options = ReadOptions(columns=("tags",))
         batches = reader.read(TOPIC, 0, len(old), len(old) + 3, options)

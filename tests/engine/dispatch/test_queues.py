@@ -10,15 +10,10 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.engine.dispatch import queue_files
-from rmqstore_spark.engine.dispatch.queues import ConsumeQueues, Entries
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.layout.consumequeue import (
-    ENTRY_DTYPE,
-    ENTRY_SIZE,
-    decode_entries,
-    encode_entries,
-    is_filler,
-)
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_entries, load_meta
 
@@ -27,7 +22,7 @@ Golden = Callable[[str], Path]
 
 @pytest.fixture
 def queues(tmp_path: Path) -> Iterator[ConsumeQueues]:
-    made = ConsumeQueues(str(tmp_path), file_size=10 * ENTRY_SIZE)
+    made = ConsumeQueues(str(tmp_path), CONSUME_QUEUE, file_size=10 * CONSUME_QUEUE.size)
     yield made
     made.close()
 
@@ -35,7 +30,7 @@ def queues(tmp_path: Path) -> Iterator[ConsumeQueues]:
 def entries(first: int, count: int) -> Entries:
     """Entries whose content tells the offsets `first`, `first` + 1, ..."""
     numbers = np.arange(first, first + count)
-    return decode_entries(encode_entries(numbers * 1000, numbers % 500 + 100, numbers - 7)).copy()
+    return CONSUME_QUEUE.encode(numbers * 1000, numbers % 500 + 100, numbers - 7)
 
 
 def files(store: Path, route: str = "T/0") -> dict[str, bytes]:
@@ -46,9 +41,11 @@ def files(store: Path, route: str = "T/0") -> dict[str, bytes]:
 @pytest.mark.parametrize("step", [1, 7, 1000])
 def test_files_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str, step: int) -> None:
     """Byte for byte, fillers and unused rest included, whatever is written at once."""
-    queues = ConsumeQueues(str(tmp_path), file_size=load_meta(golden(name)).consumequeue_file_size)
+    file_size = load_meta(golden(name)).consumequeue_file_size
+    queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE, file_size=file_size)
     for (topic, queue_id), listed in load_entries(golden(name)).items():
-        rows = np.array([(e.physical_offset, e.size, e.tags_code) for e in listed], ENTRY_DTYPE)
+        fields = [(e.physical_offset, e.size, e.tags_code) for e in listed]
+        rows = np.array(fields, CONSUME_QUEUE.dtype)
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             queues.append(topic, queue_id, part, listed[first].offset)
@@ -70,8 +67,8 @@ def test_a_queue_that_begins_late_is_filled_up_to_there(
 ) -> None:
     queues.append("T", 0, entries(23, 4), 23)
     assert queues.ranges() == {"T": {0: (23, 27)}}
-    held = decode_entries(files(tmp_path)[f"{20 * ENTRY_SIZE:020}"])
-    assert is_filler(held).tolist() == [True] * 3 + [False] * 7
+    held = CONSUME_QUEUE.decode(files(tmp_path)[f"{20 * CONSUME_QUEUE.size:020}"])
+    assert CONSUME_QUEUE.is_filler(held).tolist() == [True] * 3 + [False] * 7
     assert held[3:7].tobytes() == entries(23, 4).tobytes()
 
 
@@ -79,9 +76,9 @@ def test_lost_entries_become_fillers_and_others_stay(queues: ConsumeQueues, tmp_
     queues.append("T", 0, entries(0, 9), 0)
     queues.rewind("T", 0, 3)
     queues.append("T", 0, entries(12, 1), 12)
-    held = decode_entries(b"".join(files(tmp_path).values()))
+    held = CONSUME_QUEUE.decode(b"".join(files(tmp_path).values()))
     assert held[:9].tobytes() == entries(0, 9).tobytes()
-    assert is_filler(held[9:12]).all()
+    assert CONSUME_QUEUE.is_filler(held[9:12]).all()
     assert queues.max_offset("T", 0) == 13
 
 
@@ -117,11 +114,11 @@ def test_an_entry_that_ends_in_zeros_is_wiped_whole(queues: ConsumeQueues, tmp_p
     queues.append("T", 0, rows, 0)
     queues.rewind("T", 0, 1)
     assert queues.trim() == 3
-    assert not any(files(tmp_path)[f"{0:020}"][ENTRY_SIZE:])
+    assert not any(files(tmp_path)[f"{0:020}"][CONSUME_QUEUE.size :])
 
 
 def test_few_files_are_open_at_once(tmp_path: Path) -> None:
-    queues = ConsumeQueues(str(tmp_path), file_size=100, open_files=5)
+    queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE, file_size=100, open_files=5)
     before = len(os.listdir("/proc/self/fd"))
     for number in range(40):
         queues.append("T", number, entries(0, 12), 0)
@@ -157,7 +154,7 @@ def test_each_file_and_folder_is_flushed_once(
 
     monkeypatch.setattr(queue_files, "sync_file", sync)
     monkeypatch.setattr(queue_files, "sync_folder", flushed.append)
-    queues = ConsumeQueues(str(tmp_path), file_size=100)
+    queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE, file_size=100)
     for number in range(count):
         queues.append("T", number, entries(0, 3), 0)
     folder = str(tmp_path / "consumequeue")

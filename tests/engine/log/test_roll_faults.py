@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.status import PutStatus
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.store import StoreWriter
 from tests.support.stores.storing import config, in_queues, messages, until
 

@@ -14,7 +14,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.layout.consumequeue import ENTRY_SIZE
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 from tests.support.stores.golden import load_records
@@ -42,7 +42,7 @@ def carefully(
 ) -> tuple[int, int] | None:
     """What `reader.queue` finds of a queue that holds no record past an offset."""
     segments = directory.queue(*route)
-    queue = Queue(log, *route, segments, None, lambda _: (start, killed))
+    queue = Queue(CONSUME_QUEUE, log, *route, segments, None, lambda _: (start, killed))
     if segments.gaps or segments.odd_sizes:
         return None
     try:
@@ -90,20 +90,20 @@ def test_of_what_is_damaged_nothing_else_is_said(
     for folder in sorted((store / "consumequeue").glob("*/*"))[::2]:
         last = max(folder.iterdir())
         data = bytearray(last.read_bytes())
-        count = -(-len(data.rstrip(b"\0")) // ENTRY_SIZE)
+        count = CONSUME_QUEUE.slot_from(len(data.rstrip(b"\0")))
         slot = chosen.randrange(count) if count else 0
-        at = slot * ENTRY_SIZE
+        at = slot * CONSUME_QUEUE.size
         kind = chosen.choice(["empty", "garbage", "behind", "short", "stray", "lost", "other"])
         if kind == "empty":
-            data[at : at + ENTRY_SIZE] = bytes(ENTRY_SIZE)
+            data[at : at + CONSUME_QUEUE.size] = bytes(CONSUME_QUEUE.size)
         elif kind == "garbage":
-            data[at : at + ENTRY_SIZE] = chosen.randbytes(ENTRY_SIZE)
+            data[at : at + CONSUME_QUEUE.size] = chosen.randbytes(CONSUME_QUEUE.size)
         elif kind == "behind":
-            data[-ENTRY_SIZE:] = b"\0" * 7 + b"\x01" + bytes(3) + b"\x70" + bytes(8)
+            data[-CONSUME_QUEUE.size :] = b"\0" * 7 + b"\x01" + bytes(3) + b"\x70" + bytes(8)
         elif kind == "short":
             del data[-7:]
         elif kind == "other":  # a place that holds another message
-            data[at : at + ENTRY_SIZE] = data[:ENTRY_SIZE]
+            data[at : at + CONSUME_QUEUE.size] = data[: CONSUME_QUEUE.size]
         last.write_bytes(data)
         if kind == "stray":
             (folder / "notes").touch()

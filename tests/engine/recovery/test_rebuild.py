@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
 from rmqstore_spark.layout.index.format import HEADER_SIZE
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.golden import load_meta, load_queues, load_records
@@ -178,7 +178,7 @@ def test_a_rebuild_does_without_extension_units(golden: Golden, tmp_path: Path) 
     store = copy_store(folder, tmp_path)
     with opened(store, folder, rebuild=True) as found:
         held = np.array([entry[2] for entry in entries_of(found, "ExtTopic", 0)])
-        assert not is_ext_address(held).any()
+        assert not CONSUME_QUEUE.in_units(held).any()
         close_cleanly(store, found)
     assert problems(store) == set()
 

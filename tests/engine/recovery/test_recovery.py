@@ -21,7 +21,7 @@ from rmqstore_spark.engine.recovery.recover import Recovered
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
 from rmqstore_spark.files.own_names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.consumequeue_ext import is_ext_address
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.golden import load_entries, load_meta, load_queues, load_records
@@ -495,7 +495,7 @@ def test_extension_units_stay_readable(golden: Golden, tmp_path: Path) -> None:
     path.write_bytes(data)
     with opened(store, folder) as found:
         held = np.array([entry[2] for entry in entries_of(found, "ExtTopic", 0)])
-        assert np.count_nonzero(~is_ext_address(held)) == 1
+        assert np.count_nonzero(~CONSUME_QUEUE.in_units(held)) == 1
         close_cleanly(store, found)
     with Store.open(store) as reader:
         assert verify(reader).ok

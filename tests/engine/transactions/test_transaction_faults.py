@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import HalfId
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
 from tests.support.processes.delaying import rows_of

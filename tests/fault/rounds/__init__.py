@@ -1,14 +1,13 @@
 """Rounds of faults, each on a store that the rounds before it have left.
 
-writer       rounds of one writer that is killed or loses its power; `Tally` counts what came of it
-life         one life of that writer
-disk         full disks
+table        a row for each: what runs, what is killed or broken, what must hold
+driver       runs the rounds of a row: scenes, one store each; `Tally` counts what came of them
+life         one life of a process that says what it does
+lives        scenes of one process in many lives: killed at random, at places, at calls; power cuts
+delays, transactions, expiry   what such processes do, and what the store must hold then
 lost_end     the end of the log is damaged
-service      the store process and its clients
+disk         full disks
+served       a store process under its clients, and connections that break
 replication  a master and a follower
-staging      clients that stage and commit batches over Flight
-accounts     rounds of a process that says what it does, and what the store must hold then
-process      what such processes have in common
-delays, transactions, expiry   three of them
 remoting/    a broker, its name server and their clients, on RocketMQ's protocol
 """

@@ -6,6 +6,7 @@ The number of a message decides how long it waits: a second, five seconds, or an
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -13,24 +14,19 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify import verify
-from tests.fault.child import replace
-from tests.fault.claims import Outcome
-from tests.fault.rounds.accounts import PutAccount
-from tests.fault.rounds.process import Given, MovingClock, given, say
+from tests.fault.claims import Outcome, errors_in
+from tests.fault.process import JUMPS_BACK_MS, MovingClock, Told, replace, say, work
+from tests.fault.rounds.lives import PutAccount
 from tests.support.processes.delaying import delayed, delayed_config, rows_of
 from tests.support.stores.storing import until
 
-__all__ = ["ClockBackAccount", "DelayAccount"]
-
 _DELAYS_MS: Final = (1_000, 5_000, 3_600_000)
 _JUMPS_MS: Final = (0, 0, 300, 1_000, 5_000, 900_000)
-_JUMPS_BACK_MS: Final = (-300, -5_000, -900_000)
 _QUEUES: Final = 4
-_SAVES: Final = {"flushDelayOffsetInterval": 100}
 _PATIENCE_S: Final = 120.0
 
 
@@ -45,18 +41,17 @@ class DelayAccount(PutAccount):
     longest_s: ClassVar[float] = 1.8  # it begins to deliver after a second
     _tells_time: ClassVar[bool] = True
 
-    def compare(self, store: Path) -> Outcome:
+    def compare(self, store: Path, settings: Sequence[str], *, lost_tail: bool) -> Outcome:
         """Let all be delivered, and compare."""
         self.now += 2 * max(_DELAYS_MS)
         clock = MovingClock(self.now)
-        with StoreWriter.open(store, delayed_config(**_SAVES), clock=clock) as writer:
+        with StoreWriter.open(store, _config(), clock=clock) as writer:
             writer.flush()
             until(lambda: _waiting(writer) == 0, _PATIENCE_S)
             writer.flush()
         self.now = clock() + 1_000
         with Store.open(store) as reader:
-            problems = verify(reader, delay_levels="1s 5s 1h").problems
-        others = [str(one) for one in problems if one.severity == "error"]
+            others = errors_in(reader, delay_levels="1s 5s 1h")
         waited = {row["body"]: row["storeTimestamp"] for row in rows_of(store, SCHEDULE_TOPIC)}
         found = Counter[int]()
         for row in rows_of(store, "T"):
@@ -95,8 +90,9 @@ def _is_less(store: StoreWriter, before: int) -> bool:
     return before <= 0 or _waiting(store) < before
 
 
-def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
-    number = told.number
+def _work(store: StoreWriter, told: Told) -> None:
+    say("ready")
+    number, clock = told.number, told.clock
     while True:
         count = told.drawn.choice((1, 3, 20, 60))
         numbers = range(number, number + count)
@@ -109,9 +105,7 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
         assert result.ok, result
         say("done", number, count)
         number += count
-        clock.jump(
-            told.drawn.choice((*_JUMPS_MS, *_JUMPS_BACK_MS) if told.goes_back else _JUMPS_MS)
-        )
+        clock.jump(told.drawn.choice((*_JUMPS_MS, *JUMPS_BACK_MS) if told.goes_back else _JUMPS_MS))
         if told.drawn.random() < 0.3:
             before = _waiting(store)
             clock.jump(max(_DELAYS_MS) + clock.behind_ms)
@@ -123,12 +117,9 @@ def _forget_what_was_delivered() -> None:
     replace("rmqstore_spark.engine.delay.recall", "_sources", lambda _: np.empty(0, np.int64))
 
 
+def _config(**settings: str) -> StoreConfig:
+    return delayed_config(flushDelayOffsetInterval=100, **settings)
+
+
 if __name__ == "__main__":
-    _told = given(_forget_what_was_delivered)
-    _clock = MovingClock(_told.now)
-    if _told.goes_back:
-        _clock.jump(_told.drawn.choice((0, *_JUMPS_BACK_MS)))
-    _config = delayed_config(**_SAVES, **_told.settings)
-    with StoreWriter.open(_told.store, _config, clock=_clock) as _store:
-        say("ready")
-        _work(_store, _clock, _told)
+    work(_work, _config, {"forget": _forget_what_was_delivered})

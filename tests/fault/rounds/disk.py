@@ -1,40 +1,37 @@
-"""Rounds of full disks; see `writer`."""
+"""Disks that are full, and rounds in which they fill up."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import random
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult, PutStatus
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
-from tests.fault.claims import Claims
-from tests.fault.messages import TOPICS, block, read_numbers
-from tests.fault.rounds.life import SMALL
-from tests.fault.rounds.writer import Tally
+from tests.fault.claims import Claims, Outcome
+from tests.fault.messages import block, read_numbers
+from tests.fault.rounds.driver import Scene
+from tests.fault.rounds.life import SMALL, configured
+from tests.fault.stores import with_topics
 from tests.support.processes.serving import eventually
 
-__all__ = ["fill", "full_disk", "full_disks", "opened", "put", "small_disk"]
-
-_MEGABYTES: Final = 6
 _STEP: Final = 64 << 10
-_LEAST_LEFT: Final = 8 << 10
-_MOST_LEFT: Final = 700 << 10
+_LEFT: Final = (8 << 10, 100 << 10, 400 << 10, 700 << 10)
+"""Bytes left when it fills up: at first these, and then something between."""
 
 
 @contextmanager
-def small_disk(folder: Path, megabytes: int = _MEGABYTES) -> Iterator[Path]:
+def small_disk(folder: Path, megabytes: int = 6, inodes: int = 10_000) -> Iterator[Path]:
     """A disk of its own, in memory."""
     path = folder / "disk"
     path.mkdir(parents=True)
-    size = f"size={megabytes}m"
+    size = f"size={megabytes}m,nr_inodes={inodes}"
     subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(path)], check=True)
     try:
         yield path
@@ -44,12 +41,8 @@ def small_disk(folder: Path, megabytes: int = _MEGABYTES) -> Iterator[Path]:
 
 def opened(disk: Path, *settings: str) -> StoreWriter:
     """A store on a disk, with its topics."""
-    pairs = (*SMALL, "diskMaxUsedSpaceRatio=100", *settings)
-    config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in pairs))
-    store = StoreWriter.open(disk / "store", config)
-    for topic in TOPICS:
-        store.create_topic(topic, write_queue_nums=4)
-    return store
+    config = configured((*SMALL, "diskMaxUsedSpaceRatio=100", *settings))
+    return with_topics(disk / "store", config)
 
 
 def put(store: StoreWriter, claims: Claims, count: int) -> PutResult:
@@ -75,33 +68,40 @@ def fill(disk: Path, left: int) -> Path:
     return ballast
 
 
-def full_disk(folder: Path, left: int) -> Tally:
-    """Put until the disk is full; read; make room, and put again."""
-    claims = Claims()
-    with small_disk(folder) as disk:
-        with opened(disk) as store:
-            assert put(store, claims, 200).ok
-            ballast = fill(disk, left)
-            while (result := put(store, claims, 200)).ok:
-                pass
-            assert result.status in (
-                PutStatus.CREATE_MAPEDFILE_FAILED,
-                PutStatus.SERVICE_NOT_AVAILABLE,
-            )
-            assert "No space left" in result.remark or "full" in result.remark
-            with Store.open(disk / "store") as reader:
-                read = sum(len(numbers) for numbers in read_numbers(reader).values())
-            assert read > 0  # those whose queue has no room follow when it has
-            ballast.unlink()
-            eventually(lambda: put(store, claims, 10).ok)
-        tally = Tally(1, 1, claims.acknowledged)
-        tally.add(claims.compare(disk / "store"))
-    return tally
+class FullDisk(Scene):
+    """The disk fills up, at any fill level: so that each file is once the one that does not fit.
 
+    Puts are refused with a status, reads keep working, and puts are accepted when there is room.
+    """
 
-def full_disks(folder: Path, rounds: int) -> Tally:
-    """Full disks, with enough space at first that another file is the one that does not fit."""
-    tally, drawn = Tally(), random.Random(rounds)
-    for number in range(rounds):
-        tally += full_disk(folder / str(number), drawn.randint(_LEAST_LEFT, _MOST_LEFT))
-    return tally
+    def begin(self) -> None:
+        self._disk = self.ends.enter_context(small_disk(self.folder))
+        self._claims = Claims()
+        self.told = [self._claims]
+        self._store = opened(self._disk)
+        self.ends.callback(self._store.close)
+
+    def round(self, number: int, seed: int) -> bool:
+        """Put until the disk is full; read; make room, and put again."""
+        store, claims = self._store, self._claims
+        assert put(store, claims, 200).ok
+        left = _LEFT[number] if number < len(_LEFT) else self.drawn.randint(_LEFT[0], _LEFT[-1])
+        self.done.append(f"{left} bytes left")
+        ballast = fill(self._disk, left)
+        while (result := put(store, claims, 200)).ok:
+            pass
+        assert result.status in (
+            PutStatus.CREATE_MAPEDFILE_FAILED,
+            PutStatus.SERVICE_NOT_AVAILABLE,
+        )
+        assert "No space left" in result.remark or "full" in result.remark
+        with Store.open(self._disk / "store") as reader:
+            read = sum(len(numbers) for numbers in read_numbers(reader).values())
+        assert read > 0  # those whose queue has no room follow when it has
+        ballast.unlink()
+        eventually(lambda: put(store, claims, 10).ok)
+        return True
+
+    def finish(self) -> Outcome:
+        self._store.close()
+        return self._claims.compare(self._disk / "store")

@@ -18,13 +18,10 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import DataLossError, RmqStoreError, StoreNotFoundError
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify import verify
-from tests.fault.claims import Outcome
-from tests.fault.rounds.accounts import START
-from tests.fault.rounds.process import Given, MovingClock, given, say
+from tests.fault.claims import Outcome, errors_in
+from tests.fault.process import MovingClock, Told, say, work
+from tests.fault.rounds.lives import Account
 from tests.support.stores.storing import config, messages
-
-__all__ = ["ExpiryAccount", "expiring", "put"]
 
 _HOUR_MS: Final = 3_600_000
 _KEPT_HOURS: Final = 24
@@ -57,7 +54,7 @@ class _Part(NamedTuple):
     numbers: list[int]
 
 
-class ExpiryAccount:
+class ExpiryAccount(Account):
     """Expected state, from the output of the processes."""
 
     module: ClassVar[str] = "tests.fault.rounds.expiry"
@@ -66,16 +63,13 @@ class ExpiryAccount:
         *("expiry.after_queue_file", "expiry.after_index_file", "roll.after_create"),
     )
     longest_s: ClassVar[float] = 0.8
-    options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
-        self.acknowledged = self.number = 0
-        self.now = START
+        super().__init__()
         self._stored: dict[int, int] = {}
         self._by_hand = 0
         self._lowest: dict[int, int] = {}
         self._problems: list[str] = []
-        self.reads = 0
 
     def take(self, what: str, numbers: list[int]) -> None:
         """Messages: `begin FIRST COUNT`, `done FIRST COUNT TIME`; segments: `expire BEFORE`."""
@@ -90,7 +84,6 @@ class ExpiryAccount:
 
     @contextmanager
     def beside(self, store: Path) -> Iterator[None]:
-        """Read it."""
         end = threading.Event()
         reading = threading.Thread(target=self._read_until, args=(end, store))
         reading.start()
@@ -106,7 +99,6 @@ class ExpiryAccount:
                 with Store.open(store) as reader:
                     for queue_id in range(_QUEUES):
                         self._read(reader, queue_id)
-                self.reads += 1
             except (StoreNotFoundError, DataLossError):
                 continue  # not there yet, or removed while it was read
             except RmqStoreError as error:
@@ -137,12 +129,12 @@ class ExpiryAccount:
         self._lowest[queue_id] = max(begin, self._lowest.get(queue_id, 0))
         return _Part(begin, numbers)
 
-    def compare(self, store: Path) -> Outcome:
+    def compare(self, store: Path, settings: Sequence[str], *, lost_tail: bool) -> Outcome:
         """Open it, and look for each message that may not have expired."""
         with StoreWriter.open(store, expiring(), clock=lambda: self.now) as writer:
             writer.flush()
         with Store.open(store) as reader:
-            self._problems += [str(p) for p in verify(reader).problems if p.severity == "error"]
+            self._problems += errors_in(reader)
             numbers = [n for queue in range(_QUEUES) for n in self._read(reader, queue).numbers]
         found = set(numbers)
         by_time = self.now - _KEPT_HOURS * _HOUR_MS
@@ -167,8 +159,9 @@ def put(store: StoreWriter, clock: MovingClock, numbers: Sequence[int]) -> None:
     say("done", numbers[0], len(numbers), now)
 
 
-def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
-    number = told.number
+def _work(store: StoreWriter, told: Told) -> None:
+    say("ready")
+    number, clock = told.number, told.clock
     while True:
         count = told.drawn.choice((1, 4, 16))
         put(store, clock, range(number, number + count))
@@ -184,8 +177,4 @@ def _work(store: StoreWriter, clock: MovingClock, told: Given) -> None:
 
 
 if __name__ == "__main__":
-    _told = given()
-    _clock = MovingClock(_told.now)
-    with StoreWriter.open(_told.store, expiring(**_told.settings), clock=_clock) as _store:
-        say("ready")
-        _work(_store, _clock, _told)
+    work(_work, expiring, {})

@@ -1,4 +1,4 @@
-"""One life of a writer: started, killed at some time, and what it had said until then."""
+"""One life of a process that says what it does: started, killed at some time, and what it said."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from tests.fault.claims import Claims
 from tests.support.processes.surroundings import path_without_pandas
-
-__all__ = ["SMALL", "Ending", "live", "run", "settle"]
 
 SMALL: Final = (
     "mappedFileSizeCommitLog=262144",
@@ -42,13 +40,12 @@ class Ending:
 
     Attributes:
         code: exit code; negative for the signal that killed it.
-        ready: whether the store had been opened.
         errors: what it wrote on stderr.
         refusal: status and reason of the put that was refused, if one was.
+        lines: what it said.
     """
 
     code: int
-    ready: bool = False
     errors: str = ""
     refusal: str = ""
     lines: list[str] = field(default_factory=list)
@@ -75,17 +72,16 @@ def live(
         claims: what was done with the store before; what this life does is added.
         seed: of the operations.
         settings: `key=value` of the store's configuration.
-        kill_after_s: SIGKILL at most so many seconds after the store is open, or, more rarely,
-            after the start of the process; and not before it has done some of its work, so that a
-            slow machine kills no idle process only. When is drawn from the seed.
+        kill_after_s: see `run_life`.
         operations: it closes the store after so many.
         commits: share of the operations that are commits, not puts.
         mutant: see `child.MUTANTS`.
-        failpoint: see `writer.failpoints`.
+        failpoint: see `rmqstore_spark.engine.failpoints`.
         prefix: of the command, as `strace`.
+        environment: variables beside those of this process.
     """
     command = [*prefix, sys.executable, "-m", "tests.fault.child", str(store)]
-    command += [str(claims.next_number), str(seed), *settings, "--commits", str(commits)]
+    command += [str(claims.next_number), "0", str(seed), *settings, "--commits", str(commits)]
     again = claims.unfinished_commit
     if again is not None:
         command += ["--replay", str(again.first), str(again.count)]
@@ -93,15 +89,19 @@ def live(
         command += ["--operations", str(operations)]
     if mutant:
         command += ["--mutant", mutant]
-    ending = run(
+    ending = run_life(
         command, seed, kill_after_s=kill_after_s, failpoint=failpoint, environment=environment
     )
     for line in ending.lines:
-        _take(line, claims, ending)
+        what, *words = line.split()
+        if what == "refused":
+            ending.refusal = line.partition(" ")[2]
+        elif what in ("begin", "done", "durable"):
+            claims.take(what, words)
     return ending
 
 
-def run(
+def run_life(
     command: Sequence[str],
     seed: int,
     *,
@@ -109,12 +109,15 @@ def run(
     failpoint: str = "",
     environment: Mapping[str, str] | None = None,
 ) -> Ending:
-    """Let a process live that says what it does: until it is killed, or has ended.
+    """Let a process live until it is killed, or has ended.
 
     Args:
         command: its first line of output says that it has begun its work.
-        seed, kill_after_s, failpoint: see `live`.
-        environment: variables beside those of this process.
+        seed: of when it is killed.
+        kill_after_s: SIGKILL at most so many seconds after the store is open, or, more rarely,
+            after the start of the process; and not before it has done some of its work, so that a
+            slow machine kills no idle process only. When is drawn from the seed.
+        failpoint, environment: see `live`.
     """
     process = subprocess.Popen(
         command,
@@ -132,56 +135,27 @@ def run(
         },
         start_new_session=True,
     )
-    if kill_after_s is None:
-        output, errors = _await_end(process, _PATIENCE_S)
-    else:
-        drawn = random.Random(seed)
-        # Now and then while it opens the store.
-        begun = b"" if drawn.random() < _KILLED_EARLY else _lines(process, drawn.choice(_WORK))
-        output, errors = _kill(process, drawn.uniform(0, kill_after_s))
-        output = begun + output
-    return Ending(process.returncode, errors=errors.decode(), lines=output.decode().splitlines())
-
-
-def _lines(process: subprocess.Popen[bytes], count: int) -> bytes:
-    """The first lines that a process writes; fewer if it ends before."""
     assert process.stdout is not None
-    return b"".join(process.stdout.readline() for _ in range(count))
-
-
-def _kill(process: subprocess.Popen[bytes], after_s: float) -> tuple[bytes, bytes]:
+    begun, seconds = b"", float(_PATIENCE_S)
+    if kill_after_s is not None:
+        drawn = random.Random(seed)
+        if drawn.random() >= _KILLED_EARLY:  # else now and then while it opens the store
+            begun = b"".join(process.stdout.readline() for _ in range(drawn.choice(_WORK)))
+        seconds = drawn.uniform(0, kill_after_s)
     try:
-        return process.communicate(timeout=after_s)
+        output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        return process.communicate()
+        output, errors = process.communicate()
+        assert kill_after_s is not None, f"still at it after {seconds} s: {errors.decode()}"
+    return Ending(process.returncode, errors.decode(), "", (begun + output).decode().splitlines())
 
 
-def _await_end(process: subprocess.Popen[bytes], patience_s: float) -> tuple[bytes, bytes]:
-    try:
-        return process.communicate(timeout=patience_s)
-    except subprocess.TimeoutExpired:
-        _, errors = _kill(process, 0)
-        raise AssertionError(f"still at it after {patience_s} s: {errors.decode()}") from None
-
-
-def _take(line: str, claims: Claims, ending: Ending) -> None:
-    what, _, rest = line.partition(" ")
-    if what == "ready":
-        ending.ready = True
-    elif what == "refused":
-        ending.refusal = rest
-    elif what == "begin":
-        kind, first, count = rest.split()
-        claims.begin(kind, int(first), int(count))
-    elif what == "done":
-        kind, first = rest.split()
-        claims.done(kind, int(first))
-    elif what == "durable":
-        claims.durable(int(rest))
+def configured(settings: Sequence[str]) -> StoreConfig:
+    """The configuration that has some settings, `key=value`."""
+    return StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in settings))
 
 
 def settle(store: Path, settings: Sequence[str] = SMALL) -> None:
     """Open a store, which recovers it, and close it."""
-    config = StoreConfig().with_overrides(dict(pair.split("=", 1) for pair in settings))
-    StoreWriter.open(store, config).close()
+    StoreWriter.open(store, configured(settings)).close()

@@ -10,19 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
+from rmqstore_spark.base.types import HalfId
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader import transactions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import HalfId
-from rmqstore_spark.verify import verify
-from tests.fault.child import replace
-from tests.fault.claims import Outcome
-from tests.fault.rounds.accounts import PutAccount
-from tests.fault.rounds.process import Given, given, say
+from tests.fault.claims import Outcome, errors_in
+from tests.fault.process import Told, replace, say, work
+from tests.fault.rounds.lives import PutAccount
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.halving import GROUP, ends, half_config, put_halves
-
-__all__ = ["TransactionAccount"]
 
 _SETTINGS: Final = {"transactionTimeOut": 0, "transactionCheckMax": 12}
 _GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -44,10 +41,11 @@ class TransactionAccount(PutAccount):
         *("put.after_write", "put.after_dispatch", "roll.after_create", "recovery.after_queues"),
     )
     longest_s: ClassVar[float] = 0.8
+    is_timed: ClassVar[bool] = False
 
-    def compare(self, store: Path) -> Outcome:
+    def compare(self, store: Path, settings: Sequence[str], *, lost_tail: bool) -> Outcome:
         """End what waits, as its producers would, and compare."""
-        with StoreWriter.open(store, half_config(**_SETTINGS)) as writer:
+        with StoreWriter.open(store, _config()) as writer:
             halves = {
                 int(one.key[2:]): HalfId(one.place.queue_offset, one.place.physical_offset)
                 for one in writer.transactions.waiting()
@@ -55,7 +53,7 @@ class TransactionAccount(PutAccount):
             _end(writer, halves, list(halves))
             writer.flush()
         with Store.open(store) as reader:
-            others = [str(one) for one in verify(reader).problems if one.severity == "error"]
+            others = errors_in(reader)
         found = Counter(int(row["body"]) for row in rows_of(store, "T"))
         held = halves.keys() | {int(row["body"]) for row in rows_of(store, _GIVEN_UP)}
         others += [
@@ -93,7 +91,8 @@ def _answer_checks(store: StoreWriter) -> list[int]:
     return [number for number in halves if _is_commit(number) is not None]
 
 
-def _work(store: StoreWriter, told: Given) -> None:
+def _work(store: StoreWriter, told: Told) -> None:
+    say("ready")
     number, halves, ended = told.number, dict[int, HalfId](), list[int]()
     while True:
         what = told.drawn.choice(("put", "put", "end", "check", "again"))
@@ -128,8 +127,9 @@ def _forget_what_ended() -> None:
     replace("rmqstore_spark.engine.transactions.recall", "_committed", lambda *_: [])
 
 
+def _config(**settings: str) -> StoreConfig:
+    return half_config(**_SETTINGS, **settings)
+
+
 if __name__ == "__main__":
-    _told = given(_forget_what_ended)
-    with StoreWriter.open(_told.store, half_config(**_SETTINGS, **_told.settings)) as _store:
-        say("ready")
-        _work(_store, _told)
+    work(_work, _config, {"forget": _forget_what_ended})

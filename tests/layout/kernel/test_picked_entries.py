@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.layout.consumequeue import encode_entries
 from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 
 SEGMENT = 4096
 CODES = st.sampled_from([-(2**63), -(2**31) - 1, -(2**31), -7, 0, 7, 2**31 - 1, 2**32 + 7])
@@ -41,7 +41,7 @@ def test_both_kernels_pick_the_same(
     if not kernel.COMPILED:
         pytest.skip("the compiled kernel was not built on this machine")
     columns = [np.array([each[at] for each in entries], np.int64) for at in range(3)]
-    data = np.frombuffer(encode_entries(*columns) + bytes(rest), np.uint8)
+    data = np.frombuffer(CONSUME_QUEUE.encode(*columns).tobytes() + bytes(rest), np.uint8)
     wanted = None if codes is None else np.array(sorted(codes), np.int32)
     seen = []
     for module in (kernel._choose(), plain):

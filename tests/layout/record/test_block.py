@@ -21,6 +21,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code_str
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.block import Block, Route, check_block, read_block
 from rmqstore_spark.layout.record.columns import build_batch
@@ -108,7 +109,7 @@ def test_entries_and_keys_are_those_of_the_messages(
     encoded = encode_records(record_batch(messages)) if messages else None
     found = check(encoded.data if encoded else np.empty(0, np.uint8))
     physical = 1000 + found.starts
-    entries, bounds = block.queue_entries(found, physical)
+    entries, bounds = CONSUME_QUEUE.of_block(found, physical)
     assert bounds[-1] == len(entries)
     rows = list(zip(messages, physical.tolist(), found.sizes.tolist(), strict=True))
     for number, route in enumerate(found.routes):
@@ -144,7 +145,7 @@ def test_golden_records_have_the_entries_and_keys_that_rocketmq_gave_them(
     data = np.frombuffer(b"".join(look_up(r) for r in records), np.uint8)
     found = read_block(data)
     assert len(found) == len(records)
-    entries, bounds = block.queue_entries(found, np.array([r.physical_offset for r in records]))
+    entries, bounds = CONSUME_QUEUE.of_block(found, np.array([r.physical_offset for r in records]))
     listed = load_entries(golden(name))
     compared = 0
     for number, route in enumerate(found.routes):
@@ -286,7 +287,7 @@ def test_what_is_just_allowed_is_taken(each_kernel: str) -> None:
 def test_a_block_may_be_empty_and_may_be_read_only(each_kernel: str) -> None:
     nothing = check(np.empty(0, np.uint8))
     assert (len(nothing), nothing.routes) == (0, ())
-    entries, bounds = block.queue_entries(nothing, np.empty(0, np.int64))
+    entries, bounds = CONSUME_QUEUE.of_block(nothing, np.empty(0, np.int64))
     assert (len(entries), bounds.tolist()) == (0, [0])
     fixed, zero = np.frombuffer(TWO.tobytes(), np.uint8), np.zeros(1, np.int64)
     assert len(check(fixed)) == 2

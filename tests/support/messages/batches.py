@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, WriterId
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.batches.staging import StageInfo
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -17,7 +18,6 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.types import CommitRequest, CommitResult, WriterId
 from tests.support.messages.blocks import encoded
 
 __all__ = [

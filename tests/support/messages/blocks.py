@@ -11,6 +11,7 @@ import pytest
 
 from rmqstore_spark.errors import BlockError
 from rmqstore_spark.layout import kernel, packed
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
@@ -68,7 +69,7 @@ def block_outcome(
             moved = schedule(found, (1_000, 5_000)) if strict and found.delayed else found
         except BlockError as error:
             return str(error), error.row, error.at, error.status
-        entries, bounds = block.queue_entries(found, found.starts * 3)
+        entries, bounds = CONSUME_QUEUE.of_block(found, found.starts * 3)
         offsets = np.arange(len(found.routes), dtype=np.int64)
         numbers = block.number_rows(found.route_of, found.queued, offsets)
         hashes, rows = block.index_hashes(data, found.starts, found.sizes)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
@@ -21,7 +22,6 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import Transaction, find_transactions
-from rmqstore_spark.types import HalfId
 from tests.support.stores.storing import config, messages, until
 
 __all__ = [

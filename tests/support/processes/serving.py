@@ -8,23 +8,39 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from rmqstore_spark.broker.protection import Protection
+from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.stores.served import ServedStore
+from rmqstore_spark.server.stores.service import ServedPort
 from rmqstore_spark.server.stores.written import WrittenStore
+from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.support.messages.blocks import encoded
 from tests.support.messages.traffic import FIRST_TIME
 from tests.support.waiting import PATIENCE, eventually
 
-__all__ = ["Served", "StoreProcess", "block_of", "eventually", "served"]
+__all__ = [
+    "Served",
+    "StoreProcess",
+    "block_of",
+    "eventually",
+    "port_of",
+    "served",
+    "server_of",
+    "serving_brokers_clients",
+]
 
 _START = 120.0  # a process that imports and recovers, on a machine that starves it
 
@@ -35,6 +51,7 @@ class Served(NamedTuple):
     store: StoreWriter
     server: StoreServer
     stopped: threading.Event
+    port: ServedPort
 
     @property
     def endpoint(self) -> str:
@@ -55,15 +72,53 @@ def served(path: Path, **settings: Any) -> Iterator[Served]:
         path: the store.
         settings: attributes of StoreConfig.
     """
-    config = StoreConfig(**{"flight_port": 0, "mapped_file_size_commit_log": 1 << 20, **settings})
+    config = StoreConfig(**{"listen_port": 0, "mapped_file_size_commit_log": 1 << 20, **settings})
     stopped = threading.Event()
-    with StoreWriter.open(path, config) as store:
-        server = StoreServer([WrittenStore(store)], config, stopped.set)
+    port = port_of(config)
+    if port.bound is not None:
+        config = replace(config, listen_port=port.bound.getsockname()[1])
+    with port.protection.watched(), StoreWriter.open(path, config) as store:
+        server = server_of([WrittenStore(store)], config, port, stopped.set)
         try:
-            yield Served(store, server, stopped)
+            yield Served(store, server, stopped, port)
         finally:
             server.drain(PATIENCE)
             server.close()
+
+
+def port_of(config: StoreConfig) -> ServedPort:
+    """The port of a configuration, bound, and what protects it."""
+    has_port = config.listen_port >= 0
+    bound = bound_port(config.bind_address, config.listen_port) if has_port else None
+    return ServedPort(bound, Protection.of(config))
+
+
+def server_of(
+    stores: Sequence[ServedStore],
+    config: StoreConfig,
+    port: ServedPort | None = None,
+    stop: Callable[[], None] = lambda: None,
+) -> StoreServer:
+    """A server of stores; on the port of its configuration by default."""
+    port = port or port_of(config)
+    return StoreServer(stores, config, port.protection, port.bound, stop)
+
+
+@contextmanager
+def serving_brokers_clients(here: Served) -> Iterator[BrokerRunner]:
+    """Let RocketMQ's clients use a store that is served to `clients=all`."""
+    assert here.port.bound is not None
+    runner = BrokerRunner(
+        here.store,
+        here.port.bound,
+        here.port.protection,
+        endpoint=announced_endpoint(here.server.endpoints, "127.0.0.1"),
+        other=here.server.protocol,
+    )
+    try:
+        yield runner
+    finally:
+        runner.close()
 
 
 class StoreProcess:
@@ -90,8 +145,8 @@ class StoreProcess:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
-                *("--store", str(path), "--port", "0", "--ready-file", str(self.ready_file)),
-                "--set=mappedFileSizeCommitLog=1048576",
+                *("--store", str(path), "--ready-file", str(self.ready_file)),
+                *("--set=listenPort=0", "--set=mappedFileSizeCommitLog=1048576"),
                 *arguments,
             ],
             stdin=subprocess.DEVNULL,

@@ -41,7 +41,7 @@ os.execv(sys.executable, [sys.executable, "-c", {SETTLED!r}])
 def test_children_start_as_from_a_terminal() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STARTED_BADLY], cwd=ROOT, capture_output=True, text=True, check=True,
-        env={**os.environ, "RMQSTORE_FLIGHT_PORT": "1", "PYTHONDONTWRITEBYTECODE": "1",
+        env={**os.environ, "RMQSTORE_LISTEN_PORT": "1", "PYTHONDONTWRITEBYTECODE": "1",
              "RMQSTORE_KERNEL": "plain"},
     )  # fmt: skip
     assert json.loads(done.stdout) == [[], [], 0o022, ["RMQSTORE_KERNEL"]]

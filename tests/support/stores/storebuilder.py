@@ -33,10 +33,10 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_NOT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
 )
-from rmqstore_spark.layout.consumequeue import ENTRY_DTYPE, ENTRY_SIZE
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
 from rmqstore_spark.layout.index.hashing import index_key_hash, java_hash_code
+from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.record.properties import encode_properties, find_properties, split_keys
@@ -84,7 +84,7 @@ class StoreBuilder:
     ) -> None:
         self.path = Path(path)
         self._segment_size = segment_size
-        self._queue_size = queue_entries * ENTRY_SIZE
+        self._queue_size = queue_entries * CONSUME_QUEUE.size
         self._index_shape = index
         self._index: IndexFile | None = None
         self._index_names: set[str] = set()
@@ -210,7 +210,7 @@ class StoreBuilder:
         self, batch: pa.RecordBatch, queued: npt.NDArray[np.bool_], queues: Rows, sizes: Rows,
         tags: Spans,
     ) -> None:  # fmt: skip
-        entries = np.empty(len(batch), ENTRY_DTYPE)
+        entries = np.empty(len(batch), CONSUME_QUEUE.dtype)
         entries["physicalOffset"] = batch["physicalOffset"].to_numpy()
         entries["size"] = sizes
         entries["tagsCode"] = java_hash_code(string_array(tags))
@@ -224,7 +224,8 @@ class StoreBuilder:
             return
         numbers, parts, places = zip(*self._held, strict=True)
         queues, slots = np.concatenate(numbers), np.concatenate(places)
-        entries = np.concatenate(parts, dtype=ENTRY_DTYPE)  # without a type the byte order changes
+        # Without a type the byte order changes.
+        entries = np.concatenate(parts, dtype=CONSUME_QUEUE.dtype)
         self._held.clear()
         order = np.argsort(queues, kind="stable")
         queues, entries, slots = queues[order], entries[order], slots[order]
@@ -235,7 +236,7 @@ class StoreBuilder:
                 continue
             topic, queue_id = keys[queues[first]]
             folder = self.path / "consumequeue" / topic / str(queue_id)
-            at = int(slots[first]) * ENTRY_SIZE
+            at = int(slots[first]) * CONSUME_QUEUE.size
             _write_segments(folder, self._queue_size, at, entries[first:last].view(np.uint8))
 
     # ---- the log -------------------------------------------------------------------------------

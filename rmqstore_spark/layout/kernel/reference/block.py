@@ -14,12 +14,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.layout.buffers import windows
+from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
+from rmqstore_spark.layout.fields import (
+    BORN_HOST_AT,
+    HOST_SIZE,
+    HOST_V6_SIZE,
+    MIN_RECORD_SIZE,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    V6_EXTRA,
+)
 from rmqstore_spark.layout.kernel.reference.digest import U8, digest
+from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_MAGIC,
-    MIN_RECORD,
     OK,
     SHORT,
     field_at,
@@ -35,30 +47,6 @@ from rmqstore_spark.layout.kernel.reference.spans import (
     split_spaces,
 )
 
-__all__ = [
-    "ANY_STORE_HOST",
-    "BAD_BORN_PORT",
-    "BAD_PREPARED_OFFSET",
-    "BAD_QUEUE_ID",
-    "BAD_RECONSUME_TIMES",
-    "BAD_STORE_HOST",
-    "BAD_SYS_FLAG",
-    "BAD_TOPIC",
-    "BIG_BODY",
-    "CRC_PROPERTY",
-    "LIGHT_QUEUES",
-    "MANY_ROWS",
-    "RULE_BODY_CRC",
-    "RULE_CLIENT",
-    "RULE_DIGEST",
-    "RULE_PRODUCER",
-    "check_block",
-    "index_hashes",
-    "number_rows",
-    "queue_entries",
-    "stamp_records",
-]
-
 RULE_BODY_CRC, RULE_CLIENT, RULE_PRODUCER, RULE_DIGEST = 1, 2, 4, 8
 ANY_STORE_HOST = -1
 (
@@ -68,7 +56,6 @@ ANY_STORE_HOST = -1
 
 _V1: Final = 0xDAA320A7
 _V2: Final = 0xDAA320AB
-_BORN_V6, _STORE_V6 = 0x10, 0x20
 _TRANSACTION, _ROLLBACK = 0xC, 0xC
 _COMPRESSED = 0x1
 _MOST_PORT = 0xFFFF
@@ -147,12 +134,12 @@ def _tile(data: U1, rules: int, starts: I8, sizes: I4) -> tuple[int, int, int]:
     while at < end:
         if found == len(starts):
             return found, MANY_ROWS, at
-        if end - at < MIN_RECORD:
+        if end - at < MIN_RECORD_SIZE:
             return found, SHORT, at
         total, magic = _HEAD.unpack_from(view, at)
         if magic != _V1 and (rules & RULE_CLIENT or magic != _V2):
             return found, BAD_MAGIC, at
-        if not MIN_RECORD <= total <= end - at:
+        if not MIN_RECORD_SIZE <= total <= end - at:
             return found, SHORT, at
         starts[found], sizes[found] = at, total
         found += 1
@@ -181,16 +168,16 @@ def _judge(
     if rules & RULE_CLIENT:
         check(_bad_topics(data, start, ints), BAD_TOPIC)
         check(ints[3] < 0, BAD_QUEUE_ID)
-        hosts = _BORN_V6 | _STORE_V6
+        hosts = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
         check((sys_flag & ~(allowed_sys_flag | hosts) & 0xFFFFFFFF) != 0, BAD_SYS_FLAG)
     if store_host_v6 != ANY_STORE_HOST:
-        check(((sys_flag & _STORE_V6) != 0) != (store_host_v6 != 0), BAD_STORE_HOST)
+        check(((sys_flag & STOREHOST_V6_FLAG) != 0) != (store_host_v6 != 0), BAD_STORE_HOST)
     if rules & RULE_CLIENT:
         check(_has_crc_property(data, start, ints), CRC_PROPERTY)
     if rules & RULE_PRODUCER:
         check(ints[6] < 0, BAD_RECONSUME_TIMES)
         check(prepared != 0, BAD_PREPARED_OFFSET)
-        port_at = start + np.where(sys_flag & _BORN_V6, 64, 52)
+        port_at = start + BORN_HOST_AT + np.where(sys_flag & BORNHOST_V6_FLAG, 16, 4)
         port = field_at(data, np.where(wrong == OK, port_at, start), 4, ">u4")
         check(port > _MOST_PORT, BAD_BORN_PORT)
     if rules & RULE_BODY_CRC:
@@ -228,7 +215,7 @@ def _has_crc_property(data: U1, start: I8, ints: I4) -> npt.NDArray[np.bool_]:
 def _route(data: U1, start: I8, ints: I4, route_of: I4, routes: I8) -> int:
     """Number the queues in the order of their first appearance."""
     topic_at = start + ints[9]
-    queue_id = _binary(data, start + 12, np.full(len(start), 4, np.int32))
+    queue_id = _binary(data, start + QUEUE_ID_AT, np.full(len(start), 4, np.int32))
     topic = _binary(data, topic_at, ints[10])
     coded = pc.binary_join_element_wise(queue_id, topic, b"").dictionary_encode()
     route_of[:] = coded.indices.to_numpy()
@@ -303,25 +290,25 @@ def stamp_records(
         data: changed in place.
         store_host: 8 bytes, or 20 for IPv6; must match the sysFlag of each record.
     """
-    wide = len(store_host) == 20
-    if len(store_host) != 8 and not wide:
+    wide = len(store_host) == HOST_V6_SIZE
+    if len(store_host) != HOST_SIZE and not wide:
         raise ValueError("a host has 8 or 20 bytes")
     if len(queue_offset) != len(starts) or len(physical_offset) != len(starts):
         raise ValueError("the arrays differ in number")
     if not len(starts):
         return
-    if starts.min() < 0 or starts.max() > len(data) - MIN_RECORD:
+    if starts.min() < 0 or starts.max() > len(data) - MIN_RECORD_SIZE:
         raise ValueError("a span lies outside its buffer")
-    sys_flag = field_at(data, starts + 36, 4, ">u4")
-    born = np.where(sys_flag & _BORN_V6, 20, 8)
+    sys_flag = field_at(data, starts + SYS_FLAG_AT, 4, ">u4")
+    more = np.where(sys_flag & BORNHOST_V6_FLAG, V6_EXTRA, 0)
     stamp = np.frombuffer(store_timestamp.to_bytes(8, "big", signed=True) + store_host, np.uint8)
-    if (((sys_flag & _STORE_V6) != 0) != wide).any():
+    if (((sys_flag & STOREHOST_V6_FLAG) != 0) != wide).any():
         raise ValueError("a record has room for a host of the other kind")
-    if (starts + 48 + born).max() > len(data) - len(stamp):
+    if (starts + STORE_TIMESTAMP_AT + more).max() > len(data) - len(stamp):
         raise ValueError("a span lies outside its buffer")
     offsets = np.stack([queue_offset, physical_offset], axis=1).astype(">i8").view(np.uint8)
-    data[(starts + 20)[:, None] + np.arange(16)] = offsets
-    data[(starts + 48 + born)[:, None] + np.arange(len(stamp))] = stamp
+    data[(starts + QUEUE_OFFSET_AT)[:, None] + np.arange(16)] = offsets
+    data[(starts + STORE_TIMESTAMP_AT + more)[:, None] + np.arange(len(stamp))] = stamp
 
 
 def queue_entries(
@@ -336,19 +323,19 @@ def queue_entries(
     """Build the ConsumeQueue entries of n rows, grouped by queue.
 
     Args:
-        entries: 20 bytes for each queued row, out.
+        entries: an entry for each queued row, out.
         bounds: one more than there are queues, out: the entries of queue r are bounds[r] to
             bounds[r + 1] - 1.
     """
     _require_routes(route_of, len(bounds) - 1)
     rows = np.flatnonzero(queued)
-    if len(entries) != 20 * len(rows):
+    if len(entries) != ENTRY_DTYPE.itemsize * len(rows):
         raise ValueError("an output array is too small")
     order, bounds[:] = _by_route(route_of[rows], len(bounds) - 1)
     rows = rows[order]
-    table = entries.view([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-    table["offset"], table["size"] = physical_offset[rows], sizes[rows]
-    table["code"] = tags_code[rows]
+    table = entries.view(ENTRY_DTYPE)
+    table["physicalOffset"], table["size"] = physical_offset[rows], sizes[rows]
+    table["tagsCode"] = tags_code[rows]
 
 
 def index_hashes(

@@ -9,13 +9,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
+from rmqstore_spark.layout.fields import (
+    HEAD_SIZE,
+    HOST_SIZE,
+    HOST_V6_SIZE,
+    LONGEST_HEAD_SIZE,
+    V6_EXTRA,
+    head_layout,
+)
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, crc32_spans, gather
 
-__all__ = ["join_texts", "write_records"]
-
 _V2: Final = 0xDAA320AB
-_BORN_V6, _STORE_V6 = 0x10, 0x20
-_LONGEST_HEAD: Final = 112
 _MOST_COLUMNS: Final = 8
 _LONGEST: Final = 32_767
 _INTS: Final = ("queueId", "flag", "sysFlag", "reconsumeTimes")
@@ -61,7 +66,7 @@ def write_records(
         The total bytes of the records.
     """
     n, topic_width = len(starts), 2 if magic == _V2 else 1
-    ints, longs, hosts = ints.reshape(6, -1), longs.reshape(5, -1), hosts.reshape(-1, 20)
+    ints, longs, hosts = ints.reshape(6, -1), longs.reshape(5, -1), hosts.reshape(-1, HOST_V6_SIZE)
     texts = ((body_offsets, body), (topic_offsets, topic), (properties_offsets, properties))
     counts = {ints.shape[1], longs.shape[1], len(sizes), *(len(at) - 1 for at, _ in texts)}
     if counts != {n} or len(hosts) != len(wide):
@@ -76,7 +81,7 @@ def write_records(
     if n and (codes.min() < 0 or codes.max() >= len(wide)):
         raise ValueError("a column holds what no record can")
     born_v6, store_v6 = wide[codes[0]] != 0, wide[codes[1]] != 0
-    head_size = 88 + 12 * born_v6.astype(np.int64) + 12 * store_v6
+    head_size = HEAD_SIZE + V6_EXTRA * (born_v6.astype(np.int64) + store_v6)
     total = head_size + body_size + topic_width + topic_size + 2 + properties_size
     ends = np.cumsum(total)
     if n and ends[-1] > len(out):
@@ -154,11 +159,11 @@ def _heads(
     crc: npt.NDArray[np.uint32],
 ) -> U1:
     """Return (n, 112) uint8: each record up to its body, zero-padded after its last field."""
-    heads = np.zeros((len(total), _LONGEST_HEAD), np.uint8)
+    heads = np.zeros((len(total), LONGEST_HEAD_SIZE), np.uint8)
     for wide_born in (False, True):
         for wide_stored in (False, True):
             rows = np.flatnonzero((wide[0] == wide_born) & (wide[1] == wide_stored))
-            layout = _head_layout(wide_born, wide_stored)
+            layout = head_layout(born_v6=wide_born, store_v6=wide_stored)
             table = np.zeros(len(rows), layout)
             for field, name in enumerate(_INTS):
                 table[name] = ints[field, rows]
@@ -166,36 +171,13 @@ def _heads(
                 table[name] = longs[field, rows]
             table["magicCode"], table["totalSize"] = magic, total[rows]
             table["bodyCRC"], table["bodyLength"] = crc[rows] & 0x7FFFFFFF, body_size[rows]
-            table["sysFlag"] &= ~(_BORN_V6 | _STORE_V6)
-            table["sysFlag"] |= wide_born * _BORN_V6 + wide_stored * _STORE_V6
-            table["bornHost"] = hosts[ints[4, rows], : 20 if wide_born else 8]
-            table["storeHost"] = hosts[ints[5, rows], : 20 if wide_stored else 8]
+            table["sysFlag"] &= ~(BORNHOST_V6_FLAG | STOREHOST_V6_FLAG)
+            table["sysFlag"] |= wide_born * BORNHOST_V6_FLAG + wide_stored * STOREHOST_V6_FLAG
+            table["bornHost"] = hosts[ints[4, rows], : HOST_V6_SIZE if wide_born else HOST_SIZE]
+            table["storeHost"] = hosts[ints[5, rows], : HOST_V6_SIZE if wide_stored else HOST_SIZE]
             raw = table.view(np.uint8).reshape(len(rows), layout.itemsize)
             heads[rows, : layout.itemsize] = raw
     return heads
-
-
-def _head_layout(wide_born: bool, wide_stored: bool) -> np.dtype[np.void]:
-    """Return the fields of a record up to its body."""
-    return np.dtype(
-        [
-            ("totalSize", ">i4"),
-            ("magicCode", ">u4"),
-            ("bodyCRC", ">i4"),
-            ("queueId", ">i4"),
-            ("flag", ">i4"),
-            ("queueOffset", ">i8"),
-            ("physicalOffset", ">i8"),
-            ("sysFlag", ">i4"),
-            ("bornTimestamp", ">i8"),
-            ("bornHost", "u1", (20 if wide_born else 8,)),
-            ("storeTimestamp", ">i8"),
-            ("storeHost", "u1", (20 if wide_stored else 8,)),
-            ("reconsumeTimes", ">i4"),
-            ("preparedTransactionOffset", ">i8"),
-            ("bodyLength", ">i4"),
-        ]
-    )
 
 
 def _texts(offsets: I4, data: U1) -> pa.BinaryArray:

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
-__all__ = ["hash_texts", "key_hashes"]
-
 _BASE: Final = 31
 _INVERSE: Final = pow(_BASE, -1, 1 << 32)
 

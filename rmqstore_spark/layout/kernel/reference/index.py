@@ -8,8 +8,6 @@ import numpy as np
 
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
-__all__ = ["link_keys"]
-
 _MAX_TIME_DIFF: Final = 2**31 - 1
 
 

@@ -8,24 +8,27 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
+from rmqstore_spark.layout.fields import (
+    BODY_CRC_AT,
+    BODY_LENGTH_AT,
+    BORN_TIMESTAMP_AT,
+    FLAG_AT,
+    HEAD_SIZE,
+    MAGIC_AT,
+    MIN_RECORD_SIZE,
+    PHYSICAL_OFFSET_AT,
+    PREPARED_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECONSUME_TIMES_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+    V6_EXTRA,
+)
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, spans_equal
 
-__all__ = [
-    "BAD_BODY_CRC",
-    "BAD_LENGTHS",
-    "BAD_MAGIC",
-    "BAD_RECORD_CRC",
-    "MAGIC",
-    "MIN_RECORD",
-    "OK",
-    "SHORT",
-    "as_claimed",
-    "field_at",
-    "parse",
-]
-
 MAGIC = {0xDAA320A7: 1, 0xDAA320AB: 2}  # -> bytes of the topic's length
-MIN_RECORD = 91
 
 OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
 
@@ -54,24 +57,24 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     """
     ints[:] = 0
     longs[:] = 0
-    fits = (positions >= 0) & (rooms >= MIN_RECORD) & (positions + rooms <= len(buffer))
+    fits = (positions >= 0) & (rooms >= MIN_RECORD_SIZE) & (positions + rooms <= len(buffer))
     ints[13] = np.where(fits, OK, SHORT)
     rows = np.flatnonzero(fits)
     at = positions[rows]
     total = field_at(buffer, at, 4, ">i4").astype(np.int64)
-    magic = _u4(buffer, at + 4)
-    sys_flag = field_at(buffer, at + 36, 4, ">i4").astype(np.int64)
+    magic = _u4(buffer, at + MAGIC_AT)
+    sys_flag = field_at(buffer, at + SYS_FLAG_AT, 4, ">i4").astype(np.int64)
     width = np.where(magic == 0xDAA320AB, 2, 1)
     status = np.where((magic == 0xDAA320A7) | (magic == 0xDAA320AB), OK, BAD_MAGIC)
-    status[(status == OK) & ((total < MIN_RECORD) | (total > rooms[rows]))] = SHORT
-    store_time = 48 + np.where(sys_flag & 0x10, 20, 8)
-    reconsume = store_time + np.where(sys_flag & 0x20, 28, 16)
-    body_at = reconsume + 16
+    status[(status == OK) & ((total < MIN_RECORD_SIZE) | (total > rooms[rows]))] = SHORT
+    born_more = np.where(sys_flag & BORNHOST_V6_FLAG, V6_EXTRA, 0)
+    more = born_more + np.where(sys_flag & STOREHOST_V6_FLAG, V6_EXTRA, 0)
+    body_at = HEAD_SIZE + more
     status[(status == OK) & (body_at + width + 2 > total)] = BAD_LENGTHS
 
     good = status == OK
-    reconsume_at = np.where(good, at + reconsume, at)
-    body = field_at(buffer, np.where(good, reconsume_at + 12, at), 4, ">i4").astype(np.int64)
+    length_at = np.where(good, at + BODY_LENGTH_AT + more, at)
+    body = field_at(buffer, length_at, 4, ">i4").astype(np.int64)
     status[good & ((body < 0) | (body > total - body_at - width - 2))] = BAD_LENGTHS
     good = status == OK
     topic_field = np.where(good, at + body_at + body, at)
@@ -88,16 +91,18 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     ints[13, rows] = status
     good = status == OK
     rows, at = rows[good], at[good]
-    for field, offset in ((2, 8), (3, 12), (4, 16)):
+    for field, offset in ((2, BODY_CRC_AT), (3, QUEUE_ID_AT), (4, FLAG_AT)):
         ints[field, rows] = field_at(buffer, at + offset, 4, ">i4")
-    for field, offset in ((0, 20), (1, 28), (2, 40)):
+    for field, offset in (
+        (0, QUEUE_OFFSET_AT), (1, PHYSICAL_OFFSET_AT), (2, BORN_TIMESTAMP_AT),
+    ):  # fmt: skip
         longs[field, rows] = field_at(buffer, at + offset, 8, ">i8")
     ints[0, rows] = total[good]
     ints[1, rows] = magic[good].astype(np.uint32).view(np.int32)
     ints[5, rows] = sys_flag[good]
-    ints[6, rows] = field_at(buffer, reconsume_at[good], 4, ">i4")
-    longs[3, rows] = field_at(buffer, at + store_time[good], 8, ">i8")
-    longs[4, rows] = field_at(buffer, reconsume_at[good] + 4, 8, ">i8")
+    ints[6, rows] = field_at(buffer, at + RECONSUME_TIMES_AT + more[good], 4, ">i4")
+    longs[3, rows] = field_at(buffer, at + STORE_TIMESTAMP_AT + born_more[good], 8, ">i8")
+    longs[4, rows] = field_at(buffer, at + PREPARED_OFFSET_AT + more[good], 8, ">i8")
     spans = (body_at, body, topic_at, topic, properties_at, length)
     for field, values in enumerate(spans, start=7):
         ints[field, rows] = values[good]

@@ -1,11 +1,12 @@
 """The loops of the record decoder in NumPy and Arrow: the reference of the compiled kernel.
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
-write records in `encode`, those over blocks to be stored in `block`, those over a producer's batch
-in `batch`, the index's in `index`, and Java's hash in `hashing`. Every function has a compiled
-counterpart of the same name and arguments (`c/kernel.c`). Both write into arrays that the caller
-allocates, and the package `kernel` chooses between them. Positions are byte offsets
-into `buffer` (uint8), lengths are bytes; -1 as a length means "no value".
+write records in `encode`, those over blocks to be stored in `block`, those over queue entries in
+`entries`, those over a producer's batch in `batch`, the index's in `index`, and Java's hash in
+`hashing`. Every function has a compiled counterpart of the same name and arguments
+(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
+between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
+means "no value".
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import windows
+from rmqstore_spark.layout.fields import (
+    HEAD_SIZE,
+    MAGIC_PLACE,
+    MIN_RECORD_SIZE,
+    PHYSICAL_OFFSET_PLACE,
+    TOTAL_SIZE_PLACE,
+)
 from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
@@ -27,6 +35,7 @@ from rmqstore_spark.layout.kernel.reference.block import (
 )
 from rmqstore_spark.layout.kernel.reference.digest import content_hashes
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
+from rmqstore_spark.layout.kernel.reference.entries import pick_entries, split_entries
 from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
 from rmqstore_spark.layout.kernel.reference.index import link_keys
 from rmqstore_spark.layout.kernel.reference.parse import (
@@ -35,7 +44,6 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_MAGIC,
     BAD_RECORD_CRC,
     MAGIC,
-    MIN_RECORD,
     OK,
     SHORT,
     as_claimed,
@@ -100,11 +108,6 @@ BLANK = 0xCBD43194
 STOP_FULL, STOP_MORE, STOP_BLANK, STOP_BAD = range(4)
 CHECK_BODY, CHECK_RECORD = 1, 2
 
-_ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-_FILLER = 2_147_483_647
-_UNITS = -(2**31) - 1  # tagsCodes up to this one are addresses of extension units
-_MIN_RECORD, _MAX_RECORD = 91, 1 << 24
-
 _TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
 _TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
@@ -156,88 +159,23 @@ def walk(
         unit, magic = (second, first) if lead else (first, second)
         if magic == closing[0]:
             return found, STOP_BLANK, at
-        if (magic != 1 if lead else magic not in MAGIC) or not lead + MIN_RECORD <= unit < 2**31:
+        is_known = magic == 1 if lead else magic in MAGIC
+        if not is_known or not lead + MIN_RECORD_SIZE <= unit < 2**31:
             return found, STOP_BAD, at
         if end - at < unit:
             return found, STOP_MORE, at
         record = at + lead
+        head = view[record : record + HEAD_SIZE]
         if (
-            int.from_bytes(view[record + 4 : record + 8], "big") not in MAGIC
-            or int.from_bytes(view[record + 28 : record + 36], "big", signed=True) != base + record
-            or int.from_bytes(view[record : record + 4], "big") != unit - lead
+            int.from_bytes(head[MAGIC_PLACE], "big") not in MAGIC
+            or int.from_bytes(head[PHYSICAL_OFFSET_PLACE], "big", signed=True) != base + record
+            or int.from_bytes(head[TOTAL_SIZE_PLACE], "big") != unit - lead
         ):
             return found, STOP_BAD, at
         positions[found] = record
         found += 1
         at += unit
     return found, STOP_FULL, at
-
-
-def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
-    """Split n ConsumeQueue entries into columns.
-
-    Args:
-        data: n * 20 bytes, or more.
-        offsets, sizes, codes: n out: physicalOffset, size and tagsCode of each.
-
-    Returns:
-        Whether all entries are messages (see `consumequeue.live_mask`).
-    """
-    fields = _ENTRY.itemsize
-    entries = data[: len(offsets) * fields].view(_ENTRY)
-    offsets[:], sizes[:], codes[:] = entries["offset"], entries["size"], entries["code"]
-    filler = (sizes == _FILLER) & (offsets == 0) & (codes == 0)
-    return not bool(((offsets < 0) | (sizes <= 0) | filler).any())
-
-
-def pick_entries(
-    data: U1,
-    codes: I4 | None,
-    log: tuple[int, int, int, int],
-    limits: tuple[int, int, int, int],
-    places: I8,
-    sizes: I4,
-) -> tuple[int, int, bool]:
-    """Pick the entries of a queue that a consumer gets in one answer.
-
-    Upstream: the loop of `DefaultMessageStore.getMessage`, `isTheBatchFull`.
-
-    Args:
-        data: n * 20 bytes, or up to 19 more.
-        codes: hash codes of the tags that are wanted, ascending; None: all messages. An entry that
-            points at an extension unit may have any of them.
-        log: where the log begins and ends, the bytes of a segment, and before which offset records
-            are taken to be on disk.
-        limits: most records, at least 1, and most bytes; the same of records on disk. The first
-            record is picked whatever its size.
-        places, sizes: out, room for the most records: where they are in the log, and their bytes.
-
-    Returns:
-        How many were picked, how many entries were looked at, and whether any message was wanted,
-        even one that the log cannot hold.
-    """
-    begin, end, segment, old = log
-    most, most_bytes, most_old, most_old_bytes = limits
-    n = len(data) // _ENTRY.itemsize
-    columns = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64)
-    split_entries(data, *columns)
-    place, size, code = columns[0], columns[1].astype(np.int64), columns[2]
-    wanted = (place >= 0) & (size > 0) & ~((size == _FILLER) & (place == 0) & (code == 0))
-    if codes is not None:
-        wanted &= np.isin(code.astype(np.int32), codes) | (code <= _UNITS)
-    fits = (place >= begin) & (place <= end - size) & (place % segment <= segment - size)
-    fits &= (size >= _MIN_RECORD) & (size <= _MAX_RECORD)
-    rows = np.flatnonzero(wanted & fits)
-    is_old = place[rows] < old
-    too_much = np.cumsum(size[rows]) > np.where(is_old, most_old_bytes, most_bytes)
-    too_much |= is_old & (np.arange(len(rows)) >= most_old)
-    too_much[:1] = False
-    is_cut = bool(too_much.any())
-    count = min(most, int(np.argmax(too_much)) if is_cut else len(rows))
-    places[:count], sizes[:count] = place[rows[:count]], size[rows[:count]]
-    if count == most:
-        return count, int(rows[count - 1]) + 1, True
-    return count, int(rows[count]) if is_cut else n, bool(wanted.any())
 
 
 def record_crc_differs(

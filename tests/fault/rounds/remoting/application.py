@@ -25,9 +25,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import batch, message, number, pull, records_in, route
 from tests.fault.messages import TOPICS
-from tests.fault.rounds.process import say
-
-__all__ = ["GROUP", "TOPIC", "broker_of"]
+from tests.fault.process import say
 
 TOPIC: Final = TOPICS[0]
 GROUP: Final = "consumers"

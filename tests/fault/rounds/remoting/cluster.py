@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rmqstore_spark.client import StoreClient
-from tests.fault.remote import serve
+from tests.fault.remote import Restarted
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.processes.ports import free_port
-from tests.support.processes.serving import StoreProcess, eventually
-
-__all__ = ["DELAYS", "Cluster"]
 
 DELAYS: Final = "1s 1s 1s 1s"
 """What was sent back comes again after a second."""
@@ -28,49 +23,40 @@ _OFTEN: Final = (
 
 
 class Cluster:
-    """A broker and its name server, as a context manager.
+    """A broker and its name server.
 
     Args:
-        folder: for their files.
+        folder: for their files, and those of applications.
 
     Attributes:
         store: the store directory.
-        folder: for files of applications.
         name_server: the address of the name server.
-        killed: when the store process was, in milliseconds of the wall clock.
+        broker: the store process.
     """
 
     def __init__(self, folder: Path) -> None:
-        self.store = folder / "broker" / "store"
-        self.store.parent.mkdir(parents=True)
-        self.folder = folder
-        self.killed: list[int] = []
-        self._ends = ExitStack()
-        self._name_port, self._port = free_port(), free_port()
+        self.folder, self.store = folder, folder / "broker" / "store"
+        self.ends = ExitStack()
+        self._name_port = free_port()
         self.name_server = f"127.0.0.1:{self._name_port}"
         self._name_process: NamesrvProcess | None = None
-        self._process: StoreProcess | None = None
+        settings = (
+            "clients=all", f"listenPort={free_port()}", "vipListenPort=0",
+            "registerNameServerPeriod=10000",
+            f"namesrvAddr={self.name_server}", f"messageDelayLevel={DELAYS}", *_OFTEN,
+        )  # fmt: skip
+        self.broker = Restarted(self.ends, self.store, 0, *settings)
 
-    def __enter__(self) -> Cluster:
-        with ExitStack() as undo:
-            undo.callback(self._ends.close)
-            self.start_name_server()
-            self.start_store().ready()
-            undo.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.close()
-
-    def make_topic(self, topic: str) -> None:
-        """Make a topic with some queues."""
-        with StoreClient(self._running().endpoint) as client:
+    def start(self, topic: str) -> None:
+        """Start both, and make a topic with some queues."""
+        self.start_name_server()
+        with StoreClient(self.broker.start().endpoint) as client:
             client.create_topic(topic, write_queue_nums=_QUEUES)
 
     def start_name_server(self) -> None:
         """Start it."""
         server = NamesrvProcess(self.folder, "--port", str(self._name_port))
-        self._name_process = self._ends.enter_context(server)
+        self._name_process = self.ends.enter_context(server)
 
     def kill_name_server(self) -> None:
         """Kill it."""
@@ -78,51 +64,8 @@ class Cluster:
         self._name_process.process.kill()
         self._name_process.process.wait()
 
-    def start_store(self, failpoint: str = "") -> StoreProcess:
-        """Start the store process, which may die or stop at a failpoint."""
-        settings = (
-            f"listenPort={self._port}", "vipListenPort=0", "registerNameServerPeriod=10000",
-            f"namesrvAddr={self.name_server}", f"messageDelayLevel={DELAYS}", *_OFTEN,
-        )  # fmt: skip
-        environment = {"RMQSTORE_FAILPOINT": failpoint}
-        process = serve(self.store, 0, *settings, environment=environment)
-        self._process = self._ends.enter_context(process)
-        return process
-
-    def kill_store(self) -> None:
-        """Kill the store process, if it is running."""
-        if self._process is not None:
-            self._process.signal(signal.SIGKILL)
-            self._process.process.wait()
-            self.killed.append(time.time_ns() // 1_000_000)
-            self._process = None
-
-    def keep_store(self) -> None:
-        """Start the store process if it is not running."""
-        if self._process is None:
-            self.start_store().ready()
-
     def is_stopped(self) -> bool:
         """Whether the store process has stopped at its failpoint."""
-        state = Path(f"/proc/{self._running().process.pid}/stat").read_text()
+        assert self.broker.process is not None
+        state = Path(f"/proc/{self.broker.process.process.pid}/stat").read_text()
         return state.rpartition(") ")[2].startswith("T")
-
-    def resume(self) -> None:
-        """Let a store process that has stopped continue."""
-        self._running().signal(signal.SIGCONT)
-
-    def stats(self) -> dict[str, Any]:
-        """The figures of the store."""
-        with StoreClient(self._running().endpoint) as client:
-            return client.stats()
-
-    def close(self) -> None:
-        """End the store process, which closes its store."""
-        process = self._running()
-        process.signal(signal.SIGTERM)
-        eventually(lambda: process.process.poll() is not None)
-        assert process.process.returncode == 0, process.output
-
-    def _running(self) -> StoreProcess:
-        assert self._process is not None
-        return self._process

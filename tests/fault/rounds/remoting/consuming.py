@@ -10,10 +10,8 @@ from typing import Any, ClassVar, Final
 
 from tests.fault.claims import Outcome
 from tests.fault.rounds.remoting.cluster import Cluster
-from tests.fault.rounds.remoting.lives import Lives, errors_in
+from tests.fault.rounds.remoting.lives import TalkingLives, problems_of
 from tests.support.processes.delaying import rows_of
-
-__all__ = ["ConsumingLives", "OrderlyLives", "unexplained"]
 
 _TIMEOUT_MS: Final = 3_000
 """After that, clients send again what was not answered."""
@@ -22,13 +20,13 @@ _PROGRESS: Final = ("consumerOffset.before_write", "consumerOffset.after_backup"
 _PUT: Final = ("put.before_write", "put.after_write", "put.after_dispatch")
 
 
-class ConsumingLives(Lives):
+class ConsumingLives(TalkingLives):
     """Bodies with "refused" in them are consumed again once: the consumer sends them back.
 
     Args:
-        cluster, command: see `Lives`.
+        cluster, command: see `TalkingLives`.
         refuses: whether there are such bodies. The C++ client drops what it cannot send back.
-        options: see `Lives`.
+        options: see `TalkingLives`.
     """
 
     topic: ClassVar[str] = "orders"
@@ -38,6 +36,7 @@ class ConsumingLives(Lives):
         *_PROGRESS,
     )
     answering: ClassVar[tuple[str, ...]] = _PUT
+    is_orderly: ClassVar[bool] = False
 
     def __init__(self, cluster: Cluster, command: list[str], *options: str, refuses: bool) -> None:
         super().__init__(cluster, command, *options)
@@ -48,7 +47,6 @@ class ConsumingLives(Lives):
 
     @property
     def acknowledged(self) -> int:
-        """How many messages were."""
         return len(self.sent)
 
     def body(self, drawn: random.Random, number: int) -> str:
@@ -65,35 +63,32 @@ class ConsumingLives(Lives):
             _, body, offset = words
             self.sent[body] = int(offset)
             self.done(body)
+        elif what == "held":
+            self.held(words[0])
         elif what == "got":
             body, times, *_, queue, offset = words
             if int(times) or "refused" not in body:
                 self.got.add(body)
-            self.consumed(int(queue), int(offset))
+            if self.is_orderly:
+                self.consumed(int(queue), int(offset))
 
-    def consumed(self, queue: int, offset: int) -> None:
-        """The next message of a queue was consumed. Only an orderly consumer has an order."""
-
-    def begin_life(self) -> None:
-        """Nothing."""
-
-    def is_complete(self) -> bool:
+    def is_complete(self, drawn: random.Random) -> bool:
         """Whether each message that was acknowledged has been consumed."""
         return self.is_idle() and self.sent.keys() <= self.got
 
     def compare(self) -> Outcome:
         """Each acknowledgement has its message; other copies have a reason to be there."""
-        others = self.problems + errors_in(self.cluster.store)
+        others = self.problems + problems_of(self.cluster.store)
         found = defaultdict[str, list[dict[str, Any]]](list)
         for row in rows_of(self.cluster.store, self.topic):
             found[row["body"].decode()].append(row)
-        others += [f"{body} was never sent" for body in found.keys() - set(self.told)]
+        others += [f"{body} was never sent" for body in found.keys() - set(self.bodies)]
         lost = [
             body
             for body, offset in self.sent.items()
             if offset not in [row["queueOffset"] for row in found[body]]
         ]
-        copies = sum(unexplained(rows, self.cluster.killed) for rows in found.values())
+        copies = sum(unexplained(rows, self.cluster.broker.killed) for rows in found.values())
         return Outcome(len(lost), copies, tuple(others))
 
 
@@ -103,26 +98,14 @@ class OrderlyLives(ConsumingLives):
     A process with the ID of the one before holds its locks, another waits until they are too old.
     """
 
+    is_orderly: ClassVar[bool] = True
+
     def __init__(self, cluster: Cluster, command: list[str]) -> None:
         super().__init__(cluster, command, "--orderly", "first", refuses=False)
-        self._next: dict[int, int] = {}
-        self._is_new: set[int] = set()
 
     def follow(self, owner: str) -> None:
         """Let the next process be another client, to whom the locks do not belong."""
-        self._command[-1] = owner
-
-    def consumed(self, queue: int, offset: int) -> None:
-        """A queue is consumed in its order; a new consumer may repeat, but leaves nothing out."""
-        expected = self._next.get(queue, 0)
-        if offset > expected or (offset < expected and queue not in self._is_new):
-            self.problems.append(f"queue {queue}: consumed {offset} where {expected} was next")
-        self._is_new.discard(queue)
-        self._next[queue] = offset + 1
-
-    def begin_life(self) -> None:
-        """It may begin again at what was not reported."""
-        self._is_new = set(self._next)
+        self.command[-1] = owner
 
     def compare(self) -> Outcome:
         """The queues hold the messages in their order, too."""

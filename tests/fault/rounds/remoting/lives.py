@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -10,22 +11,123 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify import verify
 from tests.broker.clients.real_client import RealClient
-from tests.fault.claims import Outcome
+from tests.fault.claims import Outcome, errors_in
 from tests.fault.rounds.remoting.cluster import DELAYS, Cluster
-
-__all__ = ["Lives", "errors_in"]
 
 _SENT_AT_ONCE: Final = 30
 _HELD: Final = "held-"
 
 
-class Lives(ABC):
-    """A client over all its lives. A process that ends by itself is followed by the next one.
+class ClientLives(ABC):
+    """A client over all its lives, that sends and consumes.
 
-    It sends a message for each body that it reads. At one with "held" in it, it says `held BODY`
-    and stands still until it reads `release BODY`.
+    Args:
+        cluster: whose name server it asks.
+        command: of its process.
+
+    Attributes:
+        topic: where it sends.
+        dying: failpoints that a store process gets to under what the client does.
+        may_end: whether a process may end by itself, and is followed by the next one then.
+        problems: what it saw wrong.
+    """
+
+    topic: ClassVar[str]
+    dying: ClassVar[tuple[str, ...]]
+    may_end: ClassVar[bool] = False
+
+    def __init__(self, cluster: Cluster, command: list[str]) -> None:
+        self.problems: list[str] = []
+        self.cluster = cluster
+        self.command = command
+        self.client: RealClient | None = None
+        self._lines_read = 0
+        self._next: dict[int, int] = {}
+        self._is_new: set[int] = set()
+
+    def keep(self) -> bool:
+        """Start it if it does not live; returns whether it did not."""
+        if self.client is not None and self.client.process.poll() is None:
+            return False
+        self.kill()
+        stderr = subprocess.DEVNULL if self.may_end else None
+        command = [*self.command, *self.arguments()]
+        self.client = RealClient(self.cluster.folder, *command, stderr=stderr)
+        self._lines_read = 0
+        return True
+
+    def kill(self) -> None:
+        """Kill it if it lives, and note what it had said."""
+        if self.client is None:
+            return
+        self.client.kill()
+        code = self.client.process.returncode
+        if code != -signal.SIGKILL and not self.may_end:
+            self.problems.append(f"the client ended with {code}")
+        self.note()
+        with suppress(OSError):
+            self.client.end()
+        self.client = None
+        self.begin_life()
+
+    def begin_life(self) -> None:
+        """The next consumer may begin again at what was not reported."""
+        self._is_new = set(self._next)
+
+    def note(self) -> None:
+        """Note what it has said since."""
+        assert self.client is not None
+        lines = self.client.said[self._lines_read :]
+        self._lines_read += len(lines)
+        for line in lines:
+            what, *words = line.split()
+            if what != "ready":
+                self.take(what, words)
+
+    def consumed(self, queue: int, offset: int) -> None:
+        """A queue is consumed in its order; a new consumer may repeat, but leaves nothing out."""
+        expected = self._next.get(queue, 0)
+        if offset > expected or (offset < expected and queue not in self._is_new):
+            self.problems.append(f"queue {queue}: consumed {offset} where {expected} was next")
+        self._is_new.discard(queue)
+        self._next[queue] = offset + 1
+
+    def is_going_on(self, acknowledged: int, drawn: random.Random) -> bool:
+        """Whether more has been acknowledged; lets it send until then."""
+        self.keep()
+        self.note()
+        return self.acknowledged > acknowledged
+
+    def send(self, drawn: random.Random) -> None:
+        self.keep()
+
+    def arguments(self) -> list[str]:
+        """Arguments of the next process."""
+        return []
+
+    @property
+    @abstractmethod
+    def acknowledged(self) -> int:
+        """How many messages were."""
+
+    @abstractmethod
+    def take(self, what: str, words: list[str]) -> None:
+        """Note a line that it has said."""
+
+    @abstractmethod
+    def is_complete(self, drawn: random.Random) -> bool:
+        """Whether nothing more is to come of what was acknowledged; lets it live until then."""
+
+    @abstractmethod
+    def compare(self) -> Outcome:
+        """Compare what was said with the store, which is closed."""
+
+
+class TalkingLives(ClientLives):
+    """It sends a message for each body that it reads.
+
+    At one with "held" in it, it says `held BODY` and stands still until it reads `release BODY`.
 
     Args:
         cluster: whose name server it asks.
@@ -33,69 +135,49 @@ class Lives(ABC):
         options: arguments behind these.
 
     Attributes:
-        dying: failpoints that a store process gets to under what the client does.
-        answering: those that it gets to before it has answered a message.
+        answering: failpoints that a store process gets to before it has answered a message.
         releasing: those that it gets to for what the client does after a hold.
-        told: bodies that were to be sent.
-        problems: what it saw wrong.
+        bodies: that were to be sent.
     """
 
-    topic: ClassVar[str]
-    dying: ClassVar[tuple[str, ...]]
     answering: ClassVar[tuple[str, ...]]
     releasing: tuple[str, ...]
+    may_end: ClassVar[bool] = True
 
     def __init__(self, cluster: Cluster, command: list[str], *options: str) -> None:
-        self.told: list[str] = []
-        self.problems: list[str] = []
-        self.cluster = cluster
-        self._command = [*command, cluster.name_server, self.topic, "0", *options]
-        self._client: RealClient | None = None
-        self._lines_read = 0
+        super().__init__(cluster, [*command, cluster.name_server, self.topic, "0", *options])
+        self.bodies: list[str] = []
         self._pending: set[str] = set()
         self._holding: set[str] = set()
         self._released: list[str] = []
         self._has_held = False
 
-    def keep(self) -> None:
-        """Start it if it does not live."""
-        if self._client is not None and self._client.process.poll() is None:
-            return
-        self.kill()
-        self._client = RealClient(self.cluster.folder, *self._command, stderr=subprocess.DEVNULL)
-        self._lines_read, self._has_held = 0, False
-        for body in self._released:
-            self._write(f"release {body}")
+    def keep(self) -> bool:
+        """Start it if it does not live; what was held before is not held again."""
+        if is_new := super().keep():
+            self._has_held = False
+            for body in self._released:
+                self._write(f"release {body}")
+        return is_new
 
     def kill(self) -> None:
         """Kill it if it lives, and note what it had said."""
-        if self._client is None:
-            return
-        self._client.kill()
-        self.note()
-        with suppress(OSError):
-            self._client.end()
-        self._client = None
+        super().kill()
         self._pending.clear()
         self._released += self._holding
         self._holding.clear()
-        self.begin_life()
 
     def send(self, drawn: random.Random) -> None:
-        """Let it send messages."""
         self.keep()
         for _ in range(_SENT_AT_ONCE):
-            self._tell(self.body(drawn, len(self.told)))
+            self._tell(self.body(drawn, len(self.bodies)))
 
     def is_going_on(self, acknowledged: int, drawn: random.Random) -> bool:
         """Whether more has been acknowledged; lets it send until then."""
-        self.keep()
-        self.note()
-        if self.acknowledged > acknowledged:
-            return True
-        if not self._pending:
+        is_more = super().is_going_on(acknowledged, drawn)
+        if not is_more and not self._pending:
             self.send(drawn)
-        return False
+        return is_more
 
     def is_idle(self) -> bool:
         """Whether it has sent all that it was told."""
@@ -109,7 +191,7 @@ class Lives(ABC):
         self.note()
         if not self._has_held:
             self._has_held = True
-            self._tell(_HELD + self.held_body(drawn, len(self.told)))
+            self._tell(_HELD + self.held_body(drawn, len(self.bodies)))
         return bool(self._holding)
 
     def release(self) -> None:
@@ -119,18 +201,6 @@ class Lives(ABC):
         self._released += self._holding
         self._holding.clear()
         self._has_held = False
-
-    def note(self) -> None:
-        """Note what it has said since."""
-        assert self._client is not None
-        lines = self._client.said[self._lines_read :]
-        self._lines_read += len(lines)
-        for line in lines:
-            what, *words = line.split()
-            if what == "held":
-                self._held(words[0])
-            elif what != "ready":
-                self.take(what, words)
 
     def done(self, body: str) -> None:
         """Note that nothing more comes of a body."""
@@ -142,7 +212,7 @@ class Lives(ABC):
         if _HELD in body:
             self._has_held = False
 
-    def _held(self, body: str) -> None:
+    def held(self, body: str) -> None:
         """Let it stand still if somebody waits for that, or else continue."""
         if self._has_held and body not in self._released:
             self._holding.add(body)
@@ -151,19 +221,14 @@ class Lives(ABC):
             self._write(f"release {body}")
 
     def _tell(self, body: str) -> None:
-        self.told.append(body)
+        self.bodies.append(body)
         self._pending.add(body)
         self._write(body)
 
     def _write(self, line: str) -> None:
-        assert self._client is not None
+        assert self.client is not None
         with suppress(OSError):  # it has just ended
-            self._client.send(line)
-
-    @property
-    @abstractmethod
-    def acknowledged(self) -> int:
-        """How many messages were."""
+            self.client.send(line)
 
     @abstractmethod
     def body(self, drawn: random.Random, number: int) -> str:
@@ -173,25 +238,8 @@ class Lives(ABC):
     def held_body(self, drawn: random.Random, number: int) -> str:
         """The same for a message at which it is to stand still."""
 
-    @abstractmethod
-    def take(self, what: str, words: list[str]) -> None:
-        """Note a line that it has said."""
 
-    @abstractmethod
-    def begin_life(self) -> None:
-        """Note that the process has ended, and the next one follows."""
-
-    @abstractmethod
-    def is_complete(self) -> bool:
-        """Whether nothing more is to come of what was acknowledged; lets it live until then."""
-
-    @abstractmethod
-    def compare(self) -> Outcome:
-        """Compare what was said with the store, which is closed."""
-
-
-def errors_in(store: Path) -> list[str]:
-    """What `rmqstore verify` finds wrong with a store."""
+def problems_of(store: Path) -> list[str]:
+    """What `rmqstore verify` finds wrong with a store of a cluster."""
     with Store.open(store) as reader:
-        problems = verify(reader, delay_levels=DELAYS).problems
-    return [str(one) for one in problems if one.severity == "error"]
+        return errors_in(reader, delay_levels=DELAYS)

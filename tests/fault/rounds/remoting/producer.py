@@ -35,10 +35,8 @@ from tests.broker.transactions.halves import (
     half,
     half_of,
 )
-from tests.fault.rounds.process import say
+from tests.fault.process import say
 from tests.fault.rounds.remoting.application import broker_of
-
-__all__: list[str] = []
 
 _GROUP: Final = "pg"
 _ANSWER_S: Final = 5.0

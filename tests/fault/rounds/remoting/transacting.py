@@ -9,17 +9,16 @@ from typing import ClassVar, Final
 
 from tests.fault.claims import Outcome
 from tests.fault.rounds.remoting.cluster import Cluster
-from tests.fault.rounds.remoting.lives import Lives, errors_in
+from tests.fault.rounds.remoting.lives import TalkingLives, problems_of
 from tests.support.processes.delaying import rows_of
-
-__all__ = ["TransactingLives"]
+from tests.support.processes.halving import waiting_in
 
 _GIVEN_UP: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 _OUTCOMES: Final = ("commit", "rollback", "late-commit", "late-rollback")
 _LOOK_S: Final = 0.2
 
 
-class TransactingLives(Lives):
+class TransactingLives(TalkingLives):
     """The body decides what becomes of a transaction, whichever process is asked about it."""
 
     topic: ClassVar[str] = "transfers"
@@ -40,11 +39,9 @@ class TransactingLives(Lives):
 
     @property
     def acknowledged(self) -> int:
-        """How many half messages were."""
         return len(self._halves)
 
     def body(self, drawn: random.Random, number: int) -> str:
-        """It says what becomes of it."""
         return f"{drawn.choice(_OUTCOMES)}-{number}"
 
     def held_body(self, drawn: random.Random, number: int) -> str:
@@ -56,24 +53,27 @@ class TransactingLives(Lives):
         (body,) = words
         if what == "half":
             self._halves.add(body)
+        elif what == "held":
+            self.held(body)
         elif what == "failed":
             self.failed(body)
         else:
             self.done(body)
 
-    def begin_life(self) -> None:
-        """Nothing."""
+    def is_complete(self, drawn: random.Random) -> bool:
+        """Whether no transaction waits for its end.
 
-    def is_complete(self) -> bool:
-        """Whether no transaction waits for its end."""
+        A store process that has just started says 0 as long as it has not looked: the files tell.
+        """
         time.sleep(_LOOK_S)
-        return self.is_idle() and self.cluster.stats()["transactionsWaiting"] == 0
+        is_none_known = self.is_idle() and self.cluster.broker.stats()["transactionsWaiting"] == 0
+        return is_none_known and not waiting_in(self.cluster.store)
 
     def compare(self) -> Outcome:
         """What was committed is there once, and nothing of what was rolled back."""
-        others = self.problems + errors_in(self.cluster.store)
+        others = self.problems + problems_of(self.cluster.store)
         found = Counter(row["body"].decode() for row in rows_of(self.cluster.store, self.topic))
-        others += [f"{body} was never sent" for body in found.keys() - set(self.told)]
+        others += [f"{body} was never sent" for body in found.keys() - set(self.bodies)]
         others += [f"{body} is visible" for body in found if "commit" not in body]
         given_up = rows_of(self.cluster.store, _GIVEN_UP)
         others += [f"{row['body'].decode()} was given up" for row in given_up]

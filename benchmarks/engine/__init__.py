@@ -1,0 +1,1 @@
+"""A store in this process, or in its own: puts, decoding, expiry, recovery."""

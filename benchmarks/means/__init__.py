@@ -1,0 +1,1 @@
+"""What measurements use: stores, processes of their own, CPU time."""

@@ -1,0 +1,1 @@
+"""Followers, name servers, and who attacks."""

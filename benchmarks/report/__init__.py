@@ -1,0 +1,1 @@
+"""What was measured: on the terminal, in RESULTS.md and results.csv, and as plots."""

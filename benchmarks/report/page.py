@@ -1,0 +1,158 @@
+"""RESULTS.md: the figures that have an aim, in compact tables, and why an aim is missed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from benchmarks.report.figures import Figure
+from benchmarks.report.plots import PLOTS
+
+__all__ = ["page"]
+
+_ATTACKS: Final = "The store process under attack"
+_REASONS: Final = "Where an aim is missed"
+_CHAPTERS: Final = {
+    "Reading": (
+        "Decode", "planBy", "tags", "Planning", "Spark, noop", "Streams", "Idle", "Sidecar",
+    ),
+    "Jobs": ("jobs/", "Jobs", "Memory"),
+    "Writing": (
+        "StoreWriter", "A block", "Through the store process", "Spark sink", "First write",
+        "Puts", "Delayed", "Opening", "Memory of the store process",
+    ),
+    "Broker, name server, replication": (
+        "A store process as", "Remoting", "Pulls", "Spark with", "Replication", "Name server",
+    ),
+}  # fmt: skip
+"""How the sections of a chapter begin; the longest beginning that fits a section counts."""
+
+_SIZES: Final = {
+    "100 B": "100 B", "1024 B": "1 KiB", "1,024 B": "1 KiB", "1 KiB": "1 KiB", "4096 B": "4 KiB",
+    "4 KiB": "4 KiB",
+}  # fmt: skip
+_ALL_SIZES: Final = list(dict.fromkeys(_SIZES.values()))
+_SIZE: Final = re.compile(rf"(^|, bodies of |, )({'|'.join(_SIZES)})(, |$)")
+
+_ABOUT: Final = """\
+# Results
+
+`make bench` measures everything below and prints it; `make bench BENCH_ARGS="--full --write"` also
+writes this page, its plots, and [results.csv](results.csv), which has all figures, with spread and
+CPU. Values joined by `;` are for bodies of 100 B, 1 KiB and 4 KiB, in this order. A ratio compares
+two things measured in the same run. Figures of RocketMQ in-process are those of 4.9.8 on a similar
+machine; its decode is a range, and an aim counts against the higher end.
+"""
+
+
+def page(figures: Sequence[Figure], measured: Sequence[str], before: str) -> str:
+    """Return the page.
+
+    Args:
+        figures: of results.csv.
+        measured: when and on which machine, of each (`figures.machine`).
+        before: the page as it is; its last section is written by hand, and kept.
+    """
+    _, _, reasons = before.partition(f"\n## {_REASONS}\n")
+    parts = [_ABOUT, *_machines(measured)]
+    chapters: dict[str, list[Figure]] = {chapter: [] for chapter in (*_CHAPTERS, "Other")}
+    for figure in figures:
+        if figure.met and figure.section != _ATTACKS:
+            chapters[_chapter(figure.section)].append(figure)
+    for chapter, found in chapters.items():
+        if found:
+            parts += [f"\n## {chapter}\n", *_pictures(chapter), *_table(found)]
+    attacks = [figure for figure in figures if figure.section == _ATTACKS]
+    parts += [f"\n## {_ATTACKS}\n", *_pictures(_ATTACKS), *_attacks(attacks)]
+    return "\n".join([*parts, f"\n## {_REASONS}\n", reasons.strip(), ""])
+
+
+def _machines(measured: Sequence[str]) -> list[str]:
+    """Say when, and on what, for all figures together."""
+    days, machines = zip(*(each.split("; ", 1) for each in measured), strict=True)
+    return [f"Measured {min(days)} to {max(days)}:", *(f"{m}." for m in dict.fromkeys(machines))]
+
+
+def _chapter(section: str) -> str:
+    fits = [
+        (len(begin), chapter)
+        for chapter, begins in _CHAPTERS.items()
+        for begin in begins
+        if section.startswith(begin)
+    ]
+    return max(fits)[1] if fits else "Other"
+
+
+def _pictures(chapter: str) -> list[str]:
+    return [
+        f"![{plot.title}](plots/{name}.svg)\n"
+        for name, plot in PLOTS.items()
+        if plot.chapter == chapter
+    ]
+
+
+def _table(figures: Sequence[Figure]) -> Iterator[str]:
+    yield "| figure | value | against | ratio | aim | met |"
+    yield "|---|---:|---|---:|---:|---|"
+    merged: dict[str, dict[tuple[str, str], list[Figure]]] = {}
+    for figure in figures:
+        rows = merged.setdefault(_without_size(figure.section), {})
+        rows.setdefault((_without_size(figure.name), _first(figure.against)), []).append(figure)
+    for section, rows in merged.items():
+        if len(rows) > 1:
+            yield f"| **{section}** | | | | | |"
+        for (name, against), same in rows.items():
+            cells = [
+                _named(name if len(rows) > 1 else f"**{section}**: {name}", same),
+                _joined([_first(each.value) for each in same]),
+                against,
+                _joined([_first(each.ratio) or each.other for each in same]),
+                _joined([each.aim for each in same]),
+                _joined([each.met for each in same]),
+            ]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _named(name: str, same: Sequence[Figure]) -> str:
+    """Return a row's name, with the sizes that it is for unless they are the first of all."""
+    sizes = [_size(figure) for figure in same]
+    if sizes in ([""], _ALL_SIZES, _ALL_SIZES[:2]):
+        return name
+    return f"{name} ({', '.join(sizes)})"
+
+
+def _attacks(figures: Sequence[Figure]) -> Iterator[str]:
+    yield "| attack | peak of memory | later, and meanwhile |"
+    yield "|---|---:|---:|"
+    for (what, aim), same in groupby(figures, lambda each: (each.against, each.aim)):
+        yield f"| | **aim: {aim}** | **{what}** |"
+        for each in same:
+            missed = "" if each.met == "yes" else " (missed)"
+            yield f"| {each.name}{missed} | {each.value.removeprefix('peak ')} | {each.other} |"
+
+
+def _without_size(text: str) -> str:
+    return _SIZE.sub(lambda found: ", " if found[1] and found[3] else "", text)
+
+
+def _size(figure: Figure) -> str:
+    found = _SIZE.search(figure.name) or _SIZE.search(figure.section)
+    return _SIZES[found[2]] if found else ""
+
+
+def _first(text: str) -> str:
+    """Return the first of several values in a cell."""
+    return re.split(r"; |, (?=[\d.,]+ ns)", text)[0]
+
+
+def _joined(values: Sequence[str]) -> str:
+    """Join the values of a row; one that all have, or their unit, is written once."""
+    if len(set(values)) == 1:
+        return values[0]
+    parts = [re.fullmatch(r"([\d.,+-]+)(.*)", value) for value in values]
+    units = {part[2] for part in parts if part}
+    if len(units) != 1 or None in parts:
+        return "; ".join(values)
+    return "; ".join(part[1] for part in parts if part) + units.pop()

@@ -1,0 +1,1 @@
+"""Through Spark: queries, streams, writes, jobs."""

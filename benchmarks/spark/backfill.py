@@ -1,0 +1,130 @@
+"""`jobs/backfill.py`: straight to Parquet, against a DataFrame, and against pyarrow alone."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.means.child import in_child
+from benchmarks.means.stores import Shape, Stores
+from benchmarks.report.figures import Figure
+from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.pipelines.parquet.files import FileFormat
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.plan import plan_by_commitlog
+from rmqstore_spark.reader.reading import read_split
+from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.reader.store import Store
+
+__all__ = ["backfill_figures", "run_backfill", "write_ready_made"]
+
+_MESSAGES: Final = {100: 4_000_000, 1024: 1_000_000}
+_ROUNDS: Final = 3
+_TASKS: Final = 2  # of the job at the same time, and processes of pyarrow alone
+_OF_PYARROW: Final = 0.8
+
+
+def backfill_figures(stores: Stores) -> Iterator[Figure]:
+    """Rows a second by the job's own account, which begins when Spark has started."""
+    for body, messages in _MESSAGES.items():
+        store = stores(Shape(body, 64, messages))
+        rates: dict[str, list[float]] = {"straight": [], "alone": [], "through": []}
+        for _ in range(_ROUNDS):
+            rates["straight"].append(run_backfill(store, messages, ["out"]))
+            rates["alone"].append(_run_alone(store, messages))
+            rates["through"].append(run_backfill(store, messages, ["out", "--through-dataframe"]))
+        straight, alone, through = (statistics.median(found) for found in rates.values())
+        ratio = straight / alone
+        yield Figure(
+            "jobs/backfill.py, local[2]",
+            f"straight to Parquet, {body} B, 64 queues",
+            f"{straight / 1e3:,.0f} k/s",
+            "pyarrow alone, ready-made batches",
+            f"{alone / 1e3:,.0f} k/s",
+            f"{ratio:.2f}",
+            f"{_OF_PYARROW}",
+            "yes" if ratio >= _OF_PYARROW else "no",
+        )
+        ratio = straight / through
+        yield Figure(
+            "jobs/backfill.py, local[2]",
+            f"straight to Parquet, {body} B, 64 queues",
+            f"{straight / 1e3:,.0f} k/s",
+            "--through-dataframe",
+            f"{through / 1e3:,.0f} k/s",
+            f"{ratio:.1f}",
+            "3",
+            "yes" if ratio >= 3 else "no",
+        )
+
+
+def _run_alone(store: Path, messages: int) -> float:
+    """Rows a second of two processes, each of which writes half as many rows."""
+    rows = messages // _TASKS
+    with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
+
+        def write(number: int) -> float:
+            return float(
+                in_child(
+                    "benchmarks.spark.backfill:write_ready_made",
+                    store=str(store), path=f"{folder}/{number}.parquet", rows=rows,
+                )
+            )  # fmt: skip
+
+        with ThreadPoolExecutor(_TASKS) as pool:
+            seconds = max(pool.map(write, range(_TASKS)))
+    return rows * _TASKS / seconds
+
+
+def write_ready_made(store: str, path: str, rows: int) -> float:
+    """Seconds in which pyarrow writes batches of a store's rows, with the job's settings.
+
+    The batches of the first row group are written over and over.
+    """
+    file_format = FileFormat()
+    group: list[pa.RecordBatch] = []
+    options = ReadOptions(columns=tuple(name for name in COLUMNS if name != "topic"))
+    with Store.open(store) as opened:
+        queues = opened.queues()
+        ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
+        for split in plan_by_commitlog(opened, ranges):
+            for batch in read_split(opened, split, options):
+                group.append(batch)
+                if sum(batch.nbytes for batch in group) >= file_format.row_group_bytes:
+                    break
+            else:
+                continue
+            break
+    table = pa.Table.from_batches(group)
+    began = time.perf_counter()
+    with pq.ParquetWriter(path, table.schema, **file_format.settings(table.schema)) as writer:
+        for first in range(0, rows, len(table)):
+            writer.write_table(table.slice(0, rows - first), row_group_size=len(table))
+    return time.perf_counter() - began
+
+
+def run_backfill(store: Path, messages: int, arguments: Sequence[str]) -> float:
+    """Rows a second of the job, by its own account.
+
+    Args:
+        messages: how many the store has.
+        arguments: where to write, in a folder that the job runs in and that is removed.
+    """
+    command = [sys.executable, "-m", "rmqstore_spark.pipelines.backfill", str(store), *arguments]
+    with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True)
+    summary = re.search(r"([\d,]+) rows.* ([\d.]+) s$", done.stdout.strip(), re.DOTALL)
+    if summary is None or int(summary[1].replace(",", "")) != messages:
+        raise AssertionError(f"the job did not copy {messages} messages: {done.stdout}")
+    return messages / float(summary[2])

@@ -1,0 +1,49 @@
+"""Text for output: untrusted text for a terminal or a log, and names for JSON.
+
+Untrusted text must not move the cursor, colour the terminal, reverse the direction of writing or
+begin another line.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+from typing import Final
+
+_CAPITAL: Final = re.compile("([A-Z])")
+_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+@functools.cache
+def camel_case(name: str) -> str:
+    """Return the name of a field as JSON and RocketMQ spell it: `queueId` for `queue_id`."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
+
+
+def in_words(name: str) -> str:
+    """Return a name that JSON has in camel case as people read it: `index entries`."""
+    return _CAPITAL.sub(r" \1", name).lower()
+
+
+def escaped(text: str) -> str:
+    r"""Return the text with unprintable characters escaped, as in `\n`, `\x1b`, `\u202e`."""
+    if text.isprintable():
+        return text
+    return "".join(char if is_printable(char) else _escape(char) for char in text)
+
+
+def is_printable(char: str) -> bool:
+    """Return whether a character may be printed as it is."""
+    # `isprintable` accepts only the ASCII space.
+    return char.isprintable() or unicodedata.category(char) == "Zs"
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if char in _SHORT:
+        return _SHORT[char]
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

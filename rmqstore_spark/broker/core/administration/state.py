@@ -1,0 +1,208 @@
+"""Figures of a broker, and its configuration (upstream: AdminBrokerProcessor)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import shutil
+import time
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.broker.core.administration.days import Days
+from rmqstore_spark.broker.core.administration.rates import Rates
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.consumers.pulls import Pulls
+from rmqstore_spark.broker.core.refusal import Reason, Refusal
+from rmqstore_spark.broker.core.statistics import Statistics, Sum
+from rmqstore_spark.broker.core.texts import shown
+from rmqstore_spark.engine.config.properties_file import format_properties, parse_properties
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.queue_reader import QueueReader
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.errors import OptionError
+from rmqstore_spark.layout.constants import TRACE_TOPIC
+
+_log = logging.getLogger(__name__)
+
+_CHANGEABLE: Final = frozenset(
+    {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}
+)
+"""Keys that can be changed while a broker runs."""
+_MAX_CHANGE: Final = 1 << 16
+_SAMPLE_SECONDS: Final = 10.0
+_USER: Final = re.compile("://.*@", re.DOTALL)
+"""Greedy: a password may have any character, `/` and `@` too."""
+
+
+class WaitingRequests(NamedTuple):
+    """How many requests wait to be handled."""
+
+    sends: int
+    pulls: int
+
+
+class SumsAsked(NamedTuple):
+    """What was counted, and whose."""
+
+    name: str
+    key: str
+
+
+class BrokerState:
+    """Tells figures and configuration. Used by one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+        reader: of its records.
+        pulls, statistics: have figures.
+    """
+
+    def __init__(
+        self,
+        store: StoreWriter,
+        catalog: Catalog,
+        reader: QueueReader,
+        pulls: Pulls,
+        statistics: Statistics,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._reader = reader
+        self._pulls = pulls
+        self._statistics = statistics
+        self._booted = store.clock()
+        self._days = Days(self._booted)
+        self._rates = Rates(time.monotonic(), self._put, pulls.given)
+
+    async def sample(self) -> None:
+        """Take note of counts from time to time, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            now, put, given = time.monotonic(), self._put, self._pulls.given
+            self._rates.sample(now, put, given)
+            self._days.sample(self._store.clock(), put, given)
+            self._statistics.sample(now)
+
+    @property
+    def _put(self) -> int:
+        return self._store.put_messages
+
+    def figures(self, waiting: WaitingRequests) -> dict[str, object]:
+        """Return figures by RocketMQ's names.
+
+        Args:
+            waiting: requests that are not handled yet.
+        """
+        stats = self._store.stats()
+        put, given = self._put, self._pulls.given
+        puts, gives = self._rates.texts(time.monotonic(), put, given)
+        disk = shutil.disk_usage(self._store.log_folder)
+        ratio = str(disk.used / disk.total)
+        minutes = max(0, self._store.clock() - self._booted) // 60_000
+        return {
+            "bootTimestamp": self._booted,
+            "commitLogDiskRatio": ratio,
+            "commitLogDirCapacity": (
+                f"Total : {disk.total / 2**30:.1f} GiB, Free : {disk.free / 2**30:.1f} GiB."
+            ),
+            "commitLogMaxOffset": stats["commitLogMaxOffset"],
+            "commitLogMinOffset": stats["commitLogMinOffset"],
+            "consumeQueueDiskRatio": ratio,
+            "dispatchBehindBytes": stats["dispatchBehindBytes"],
+            "earliestMessageTimeStamp": self._reader.first_stored(),
+            "getTotalTps": gives,
+            "getTransferedTps": gives,
+            "getTransferredTps": gives,  # what mqadmin of RocketMQ 5 looks for
+            "msgGetTotalTodayNow": given,
+            "msgPutTotalTodayNow": put,
+            "pageCacheLockTimeMills": 0,
+            "pullThreadPoolQueueHeadWaitTimeMills": 0,
+            "pullThreadPoolQueueSize": waiting.pulls,
+            "putMessageAverageSize": stats["putBytes"] / max(1, stats["putMessages"]),
+            "putMessageSizeTotal": stats["putBytes"],
+            "putMessageTimesTotal": stats["putMessages"],
+            "putTps": puts,
+            "remainHowManyDataToFlush": (
+                f"{stats['commitLogMaxOffset'] - stats['commitLogFlushedOffset']} B"
+            ),
+            "runtime": (
+                f"[ {minutes // 1440} days, {minutes // 60 % 24} hours, {minutes % 60} minutes ]"
+            ),
+            "sendThreadPoolQueueHeadWaitTimeMills": 0,
+            "sendThreadPoolQueueSize": waiting.sends,
+            **self._days.figures(),
+        }
+
+    def sums(self, asked: SumsAsked) -> tuple[Sum, Sum, Sum]:
+        """Return what was counted in the last minute, hour and day.
+
+        Raises:
+            Refusal: nothing was ever counted.
+        """
+        sums = self._statistics.sums(asked.name, asked.key, time.monotonic())
+        if sums is None:
+            raise Refusal(
+                Reason.WRONG, f"The stats <{shown(asked.name)}> <{shown(asked.key)}> not exist"
+            )
+        return sums
+
+    def config(self) -> tuple[dict[str, int], str]:
+        """Return the number of the topics' last change with its time, and a properties file."""
+        config = self._store.config
+        # The URL may have a user's name and password.
+        archive = _USER.sub("://***@", config.archive_to)
+        text = replace(config, archive_to=archive).to_properties() + _also_told(config)
+        return self._catalog.version(), text
+
+    def update_config(self, wanted: bytes, peer: str) -> None:
+        """Change the configuration.
+
+        Args:
+            wanted: the changes, as a properties file.
+            peer: address of who wants it.
+
+        Raises:
+            Refusal: it is wrong, or cannot be changed while the broker runs.
+        """
+        if len(wanted) > _MAX_CHANGE:
+            raise Refusal(
+                Reason.WRONG, f"a change of the configuration has more than {_MAX_CHANGE} bytes"
+            )
+        try:
+            values = parse_properties(str(wanted, "utf-8"))
+            changed = self._store.config.with_overrides(
+                values, source=f"{escaped(peer)} asked for a change: "
+            )
+        except OptionError as error:
+            raise Refusal(Reason.WRONG, str(error)) from None
+        except ValueError as error:
+            raise Refusal(Reason.WRONG, f"the body is not a properties file: {error}") from None
+        fixed = sorted(values.keys() - _CHANGEABLE)
+        if fixed:
+            raise Refusal(
+                Reason.NOT_PERMITTED,
+                f"{', '.join(fixed)} can only be changed in the configuration, before a start; "
+                f"while the broker runs: {', '.join(sorted(_CHANGEABLE))}",
+            )
+        told = ", ".join(f"{name}={values[name]}" for name in sorted(values))
+        _log.info("%s changed the configuration: %s.", escaped(peer), escaped(told))
+        is_permission = changed.broker_permission != self._store.config.broker_permission
+        self._store.reconfigure(changed)
+        if is_permission:
+            self._catalog.register_again()
+
+
+def _also_told(config: StoreConfig) -> str:
+    """Return keys of a broker that have no effect here, without which mqadmin exports nothing."""
+    keys = {
+        "filterServerNums": "0",
+        "msgTraceTopicName": TRACE_TOPIC,
+        "traceOn": "true",  # clients may send traces, as to any topic
+        "traceTopicEnable": "false",  # the topic is not created at the start
+        "useTLS": str(config.tls_enable).lower(),
+    }
+    return format_properties(keys)

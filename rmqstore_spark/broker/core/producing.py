@@ -1,0 +1,269 @@
+"""Stores what producers send: all that is given together is one block, one append, and one flush.
+
+Upstream: SendMessageProcessor. Unlike it, this looks at the permission of the topic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.messages import (
+    Send,
+    is_transactional,
+    joined_properties,
+    limits_text,
+    split_batch,
+    stored_properties,
+)
+from rmqstore_spark.broker.core.refusal import Reason, Refusal
+from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
+from rmqstore_spark.engine.status import PutResult
+from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+    PROPERTY_SEPARATOR,
+    PROPERTY_TRAN_MSG,
+    RETRY_GROUP_TOPIC_PREFIX,
+    TRANSACTION_MASK,
+)
+from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
+from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
+
+_BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+_LAST: Final = PROPERTY_SEPARATOR.encode()
+_TRANSACTIONAL: Final = PROPERTY_TRAN_MSG.encode()
+
+_REASONS: Final = {
+    PutStatus.SERVICE_NOT_AVAILABLE: Reason.UNAVAILABLE,
+    PutStatus.CREATE_MAPEDFILE_FAILED: Reason.WRONG,
+    PutStatus.MESSAGE_ILLEGAL: Reason.ILLEGAL_MESSAGE,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: Reason.ILLEGAL_MESSAGE,
+    PutStatus.OS_PAGECACHE_BUSY: Reason.WRONG,
+    PutStatus.TOPIC_NOT_EXIST: Reason.NO_TOPIC,
+    PutStatus.NO_PERMISSION: Reason.NOT_PERMITTED,
+}
+
+
+def refusal(result: PutResult) -> Refusal:
+    """Return why messages are not stored."""
+    remark = _BUSY if result.status is PutStatus.OS_PAGECACHE_BUSY else result.remark
+    return Refusal(_REASONS[result.status], remark)
+
+
+class Producing:
+    """Stores messages of producers. Thread-safe.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+        statistics: count the messages; then one thread at a time stores them.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog, statistics: Statistics) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._statistics = statistics
+        config = store.config
+        self._max_body = config.max_message_size
+        self._cluster = config.broker_cluster_name
+        self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
+        self._host = config.host[0]
+        self._waits_for_disk = config.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def would_wait(self) -> bool:
+        """Whether storing waits now: for the disk, for slaves, or for other puts."""
+        return self._waits_for_disk or self._store.role.waits_for_slaves or self._store.is_busy
+
+    def needs_no_topic(self, name: str) -> bool:
+        """Return whether a send to a topic surely creates none, and no dead letters' either."""
+        return name in self._store.topics and not name.startswith(RETRY_GROUP_TOPIC_PREFIX)
+
+    def make_topics(self, send: Send) -> None:
+        """Create the topics that a send needs; if it cannot have them, `accept` tells why."""
+        with suppress(Refusal):
+            self._topic(send)
+            self._is_dead(send)
+
+    # ---- from requests to records
+
+    def accept(self, send: Send, peer: str) -> Send:
+        """Check a message, and say where it goes and how it is stored.
+
+        Args:
+            send: the message, which is changed.
+            peer: address of the producer.
+
+        Raises:
+            Refusal: it cannot be stored.
+        """
+        self._check(send, peer)
+        send.is_half = is_half = is_transactional(send.properties)
+        if is_half:
+            self._check_half()
+            send.sys_flag &= ~TRANSACTION_MASK
+        is_dead = self._is_dead(send)
+        send.stored_properties = stored_properties(
+            send.properties, self._cluster, self._max_body, is_dead=is_dead, is_half=is_half
+        )
+        return send
+
+    def accept_batch(self, send: Send, peer: str) -> Send:
+        """Check a batch as `accept` does, and encode its messages."""
+        self._check(send, peer)
+        self._encode_batch(send)
+        return send
+
+    def _topic(self, send: Send) -> TopicConfig:
+        return self._catalog.topic_to_send(send.topic, send.default_topic, send.queue_nums)
+
+    def _check(self, send: Send, peer: str) -> None:
+        send.peer = peer
+        topic = self._topic(send)
+        queues = topic.write_queue_nums
+        if send.queue_id >= queues:
+            raise Refusal(
+                Reason.WRONG,
+                f"request queueId[{send.queue_id}] is illegal, TopicConfig "
+                f"[topicName={topic.name}, readQueueNums={topic.read_queue_nums}, "
+                f"writeQueueNums={queues}, perm={topic.perm}] Producer: {peer}",
+            )
+        if len(send.body) > self._max_body:
+            raise Refusal(Reason.ILLEGAL_MESSAGE, limits_text(self._max_body))
+        if send.queue_id < 0:
+            send.queue_id = random.randrange(queues)  # noqa: S311 - any queue will do
+        send.told_queue = send.queue_id
+
+    def _check_half(self) -> None:
+        if self._store.config.reject_transaction_message:
+            raise Refusal(
+                Reason.NOT_PERMITTED,
+                f"the broker[{self._store.config.broker_ip1}] sending transaction message is "
+                "forbidden (rejectTransactionMessage)",
+            )
+
+    def _is_dead(self, send: Send) -> bool:
+        """Send a message that was consumed too often to the dead letters of its group."""
+        if not send.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return False
+        group = self._catalog.group(send.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
+        most = send.most_times if send.most_times >= 0 else group.retry_times
+        if send.reconsume_times < most:
+            return False
+        send.topic, send.queue_id = self._catalog.dead_topic(group).name, 0
+        return True
+
+    def _encode_batch(self, send: Send) -> None:
+        if send.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            raise Refusal(
+                Reason.ILLEGAL_MESSAGE, "a batch cannot go to the topic of a group's retries"
+            )
+        body = send.body
+        batch = split_batch(body, self._store.config.max_block_rows)
+        count = len(batch.flags)
+        shared = _LAST.join(
+            filter(None, (send.properties.encode("utf-8", "replace").rstrip(_LAST), self._lead))
+        )
+        properties = joined_properties(batch.properties, shared)
+        if np.diff(properties[0]).max() > MAX_PROPERTIES_LENGTH:
+            raise Refusal(Reason.ILLEGAL_MESSAGE, limits_text(self._max_body))
+        if any(_TRANSACTIONAL in part for part in (body, shared)) and _has_half(properties):
+            raise Refusal(
+                Reason.ILLEGAL_MESSAGE,
+                f"a batch cannot hold transactional messages ({PROPERTY_TRAN_MSG}): send them one "
+                "by one",
+            )
+        alike = MessageFields(
+            send.topic.encode(),
+            b"",
+            b"",
+            send.peer,
+            send.born,
+            send.queue_id,
+            0,
+            send.sys_flag,
+            0,
+        )
+        records = encode_alike(alike, batch.flags, batch.bodies.texts(), properties, self._host)
+        send.data, send.rows = records.data, count
+
+    def _singles(self, sends: Sequence[Send]) -> U1:
+        """Encode messages that came one by one."""
+        messages = [
+            MessageFields(
+                send.topic.encode(),
+                send.body,
+                send.stored_properties,
+                send.peer,
+                send.born,
+                send.queue_id,
+                send.flag,
+                send.sys_flag,
+                send.reconsume_times,
+            )
+            for send in sends
+        ]
+        return encode_messages(messages, self._host).data
+
+    # ---- from records to the log
+
+    def store(self, sends: Sequence[Send], *, are_halves: bool = False) -> None:
+        """Store what was accepted, and note at each what has become of it.
+
+        Args:
+            sends: one or more.
+            are_halves: whether these are half messages; no others are among them.
+        """
+        puts = self._store.transactions.puts if are_halves else self._store
+        singles = [send for send in sends if send.data is None]
+        batches = [send for send in sends if send.data is not None]
+        ordered = singles + batches
+        parts = [self._singles(singles)] if singles else []
+        parts += [send.data for send in batches if send.data is not None]
+        units = [send.rows for send in ordered]  # the messages of a batch stay together
+        config = self._store.config
+        if sum(map(len, parts)) <= config.max_block_bytes and sum(units) <= config.max_block_rows:
+            data = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            result = puts.put(data, units=units if batches else None)
+            if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
+                self._note(ordered, result)
+                return
+        # One of them cannot be stored, or they are too many: each gets an outcome of its own.
+        pieces = [self._singles([send]) if send.data is None else send.data for send in ordered]
+        results = puts.put_all(pieces, are_units=True)
+        for at, send in enumerate(ordered):
+            self._note([send], results[min(at, len(results) - 1)])
+
+    def _note(self, sends: Sequence[Send], result: PutResult) -> None:
+        if not result.status.is_stored:
+            error = refusal(result)
+            for send in sends:
+                send.refusal = error
+            return
+        ids, offsets = result.msg_ids(), result.queue_offset.tolist()
+        at = 0
+        for send in sends:
+            send.status, send.remark, send.offset = result.status, result.remark, offsets[at]
+            send.msg_ids = ids[at] if send.rows == 1 else ",".join(ids[at : at + send.rows])
+            at += send.rows
+            if not send.is_half:
+                self._statistics.count(TOPIC_PUT_NUMS, send.topic, send.rows)
+
+
+def _has_half(properties: tuple[I4, U1]) -> bool:
+    """Return whether a message with one of these properties belongs to a transaction."""
+    offsets, data = properties
+    spans = Spans(data, offsets[:-1].astype(np.int64), np.diff(offsets))
+    found = find_properties(spans, (PROPERTY_TRAN_MSG,))[PROPERTY_TRAN_MSG]
+    return any(text.lower() == b"true" for text in binary_array(found).drop_null().to_pylist())
