@@ -176,7 +176,7 @@ def test_topics_made_on_either_side_are_known_on_the_other(
 
 
 def test_clients_move_from_a_broker_to_a_store_process_and_back(
-    client: Client, broker: Brokers, tmp_path: Path
+    client: Client, broker: Brokers, port: int, tmp_path: Path
 ) -> None:
     """Same brokerName, address and name server: a group consumes what it has not had yet."""
     path = tmp_path / "store"
@@ -194,7 +194,8 @@ def test_clients_move_from_a_broker_to_a_store_process_and_back(
         use(1)
         settings = running.settings
         running.stop()
-    with StoreProcess(path, tmp_path, f"--config={settings}") as ours:
+    more = (f"--config={settings}", "--clients=all", f"--port={port}")
+    with StoreProcess(path, tmp_path, *more) as ours:
         use(2)
         ours.signal(signal.SIGTERM)
         assert ours.wait() == 0

@@ -30,10 +30,11 @@ class Served:
 
     Args:
         path: of the store.
+        port: its port; by default a free one.
         settings: keys of its configuration.
     """
 
-    def __init__(self, path: Path, **settings: Setting) -> None:
+    def __init__(self, path: Path, *, port: int | None = None, **settings: Setting) -> None:
         self.path = path
         defaults: dict[str, Setting] = {
             "mappedFileSizeCommitLog": 4 << 20,
@@ -41,7 +42,7 @@ class Served:
             "maxHashSlotNum": 10_000,
             "maxIndexNum": 40_000,
         }
-        self.process = EmbeddedStore(path, port=free_port(), settings=defaults | settings)
+        self.process = EmbeddedStore(path, port=port or free_port(), settings=defaults | settings)
         self.endpoint = self.process.start()
 
     def client(self) -> StoreClient:
