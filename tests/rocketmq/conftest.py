@@ -61,6 +61,6 @@ def broker(rocketmq: RocketMq, name_server: str, port: int) -> Callable[..., Bro
 @pytest.fixture
 def served(rocketmq: RocketMq, port: int, tmp_path: Path) -> Iterator[Served]:
     """A store of ours with its process, as the broker's host."""
-    made = Served(tmp_path / "store", clients="all", port=port, **SIZES)
+    made = Served(tmp_path / "store", clients="all", listenPort=port, **SIZES)
     yield made
     made.process.stop()

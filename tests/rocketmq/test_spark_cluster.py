@@ -38,7 +38,7 @@ def test_consumers_get_each_row_of_a_stream_once_from_the_master_and_from_its_sl
     expected = Counter(bytes(row["body"], "ascii") for row in rows.select("body").collect())
     ours = Served(
         tmp_path / "ours", brokerRole="SYNC_MASTER", slaveTimeout=60_000, brokerName="broker-a",
-        clients="all", port=port, namesrvAddr=name_server, **SIZES,
+        clients="all", listenPort=port, namesrvAddr=name_server, **SIZES,
     )  # fmt: skip
     slave = Broker(
         rocketmq, name_server, free_port(around=(-2, 1)), tmp_path / "slave",

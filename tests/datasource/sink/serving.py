@@ -30,11 +30,10 @@ class Served:
 
     Args:
         path: of the store.
-        port: its port; by default a free one.
-        settings: keys of its configuration.
+        settings: keys of its configuration; `listenPort` is a free one by default.
     """
 
-    def __init__(self, path: Path, *, port: int | None = None, **settings: Setting) -> None:
+    def __init__(self, path: Path, **settings: Setting) -> None:
         self.path = path
         defaults: dict[str, Setting] = {
             "mappedFileSizeCommitLog": 4 << 20,
@@ -42,7 +41,8 @@ class Served:
             "maxHashSlotNum": 10_000,
             "maxIndexNum": 40_000,
         }
-        self.process = EmbeddedStore(path, port=port or free_port(), settings=defaults | settings)
+        port = int(settings.pop("listenPort", 0)) or free_port()
+        self.process = EmbeddedStore(path, port=port, settings=defaults | settings)
         self.endpoint = self.process.start()
 
     def client(self) -> StoreClient:
