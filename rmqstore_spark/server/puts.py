@@ -17,7 +17,7 @@ from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
-from rmqstore_spark.server.callers import Caller, of_topics
+from rmqstore_spark.server.callers import WRITES, Caller, of_topics
 from rmqstore_spark.server.connections.receiver import ReceivedRequest
 from rmqstore_spark.wire.codec import encode
 from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.batches.staging import Stage
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.server.stores.served import ServedStore
 
 _OVERLOADED: Final = "The store process receives more data than it can handle. Try again later."
 
@@ -36,16 +37,17 @@ class BlockStreams:
     """Handles streams of blocks.
 
     Args:
-        store: the store that takes the blocks.
+        served: the store that takes the blocks.
         is_stopping: whether the process accepts nothing more.
         failures: counts blocks that do not reach the store.
     """
 
     def __init__(
-        self, store: StoreWriter, is_stopping: Callable[[], bool], failures: Failures
+        self, served: ServedStore, is_stopping: Callable[[], bool], failures: Failures
     ) -> None:
         self._failures = failures
-        self._store = store
+        self._served = served
+        self._store = served.writer
         self._is_stopping = is_stopping
 
     def handle(self, blocks: BlockReader) -> None:
@@ -95,6 +97,7 @@ class BlockStreams:
             self._failures.count(UNAVAILABLE)
             blocks.acknowledge(Acknowledgement(group[0].head.opaque, UNAVAILABLE, 0, text))
             return False
+        self._served.require(blocks.call.caller, WRITES)  # a stream can outlive its permission
         while group:
             allowed, refused = _allowed(blocks.call.caller, group)
             group = group[len(allowed) + 1 :]

@@ -28,7 +28,7 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY
-from rmqstore_spark.remoting.addresses import listen
+from rmqstore_spark.remoting.addresses import address_text, listen
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls
@@ -185,7 +185,8 @@ class StoreServer:
         self.endpoints.append(endpoint)
 
     def _remote(self, accepted: socket.socket) -> ClientConnection:
-        host = str(accepted.getpeername()[0])
+        # As RocketMQ's clients are told apart: one of IPv4 has its own address on a port of IPv6.
+        host = address_text(accepted.getpeername()).rpartition(":")[0].strip("[]")
         caller = Caller(self._protection.accounts, host)
         return ClientConnection(accepted, self._protection.tls, caller, self._service)
 
@@ -400,7 +401,7 @@ class _Requests:
         store = self._store_of(request)
         store.require(call.caller, BY_CODE[Code.BLOCKS].needs_of(None))
         blocks = BlockReader(call, request, self._config)
-        streams = BlockStreams(store.writer, self._is_stopping, self.failures)
+        streams = BlockStreams(store, self._is_stopping, self.failures)
         call.connection.has_stream = True
         streams.handle(blocks)
         call.connection.has_stream = False

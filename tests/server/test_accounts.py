@@ -7,6 +7,7 @@ import pickle
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -439,6 +440,16 @@ def test_the_permission_of_the_broker_counts_for_all(tmp_path: Path, permission:
         with PlainClient(here.endpoint) as peer:
             listed = peer.ask(Code.LIST, {"path": ""})
         assert bool(listed.status) is not bool(permission & 4)
+
+
+def test_a_stream_ends_with_the_permission_to_write(tmp_path: Path) -> None:
+    with served(tmp_path / "store") as here, PlainClient(here.endpoint) as peer:
+        mine = block_of([b"a"], "mine").tobytes()
+        peer.begin(op="put")
+        assert peer.put(mine, 0) == "PUT_OK"
+        here.store.reconfigure(replace(here.store.config, broker_permission=4))
+        assert peer.put(mine, 1) == "NO_PERMISSION"
+        assert here.store.stats()["putMessages"] == 1
 
 
 @pytest.mark.threat("Who may connect")
