@@ -1,0 +1,94 @@
+"""What a member asks of its driver, in order.
+
+A driver carries actions out one after the other. What a `Save` says is on disk before anything
+behind it is done. `Write`, `Cut` and `Restart` may be done without waiting: when all of them up to a
+number are on disk, the driver says so with `Member.flushed`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, TypeAlias
+
+from rmqstore_spark.consensus.messages import Answer, Entry, Request
+
+
+class Role(enum.Enum):
+    """`MemberState.Role`."""
+
+    FOLLOWER = enum.auto()
+    CANDIDATE = enum.auto()
+    LEADER = enum.auto()
+
+
+class Save(NamedTuple):
+    """Put the term and who has this member's vote in it on disk, now.
+
+    Attributes:
+        is_voter: False as long as this member may have forgotten what it once voted for and stored.
+        floor: term and index of the last entry before the ledger began anew; it votes for nobody who
+            has less.
+    """
+
+    term: int
+    vote: str | None
+    is_voter: bool
+    floor: tuple[int, int] = (-1, -1)
+
+
+class Write(NamedTuple):
+    """Put entries behind the ledger's end."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+
+class Cut(NamedTuple):
+    """Forget the entries behind `end`."""
+
+    number: int
+    end: int
+
+
+class Restart(NamedTuple):
+    """Forget all entries; the next one that is written begins the ledger anew."""
+
+    number: int
+
+
+class Ask(NamedTuple):
+    """Send a request. Its answer, with `number`, goes to `Member.answered`."""
+
+    peer: str
+    number: int
+    request: Request
+
+
+class Reply(NamedTuple):
+    """Answer the request that came with this token."""
+
+    token: object
+    answer: Answer
+
+
+class Committed(NamedTuple):
+    """Entries up to this index are committed, and on this member's disk."""
+
+    index: int
+
+
+class RoleChanged(NamedTuple):
+    """This member has another role, term or leader. A new leader appends an entry of its term."""
+
+    role: Role
+    term: int
+    leader: str | None
+
+
+class Stop(NamedTuple):
+    """Going on could lose what was acknowledged: stop, and say why."""
+
+    cause: str
+
+
+Action: TypeAlias = Save | Write | Cut | Restart | Ask | Reply | Committed | RoleChanged | Stop

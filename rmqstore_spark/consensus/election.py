@@ -1,0 +1,98 @@
+"""Whom a member votes for, and what a candidate makes of the answers. See `DLedgerLeaderElector`."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from rmqstore_spark.consensus.messages import LONGER_LEDGER, Verdict, Vote, VoteAnswer
+
+
+class Standing(NamedTuple):
+    """What counts when a member is asked for its vote."""
+
+    term: int
+    vote: str | None
+    leader: str | None
+    is_voter: bool
+    end_term: int
+    end_index: int
+
+
+def verdict_on(vote: Vote, standing: Standing) -> Verdict:
+    """Return what a member says to a candidate of its group, other than itself.
+
+    A term above its own is no reason to refuse: the member takes it over.
+    """
+    if vote.end_term < standing.end_term:
+        return Verdict.REJECT_EXPIRED_LEDGER_TERM
+    if vote.end_term == standing.end_term and vote.end_index < standing.end_index:
+        return Verdict.REJECT_SMALL_LEDGER_END_INDEX
+    if vote.term < standing.term:
+        return Verdict.REJECT_EXPIRED_VOTE_TERM
+    if vote.term < standing.end_term:
+        return Verdict.REJECT_TERM_SMALL_THAN_LEDGER
+    if not standing.is_voter:
+        return Verdict.REJECT_ALREADY_VOTED  # as far as it knows
+    if vote.term == standing.term and standing.vote not in (None, vote.candidate):
+        if standing.leader is not None:
+            return Verdict.REJECT_ALREADY_HAS_LEADER
+        return Verdict.REJECT_ALREADY_VOTED
+    return Verdict.ACCEPT
+
+
+class Outcome(enum.Enum):
+    """What a candidate does after a round."""
+
+    WAIT = enum.auto()  # more answers can change it
+    LEAD = enum.auto()
+    FOLLOW = enum.auto()  # somebody has a leader
+    AGAIN = enum.auto()  # in the same term
+    AGAIN_AT_ONCE = enum.auto()
+    NEXT_TERM = enum.auto()
+
+
+class Round:
+    """The votes of one round.
+
+    Args:
+        members: how many members the group has, the candidate included.
+    """
+
+    def __init__(self, members: int) -> None:
+        self._members = members
+        self._quorum = members // 2 + 1
+        self._answers: dict[str, VoteAnswer] = {}
+
+    def note(self, peer: str, answer: VoteAnswer) -> None:
+        """Count a voter's answer, the last one if there are several."""
+        self._answers[peer] = answer
+
+    @property
+    def highest_term(self) -> int:
+        """The highest term of a voter; -1 if nobody answered."""
+        return max((answer.term for answer in self._answers.values()), default=-1)
+
+    def outcome(self, term: int, *, is_over: bool) -> Outcome:
+        """Return what follows, in the order in which DLedger looks.
+
+        Args:
+            term: the candidate's.
+            is_over: whether its time is up.
+        """
+        verdicts = [answer.verdict for answer in self._answers.values()]
+        accepted = 1 + verdicts.count(Verdict.ACCEPT)
+        if accepted >= self._quorum:
+            return Outcome.LEAD
+        if not is_over and len(verdicts) < self._members - 1:
+            return Outcome.WAIT
+        if self.highest_term > term:
+            return Outcome.NEXT_TERM
+        if Verdict.REJECT_ALREADY_HAS_LEADER in verdicts:
+            return Outcome.FOLLOW
+        longer = sum(verdict in LONGER_LEDGER for verdict in verdicts)
+        if 1 + len(verdicts) < self._quorum or self._members - longer < self._quorum:
+            return Outcome.AGAIN
+        if accepted + verdicts.count(Verdict.REJECT_TERM_NOT_READY) >= self._quorum:
+            return Outcome.AGAIN_AT_ONCE
+        return Outcome.NEXT_TERM

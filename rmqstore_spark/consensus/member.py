@@ -1,0 +1,502 @@
+"""The state machine of a member: terms, roles, and the commit index.
+
+Invariants (each is asserted where it could break): a term never falls; a vote is given once a term; nothing
+at or below the commit index is cut; a leader's ledger only grows; a leader commits what a quorum has on
+disk, and nothing of earlier terms before an entry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rmqstore_spark.consensus.actions import (
+    Action,
+    Ask,
+    Committed,
+    Cut,
+    Reply,
+    Restart,
+    Role,
+    RoleChanged,
+    Save,
+    Stop,
+    Write,
+)
+from rmqstore_spark.consensus.election import Outcome, Round, Standing, verdict_on
+from rmqstore_spark.consensus.ledger import Ledger
+from rmqstore_spark.consensus.messages import (
+    Answer,
+    Code,
+    Entry,
+    Heartbeat,
+    HeartbeatAnswer,
+    Push,
+    PushAnswer,
+    PushType,
+    Request,
+    Verdict,
+    Vote,
+    VoteAnswer,
+)
+from rmqstore_spark.consensus.pushing import Pusher
+from rmqstore_spark.consensus.rejoining import Rejoining
+from rmqstore_spark.consensus.timing import Timing
+
+
+class Member:
+    """One member of a group. Not thread-safe: a driver calls it from one place.
+
+    Args:
+        me: this member's id.
+        group: the ids of all members, this one included.
+        saved: what was last saved; None if there is nothing: a member that is new, or lost its files.
+        ledger: its entries, all of them on disk. A driver only reads it.
+        committed: entries up to this one are known to be committed; -1 for none.
+        now: milliseconds of a clock that never goes back. Later steps tell it too.
+        chance: returns numbers from 0 to 1, by which members differ in when they ask for votes.
+
+    Attributes:
+        term: the current one.
+        vote: who has this member's vote in it.
+        role, leader: of now.
+        commit: entries up to this one are committed; they may not all be here.
+        actions: what the driver has to do, in order; it empties the list.
+        stopped: why this member does nothing any more; empty if it does.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        group: Sequence[str],
+        saved: Save | None,
+        ledger: Ledger,
+        *,
+        committed: int = -1,
+        now: int,
+        chance: Callable[[], float],
+        timing: Timing | None = None,
+    ) -> None:
+        assert me in group, "a member is one of its group"
+        self.me = me
+        self.peers = tuple(peer for peer in group if peer != me)
+        self.quorum = len(group) // 2 + 1
+        self.term, self.vote, self.is_voter, self.floor = saved or Save(0, None, is_voter=False)
+        self.ledger = ledger
+        self.commit = min(committed, ledger.end)
+        self.role = Role.FOLLOWER
+        self.leader: str | None = None
+        self.actions: list[Action] = []
+        self.stopped = ""
+        self._timing = timing or Timing()
+        self._chance = chance
+        self._told_commit = -1  # the last one that the driver was told of
+        self._asked: dict[int, tuple[str, Request]] = {}
+        self._number = 0
+        self._matched = False  # a follower's ledger is the beginning of its leader's
+        self._unflushed: list[tuple[int, Reply]] = []  # (change of the ledger, answer)
+        self._round = Round(len(group))
+        self._may_have_led = self.vote == me  # and lost entries that it had not flushed
+        self._in_round = False  # votes are asked for; otherwise a candidate waits
+        self._rejoining = Rejoining(len(group))
+        self._pushers: dict[str, Pusher] = {}
+        self._heard: dict[str, int] = {}  # when a leader last heard of each peer
+        self._beat_at = now
+        self._deadline = now + self._patience()
+        if not self.is_voter:
+            self._deadline = now
+        self._tell_commit()
+
+    # ---- steps -----------------------------------------------------------------------------------
+
+    @property
+    def wake(self) -> int:
+        """When `tick` has something to do, if nothing comes before."""
+        if self.role is not Role.LEADER:
+            return self._deadline
+        return min(self._beat_at, *(pusher.wake for pusher in self._pushers.values()))
+
+    def tick(self, now: int) -> None:
+        """Do what is due."""
+        if self.stopped:
+            return
+        if self.role is Role.LEADER:
+            self._lead(now)
+        elif now >= self._deadline:
+            if not self.is_voter:
+                self._ask_to_rejoin(now)
+            elif self._reach() > (self.ledger.end_term, self.ledger.end):
+                self._deadline = now + self._patience()  # it lacks what it has acknowledged
+            elif self.role is Role.FOLLOWER:
+                self._become_candidate(now)
+            else:
+                self._judge(now, is_over=True)
+
+    def receive(self, token: object, request: Request, now: int) -> None:
+        """Take a request of a peer, who is who it says it is. `Reply` has the token of its answer."""
+        if self.stopped:
+            return
+        if isinstance(request, Vote):
+            self.actions.append(Reply(token, self._voted(request, now)))
+        elif isinstance(request, Heartbeat):
+            self.actions.append(Reply(token, self._heartbeat(request, now)))
+        else:
+            self._pushed(token, request, now)
+
+    def answered(self, number: int, answer: Answer, now: int) -> None:
+        """Take the answer to a request (`Ask`)."""
+        peer, request = self._asked.pop(number, ("", None))
+        if request is None or self.stopped:
+            return
+        if answer.term > self.term and not isinstance(answer, VoteAnswer):
+            self._raise_term(answer.term)
+            self._follow(None, now)
+        elif isinstance(answer, VoteAnswer):
+            self._vote_answered(peer, answer, now)
+        elif isinstance(request, Push) and isinstance(answer, PushAnswer):
+            self._push_answered(peer, number, request, answer, now)
+        elif isinstance(answer, HeartbeatAnswer):
+            self._heartbeat_answered(peer, answer, now)
+
+    def flushed(self, change: int, now: int) -> None:
+        """All changes of the ledger up to this one (`Write`, `Cut`, `Restart`) are on disk."""
+        if self.stopped:
+            return
+        self.ledger.note_flushed(change)
+        while self._unflushed and self._unflushed[0][0] <= change:
+            self.actions.append(self._unflushed.pop(0)[1])
+        if self.role is Role.LEADER:
+            self._advance_commit(now)
+        else:
+            self._rejoin_if_caught_up()
+        self._tell_commit()
+
+    def append(self, entries: tuple[Entry, ...], now: int) -> None:
+        """Append entries of this term behind the ledger's end, and push them. For a leader."""
+        assert self.role is Role.LEADER, "only a leader appends"
+        self._write(entries)
+        self._push_all(now)
+
+    # ---- terms and roles -------------------------------------------------------------------------
+
+    def _raise_term(self, term: int) -> None:
+        assert term > self.term, "a term never falls"
+        self.term, self.vote = term, None
+        self._may_have_led = False
+        self._save()
+
+    def _give_vote(self, to: str) -> None:
+        if self.vote != to:
+            assert self.vote is None, "a vote is given once a term"
+            self.vote = to
+            self._save()
+
+    def _save(self) -> None:
+        self.actions.append(Save(self.term, self.vote, self.is_voter, self.floor))
+
+    def _become(self, role: Role, leader: str | None) -> None:
+        self.role, self.leader = role, leader
+        self._matched = False
+        self._asked.clear()
+        self.actions.append(RoleChanged(role, self.term, leader))
+
+    def _follow(self, leader: str | None, now: int) -> None:
+        """Follow a leader of this term, or wait for one."""
+        if self.role is not Role.FOLLOWER or self.leader != leader or not self._matched:
+            self._become(Role.FOLLOWER, leader)
+        self._deadline = now + self._patience()
+
+    def _patience(self) -> int:
+        return self._timing.silence + int(self._chance() * self._timing.heartbeat)
+
+    def _pause(self) -> int:
+        return self._timing.round_gap + int(self._chance() * self._timing.round_spread)
+
+    # ---- elections -------------------------------------------------------------------------------
+
+    def _become_candidate(self, now: int) -> None:
+        self._become(Role.CANDIDATE, None)
+        self._ask_for_votes(now)
+
+    def _ask_for_votes(self, now: int) -> None:
+        """Begin a round. The own vote comes first: it must be on disk before anybody is asked."""
+        if self.vote not in (None, self.me) or self._may_have_led:
+            self._raise_term(self.term + 1)
+        self._give_vote(self.me)
+        self._round = Round(len(self.peers) + 1)
+        self._in_round = True
+        self._asked.clear()
+        for peer in self.peers:
+            self._ask(peer, Vote(self.term, self.me, self.ledger.end, self.ledger.end_term))
+        self._deadline = now + int(self._timing.vote_wait * (1 + self._chance() / 2))
+        if self.quorum == 1:
+            self._judge(now, is_over=False)
+
+    def _vote_answered(self, peer: str, answer: VoteAnswer, now: int) -> None:
+        if not self.is_voter:
+            self._rejoining.note(peer, answer)
+            self._rejoin_if_new(now)
+        elif self.role is Role.CANDIDATE and self._in_round:
+            self._round.note(peer, answer)
+            self._judge(now, is_over=False)
+
+    def _judge(self, now: int, *, is_over: bool) -> None:
+        """Do what the votes say; when a pause is over, begin the next round."""
+        if not self._in_round:
+            self._ask_for_votes(now)
+            return
+        outcome = self._round.outcome(self.term, is_over=is_over)
+        if outcome is Outcome.WAIT:
+            return
+        self._in_round = False
+        if outcome is Outcome.LEAD:
+            self._become_leader(now)
+        elif outcome is Outcome.AGAIN_AT_ONCE:
+            self._ask_for_votes(now)
+        elif outcome is Outcome.FOLLOW:
+            self._deadline = now + self._timing.heartbeat + self._patience()
+        else:
+            if outcome is Outcome.NEXT_TERM:
+                self._raise_term(max(self.term + 1, self._round.highest_term))
+            self._deadline = now + self._pause()
+
+    def _voted(self, vote: Vote, now: int) -> VoteAnswer:
+        if vote.candidate == self.me:
+            return VoteAnswer(self.term, Verdict.REJECT_UNEXPECTED_LEADER)
+        if vote.candidate not in self.peers:
+            return VoteAnswer(self.term, Verdict.REJECT_UNKNOWN_LEADER)
+        standing = Standing(self.term, self.vote, self.leader, self.is_voter, *self._reach())
+        verdict = verdict_on(vote, standing)
+        if verdict is Verdict.ACCEPT:
+            if vote.term > self.term:
+                self._raise_term(vote.term)
+            self._give_vote(vote.candidate)
+            self._follow(None, now)
+        return VoteAnswer(self.term, verdict)
+
+    def _reach(self) -> tuple[int, int]:
+        """Term and index of the last entry, or of the last before the ledger began anew."""
+        return max(self.floor, (self.ledger.end_term, self.ledger.end))
+
+    # ---- rejoining -------------------------------------------------------------------------------
+
+    def _ask_to_rejoin(self, now: int) -> None:
+        self._deadline = now + self._timing.vote_wait
+        self._asked.clear()
+        for peer in self.peers:
+            self._ask(peer, Vote(self.term, self.me, -1, -1))
+
+    def _rejoin_if_new(self, now: int) -> None:
+        term = self._rejoining.term
+        if self._rejoining.is_new_group and term is not None and self.ledger.is_empty:
+            self.is_voter = True
+            self._raise_term(max(self.term, term) + 1)
+            self._follow(None, now)
+
+    def _rejoin_if_caught_up(self) -> None:
+        term = self._rejoining.term
+        if self.is_voter or self.leader is None or term is None or self.term < term:
+            return
+        has_all = self._matched and self.ledger.flushed >= self.commit
+        if has_all and self.ledger.term_of(self.commit) == self.term:
+            self.is_voter = True
+            self.vote = self.leader  # it has led in this term: no other can
+            self._save()
+
+    # ---- leading ---------------------------------------------------------------------------------
+
+    def _become_leader(self, now: int) -> None:
+        self._become(Role.LEADER, self.me)
+        self._pushers = {peer: Pusher(self.ledger, self._timing) for peer in self.peers}
+        self._heard = dict.fromkeys(self.peers, now)
+        self._beat_at = now
+        self._lead(now)
+
+    def _lead(self, now: int) -> None:
+        if now >= self._beat_at:
+            since = sorted((*self._heard.values(), now), reverse=True)[self.quorum - 1]
+            if now - since > self._timing.silence:
+                self._become_candidate(now)
+                return
+            self._beat_at = now + self._timing.heartbeat
+            for peer in self.peers:
+                self._ask(peer, Heartbeat(self.term, self.me))
+        self._push_all(now)
+
+    def _heartbeat_answered(self, peer: str, answer: HeartbeatAnswer, now: int) -> None:
+        if self.role is not Role.LEADER:
+            return
+        if answer.code is Code.SUCCESS:
+            self._heard[peer] = now
+        elif answer.code is Code.TERM_NOT_READY:
+            self._ask(peer, Heartbeat(self.term, self.me))
+        elif answer.code is Code.INCONSISTENT_LEADER:
+            self._become_candidate(now)
+
+    def _push_all(self, now: int) -> None:
+        for peer in self.peers:
+            self._push(peer, now)
+
+    def _push(self, peer: str, now: int) -> None:
+        pusher = self._pushers[peer]
+        while (due := pusher.due(now, self.commit)) is not None:
+            push = Push(due[0], self.term, self.me, due[1], due[2], self.commit)
+            pusher.sent(self._ask(peer, push))
+
+    def _push_answered(
+        self, peer: str, number: int, push: Push, answer: PushAnswer, now: int
+    ) -> None:
+        if self.role is not Role.LEADER:
+            return
+        self._pushers[peer].answered(number, push, answer, now)
+        self._advance_commit(now)
+        self._push(peer, now)
+
+    def _advance_commit(self, now: int) -> None:
+        ends = sorted((self.ledger.flushed, *(each.match for each in self._pushers.values())))
+        index = ends[len(ends) - self.quorum]
+        if index > self.commit and self._may_commit(index):
+            self.commit = index
+            self._tell_commit()
+            self._push_all(now)
+
+    def _may_commit(self, index: int) -> bool:
+        """A later leader can overwrite an entry of an earlier term, even one that a quorum has."""
+        return self.ledger.term_of(index) == self.term
+
+    def _ask(self, peer: str, request: Request) -> int:
+        self._number += 1
+        self._asked[self._number] = (peer, request)
+        self.actions.append(Ask(peer, self._number, request))
+        return self._number
+
+    # ---- following -------------------------------------------------------------------------------
+
+    def _heartbeat(self, heartbeat: Heartbeat, now: int) -> HeartbeatAnswer:
+        code = self._heed(heartbeat.leader, heartbeat.term, now)
+        return HeartbeatAnswer(code, self.term if code is Code.EXPIRED_TERM else -1)
+
+    def _heed(self, leader: str, term: int, now: int) -> Code:
+        """Follow the leader of this or a later term; refuse any other."""
+        if leader not in self.peers:
+            return Code.UNEXPECTED_MEMBER if leader == self.me else Code.UNKNOWN_MEMBER
+        if term < self.term:
+            return Code.EXPIRED_TERM
+        if term > self.term:
+            self._raise_term(term)
+            self._become(Role.FOLLOWER, leader)
+        elif self.leader is None:
+            self._become(Role.FOLLOWER, leader)
+        elif self.leader != leader:
+            return Code.INCONSISTENT_LEADER
+        self._deadline = now + self._patience()
+        return Code.SUCCESS
+
+    def _pushed(self, token: object, push: Push, now: int) -> None:
+        code = self._heed(push.leader, push.term, now)
+        if code is Code.SUCCESS:
+            code = self._take(push)
+        if self.stopped:
+            return
+        ledger = self.ledger
+        answer = PushAnswer(push.type, code, self.term, push.last, ledger.begin, ledger.end)
+        reply = Reply(token, answer)
+        if code is Code.SUCCESS and push.last > ledger.flushed:
+            self._unflushed.append((ledger.changes, reply))
+        else:
+            self.actions.append(reply)
+        self._rejoin_if_caught_up()
+        self._tell_commit()
+
+    def _take(self, push: Push) -> Code:
+        if push.type is PushType.COMPARE:
+            code = self._compare(push.entries[0])
+        elif push.type is PushType.TRUNCATE:
+            code = self._truncate(push.entries[0])
+        elif push.type is PushType.APPEND:
+            code = self._append(push.entries)
+        else:
+            code = Code.SUCCESS
+        if code is Code.SUCCESS and self._matched:
+            self.commit = max(self.commit, min(push.commit, self.ledger.end))
+        return code
+
+    def _compare(self, entry: Entry) -> Code:
+        if self.ledger.term_of(entry.index) != entry.term:
+            return Code.INCONSISTENT_STATE
+        self._matched = self._matched or entry.index == self.ledger.end
+        return Code.SUCCESS
+
+    def _truncate(self, entry: Entry) -> Code:
+        """End with this entry, unless all of the ledger is known to be the leader's.
+
+        Then the request is late: it was sent before others that have been answered since.
+        """
+        ledger = self.ledger
+        if self._matched and entry.index <= ledger.end:
+            return Code.SUCCESS
+        if ledger.term_of(entry.index) == entry.term:
+            if entry.index < ledger.end:
+                if entry.index < self.commit:
+                    return self._stop(f"entries behind {entry.index}")
+                self._unflushed.clear()  # nobody is told of what is cut
+                self.actions.append(Cut(ledger.cut(entry.index), entry.index))
+        elif not self._begin_anew(entry):
+            return Code.INCONSISTENT_STATE
+        self._matched = True
+        return Code.SUCCESS
+
+    def _begin_anew(self, entry: Entry) -> bool:
+        """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
+        if entry.index <= self.commit:
+            self._stop(f"all entries, and begin with {entry.index}")
+            return False
+        if not self.ledger.is_empty:
+            self.floor = self._reach()  # what it has acknowledged still counts in elections
+            self._save()
+            self._unflushed.clear()
+            self.actions.append(Restart(self.ledger.restart(entry.index)))
+        self._write((entry,))
+        return True
+
+    def _append(self, entries: tuple[Entry, ...]) -> Code:
+        ledger = self.ledger
+        if not self._matched or entries[0].index > ledger.end + 1:
+            return Code.INCONSISTENT_STATE
+        known = [entry for entry in entries if entry.index <= ledger.end]
+        if any(ledger.term_of(entry.index) != entry.term for entry in known):
+            return Code.INCONSISTENT_STATE
+        new = entries[len(known) :]
+        if any(entry.term > self.term for entry in new) or not _follow_each_other(new, ledger):
+            return Code.INCONSISTENT_STATE
+        if new:
+            self._write(new)
+        return Code.SUCCESS
+
+    def _stop(self, what: str) -> Code:
+        self.stopped = (
+            f"The leader of term {self.term}, {self.leader}, asks to cut {what}; entries up to "
+            f"{self.commit} are committed. What was acknowledged would be lost."
+        )
+        self.actions.append(Stop(self.stopped))
+        return Code.INCONSISTENT_STATE
+
+    # ---- the ledger ------------------------------------------------------------------------------
+
+    def _write(self, entries: tuple[Entry, ...]) -> None:
+        number = self.ledger.write(entries[-1].index, [(each.index, each.term) for each in entries])
+        self.actions.append(Write(number, entries))
+
+    def _tell_commit(self) -> None:
+        index = min(self.commit, self.ledger.flushed)
+        if index > self._told_commit:
+            self._told_commit = index
+            self.actions.append(Committed(index))
+
+
+def _follow_each_other(entries: tuple[Entry, ...], ledger: Ledger) -> bool:
+    index, term = ledger.end, ledger.end_term
+    for entry in entries:
+        if entry.index != index + 1 or entry.term < term:
+            return False
+        index, term = entry.index, entry.term
+    return True

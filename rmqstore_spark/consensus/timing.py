@@ -1,0 +1,41 @@
+"""How long members wait for each other, in milliseconds; the defaults are DLedger's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Intervals of a member.
+
+    Attributes:
+        heartbeat: from one heartbeat of a leader to the next.
+        leaks: after how many heartbeats without one a follower becomes a candidate, and a leader that
+            hears no quorum steps down.
+        vote_wait: how long a candidate waits for votes, at least; up to one and a half of it.
+        round_gap, round_spread: from one round of votes to the next: the first, and up to the second more.
+        push_wait: after how long entries that nobody acknowledged are pushed again.
+        compare_wait: the same of a comparison.
+        retry: how long a leader waits after an error.
+        idle: how often a leader that has nothing to push tells of its commit index.
+        window: how many pushes may be without an answer.
+        batch: entries in a push, at most.
+    """
+
+    heartbeat: int = 2000
+    leaks: int = 3
+    vote_wait: int = 2000
+    round_gap: int = 300
+    round_spread: int = 700
+    push_wait: int = 1000
+    compare_wait: int = 3000
+    retry: int = 500
+    idle: int = 1000
+    window: int = 64
+    batch: int = 1024
+
+    @property
+    def silence(self) -> int:
+        """How long nothing may be heard before it counts as a failure."""
+        return self.heartbeat * self.leaks

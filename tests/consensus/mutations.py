@@ -1,0 +1,239 @@
+"""Members and disks that keep one rule less: those that DLedger 0.3.1.2 lacks, and some of our own.
+
+The simulator must find each of them: a rule whose loss it does not notice is one that it does not check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from rmqstore_spark.consensus.actions import Cut, Reply, Restart, Save, Write
+from rmqstore_spark.consensus.member import Member
+from rmqstore_spark.consensus.messages import Code, Entry, Push, PushAnswer, PushType
+from rmqstore_spark.consensus.pushing import Pusher
+from tests.consensus.simulator import Checks, Disk, Node, Simulator
+
+
+class CommitsEarlierTerms(Member):
+    """Counts entries of earlier terms (dledger issue 4)."""
+
+    def _may_commit(self, index: int) -> bool:
+        return True
+
+
+class AnswersBeforeFlush(Member):
+    """Acknowledges what is not on disk."""
+
+    def _pushed(self, token: object, push: Push, now: int) -> None:
+        super()._pushed(token, push, now)
+        self.actions.extend(reply for _, reply in self._unflushed)
+        self._unflushed.clear()
+
+
+class CountsItselfBeforeFlush(Member):
+    """A leader that takes its own entries for flushed."""
+
+    def append(self, entries: tuple[Entry, ...], now: int) -> None:
+        super().append(entries, now)
+        self.ledger.note_flushed(self.ledger.changes)
+
+
+class LeadsAgainInItsTerm(Member):
+    """Asks for votes in the term in which it led before it crashed, and lost entries."""
+
+    def _ask_for_votes(self, now: int) -> None:
+        self._may_have_led = False
+        super()._ask_for_votes(now)
+
+
+class VotesTwice(Member):
+    """Gives its vote to each who asks in a term."""
+
+    def _voted(self, vote: Any, now: int) -> Any:
+        if self.vote != self.me:
+            self.vote = None
+        return super()._voted(vote, now)
+
+
+class VotesForShorterLedgers(Member):
+    """Does not look at the candidate's ledger."""
+
+    def _reach(self) -> tuple[int, int]:
+        return -1, -1
+
+
+class VotesWithoutMemory(Member):
+    """Votes at once after it has lost its files."""
+
+    def __init__(self, me: str, group: Any, saved: Save | None, *rest: Any, **more: Any) -> None:
+        super().__init__(me, group, saved or Save(0, None, is_voter=True), *rest, **more)
+
+
+class HeedsOldLeaders(Member):
+    """Takes COMPARE and COMMIT from anybody."""
+
+    def _pushed(self, token: object, push: Push, now: int) -> None:
+        if push.type is PushType.COMMIT and push.term < self.term:
+            self.commit = max(self.commit, min(push.commit, self.ledger.end))
+            self._tell_commit()
+        else:
+            super()._pushed(token, push, now)
+
+
+class CommitsUnmatched(Member):
+    """Commits what it has not compared with its leader's ledger."""
+
+    def _take(self, push: Push) -> Code:
+        code = super()._take(push)
+        self.commit = max(self.commit, min(push.commit, self.ledger.end))
+        return code
+
+
+class AppendsUnmatched(Member):
+    """Appends behind what it has not compared with its leader's ledger."""
+
+    def _append(self, entries: tuple[Entry, ...]) -> Code:
+        self._matched = True
+        return super()._append(entries)
+
+
+class CutsTwice(Member):
+    """Obeys a TRUNCATE that is late, and has no guard at the commit index (dledger issue 316)."""
+
+    def _truncate(self, entry: Entry) -> Code:
+        self._matched = False
+        return super()._truncate(entry)
+
+    def _stop(self, what: str) -> Code:
+        self.commit = -1
+        return Code.INCONSISTENT_STATE
+
+
+class ForgetsItsFloor(Member):
+    """Begins its ledger anew, and forgets what it had acknowledged."""
+
+    def _save(self) -> None:
+        self.floor = (-1, -1)
+        super()._save()
+
+
+class _Blind(Pusher):
+    def answered(self, number: int, push: Push, answer: PushAnswer, now: int) -> None:
+        if push.type is not PushType.COMMIT:
+            super().answered(number, push, answer, now)
+
+
+class DoesNotSeeLosses(Member):
+    """Does not notice that a follower has lost its data (dledger issue 61)."""
+
+    def _become_leader(self, now: int) -> None:
+        super()._become_leader(now)
+        for pusher in self._pushers.values():
+            pusher.__class__ = _Blind
+
+
+class BelievesLateAnswers(Member):
+    """Takes an answer to a comparison for that to a later one."""
+
+    def _push_answered(
+        self, peer: str, number: int, push: Push, answer: PushAnswer, now: int
+    ) -> None:
+        super()._push_answered(peer, 1 << 60, push, answer, now)
+
+
+class _SaveIsNotFlushed(Simulator):
+    """Votes and terms are answered before they are on disk."""
+
+    def save(self, node: Node, action: Save) -> None:
+        if self.chance.random() < 0.5:
+            node.disk.saved_before = node.disk.saved  # type: ignore[attr-defined]
+        node.disk.saved = action
+
+    def crash(self, node: Node) -> None:
+        was_up = node.member is not None
+        super().crash(node)
+        if was_up and hasattr(node.disk, "saved_before") and self.chance.random() < 0.5:
+            node.disk.saved = node.disk.saved_before
+
+
+class _TermIsLost(Simulator):
+    """A crash between delete and rename: the term's file is gone, and its copy is not read."""
+
+    def crash(self, node: Node) -> None:
+        was_up = node.member is not None
+        super().crash(node)
+        if was_up and self.chance.random() < 0.2:
+            node.disk.saved = Save(0, None, is_voter=True)
+
+
+class _KeepsWhatWasCut(Disk):
+    """Bytes behind a cut stay; entries that follow what was written since are found again."""
+
+    def flush(self, number: int) -> None:
+        before = list(self.kept)
+        super().flush(number)
+        end = self.kept_begin + len(self.kept)
+        self.behind = [entry for entry in before if entry.index >= end] or getattr(
+            self, "behind", []
+        )
+
+    def crash(self, chance: Any) -> None:
+        super().crash(chance)
+        for entry in getattr(self, "behind", []):
+            last = self.kept[-1] if self.kept else None
+            if last and entry.index == last.index + 1 and entry.term >= last.term:
+                self.kept.append(entry)
+        self.entries = list(self.kept)
+
+
+class _HasNoBodies(Disk):
+    """A power cut leaves headers over zeros, and a start does not look at the bodies."""
+
+    def crash(self, chance: Any) -> None:
+        if self.pending and isinstance(self.pending[0], Write):
+            write = self.pending[0]
+            empty = tuple(entry._replace(body=0) for entry in write.entries)
+            self.pending[0] = write._replace(entries=empty)
+        super().crash(chance)
+
+
+def _with_disk(disk: type[Disk]) -> type[Simulator]:
+    class WithDisk(Simulator):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            for node in self.nodes.values():
+                node.disk = disk()
+
+    return WithDisk
+
+
+def _of(member: Callable[..., Member]) -> Callable[[int], Checks]:
+    return lambda seed: Simulator(seed, member).run()
+
+
+MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
+    member.__name__: _of(member)
+    for member in (
+        CommitsEarlierTerms,
+        AnswersBeforeFlush,
+        CountsItselfBeforeFlush,
+        LeadsAgainInItsTerm,
+        VotesTwice,
+        VotesForShorterLedgers,
+        VotesWithoutMemory,
+        HeedsOldLeaders,
+        CommitsUnmatched,
+        AppendsUnmatched,
+        CutsTwice,
+        ForgetsItsFloor,
+        DoesNotSeeLosses,
+        BelievesLateAnswers,
+    )
+} | {
+    "SaveIsNotFlushed": lambda seed: _SaveIsNotFlushed(seed).run(),
+    "TermIsLost": lambda seed: _TermIsLost(seed).run(),
+    "KeepsWhatWasCut": lambda seed: _with_disk(_KeepsWhatWasCut)(seed).run(),
+    "HasNoBodies": lambda seed: _with_disk(_HasNoBodies)(seed).run(),
+}
+"""What runs a seed with a rule switched off, by its name."""
