@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore_spark.consensus.messages import LONGER_LEDGER, Verdict, Vote, VoteAnswer
+
+
+NOT_A_VOTER: Final = Verdict.REJECT_TAKING_LEADERSHIP
+"""What a member says that may not vote. DLedger's candidates take it for no vote, and no more."""
 
 
 class Standing(NamedTuple):
@@ -24,6 +28,8 @@ def verdict_on(vote: Vote, standing: Standing) -> Verdict:
 
     A term above its own is no reason to refuse: the member takes it over.
     """
+    if not standing.is_voter:
+        return NOT_A_VOTER
     if vote.end_term < standing.end_term:
         return Verdict.REJECT_EXPIRED_LEDGER_TERM
     if vote.end_term == standing.end_term and vote.end_index < standing.end_index:
@@ -32,8 +38,6 @@ def verdict_on(vote: Vote, standing: Standing) -> Verdict:
         return Verdict.REJECT_EXPIRED_VOTE_TERM
     if vote.term < standing.end_term:
         return Verdict.REJECT_TERM_SMALL_THAN_LEDGER
-    if not standing.is_voter:
-        return Verdict.REJECT_ALREADY_VOTED  # as far as it knows
     if vote.term == standing.term and standing.vote not in (None, vote.candidate):
         if standing.leader is not None:
             return Verdict.REJECT_ALREADY_HAS_LEADER

@@ -447,7 +447,7 @@ class Member:
 
     def _begin_anew(self, entry: Entry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
-        if entry.index <= self.commit:
+        if entry.index <= self.commit and not self.ledger.is_empty:
             self._stop(f"all entries, and begin with {entry.index}")
             return False
         if not self.ledger.is_empty:
