@@ -421,7 +421,10 @@ class Member:
         return code
 
     def _compare(self, entry: Entry) -> Code:
-        if self.ledger.term_of(entry.index) != entry.term:
+        term = self.ledger.term_of(entry.index)
+        if term != entry.term:
+            if term >= 0 and entry.index <= self.commit:
+                return self._stop(entry.index)
             return Code.INCONSISTENT_STATE
         self._matched = self._matched or entry.index == self.ledger.end
         return Code.SUCCESS
@@ -436,8 +439,8 @@ class Member:
             return Code.SUCCESS
         if ledger.term_of(entry.index) == entry.term:
             if entry.index < ledger.end:
-                if entry.index < self.commit:
-                    return self._stop(f"entries behind {entry.index}")
+                if entry.index < self.commit:  # it is late, or wrong: what is committed stays
+                    return Code.INCONSISTENT_STATE
                 self._unflushed.clear()  # nobody is told of what is cut
                 self.actions.append(Cut(ledger.cut(entry.index), entry.index))
         elif not self._begin_anew(entry):
@@ -448,7 +451,6 @@ class Member:
     def _begin_anew(self, entry: Entry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
         if entry.index <= self.commit and not self.ledger.is_empty:
-            self._stop(f"all entries, and begin with {entry.index}")
             return False
         if not self.ledger.is_empty:
             self.floor = self._reach()  # what it has acknowledged still counts in elections
@@ -472,10 +474,10 @@ class Member:
             self._write(new)
         return Code.SUCCESS
 
-    def _stop(self, what: str) -> Code:
+    def _stop(self, index: int) -> Code:
         self.stopped = (
-            f"The leader of term {self.term}, {self.leader}, asks to cut {what}; entries up to "
-            f"{self.commit} are committed. What was acknowledged would be lost."
+            f"The leader of term {self.term}, {self.leader}, has another entry {index}, which is "
+            "committed here. What was acknowledged would be lost."
         )
         self.actions.append(Stop(self.stopped))
         return Code.INCONSISTENT_STATE

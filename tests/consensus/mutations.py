@@ -103,11 +103,8 @@ class CutsTwice(Member):
 
     def _truncate(self, entry: Entry) -> Code:
         self._matched = False
-        return super()._truncate(entry)
-
-    def _stop(self, what: str) -> Code:
         self.commit = -1
-        return Code.INCONSISTENT_STATE
+        return super()._truncate(entry)
 
 
 class ForgetsItsFloor(Member):
