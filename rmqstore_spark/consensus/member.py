@@ -92,6 +92,7 @@ class Member:
         self._told_commit = -1  # the last one that the driver was told of
         self._asked: dict[int, tuple[str, Request]] = {}
         self._number = 0
+        self._leaders_commit = -1  # what the leader of this term has said
         self._matched = False  # a follower's ledger is the beginning of its leader's
         self._unflushed: list[tuple[int, Reply]] = []  # (change of the ledger, answer)
         self._round = Round(len(group))
@@ -196,6 +197,7 @@ class Member:
     def _become(self, role: Role, leader: str | None) -> None:
         self.role, self.leader = role, leader
         self._matched = False
+        self._leaders_commit = -1
         self._asked.clear()
         self.actions.append(RoleChanged(role, self.term, leader))
 
@@ -296,8 +298,8 @@ class Member:
         term = self._rejoining.term
         if self.is_voter or self.leader is None or term is None or self.term < term:
             return
-        has_all = self._matched and self.ledger.flushed >= self.commit
-        if has_all and self.ledger.term_of(self.commit) == self.term:
+        has_all = self._matched and self.ledger.flushed >= self._leaders_commit
+        if has_all and self.ledger.term_of(self._leaders_commit) == self.term:
             self.is_voter = True
             self.vote = self.leader  # it has led in this term: no other can
             self._save()
@@ -417,6 +419,7 @@ class Member:
         else:
             code = Code.SUCCESS
         if code is Code.SUCCESS and self._matched:
+            self._leaders_commit = max(self._leaders_commit, push.commit)
             self.commit = max(self.commit, min(push.commit, self.ledger.end))
         return code
 
