@@ -1,4 +1,4 @@
-"""Stores and checkpoints of an earlier version (7b5d3efd) still open, and their queries go on.
+"""Stores and checkpoints of an earlier version (7b5d3efd) open, and their queries continue.
 
 `former.tar.zst` holds what one query of it left: `from`, a store with 60 messages of topic Source;
 `to`, the store that it wrote to, exactly once, in three batches; and its `checkpoint`.
@@ -27,7 +27,7 @@ _INDEX = {"maxHashSlotNum": 500, "maxIndexNum": 1000}
 
 
 @pytest.mark.parametrize("was_noted", [True, False], ids=["committed", "answer-lost"])
-def test_a_query_of_an_earlier_version_goes_on(
+def test_a_query_of_an_earlier_version_continues(
     spark: SparkSession, tmp_path: Path, queries: Callable[..., Any], was_noted: bool
 ) -> None:
     archive = (Path(__file__).parent / "former.tar.zst").read_bytes()
