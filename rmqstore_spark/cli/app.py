@@ -11,26 +11,29 @@ import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
-from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
-from rmqstore_spark.cli.commands.expire import expire
+from rmqstore_spark.cli.commands.administration import (
+    create_topic,
+    delete_topic,
+    demote,
+    expire,
+    flush,
+    promote,
+    stop,
+)
 from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
-from rmqstore_spark.cli.commands.namesrv import namesrv
-from rmqstore_spark.cli.commands.offsets import offsets
+from rmqstore_spark.cli.commands.offsets import offsets, reset_offset
 from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
 from rmqstore_spark.cli.commands.read import read
-from rmqstore_spark.cli.commands.recover import recover
-from rmqstore_spark.cli.commands.reset_offset import reset_offset
-from rmqstore_spark.cli.commands.roles import demote, promote
-from rmqstore_spark.cli.commands.serve import serve
+from rmqstore_spark.cli.commands.serve import namesrv, serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
 from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
-from rmqstore_spark.cli.commands.verify import verify
-from rmqstore_spark.cli.shared.connection import (
+from rmqstore_spark.cli.commands.verify import recover, verify
+from rmqstore_spark.cli.shared.parameters import (
     AclFile,
     Credentials,
     TlsCa,
@@ -39,8 +42,7 @@ from rmqstore_spark.cli.shared.connection import (
     takes_credentials,
     use_credentials,
 )
-from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
-from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
+from rmqstore_spark.cli.shared.terminal import HELP_NAMES, INTERRUPTED, ending, usage_errors
 
 
 class _Commands(TyperGroup):

@@ -33,8 +33,6 @@ from typing import (
 
 from rmqstore_spark.base.printable import camel_case
 
-__all__ = ["AtMost", "Between", "MessageError", "decode", "encode", "read_json"]
-
 M = TypeVar("M")
 
 _LONG_MAX: Final = (1 << 63) - 1
@@ -173,49 +171,31 @@ def _checked(hint: Any, value: Any, where: str) -> Any:
         (hint,) = (kind for kind in inner if kind is not type(None))
         return _checked(Annotated[hint, limit] if limit else hint, value, where)
     if origin is tuple:
-        items = _sized(list, value, where)
-        return tuple(_checked(inner[0], item, f"{where}[]") for item in items)
+        _require(list, value, where, _MAX_ITEMS)
+        return tuple(_checked(inner[0], item, f"{where}[]") for item in value)
     if origin is Mapping:
-        pairs = _sized(dict, value, where).items()
-        return {_text(key, None, where): _checked(inner[1], v, f"{where}{{}}") for key, v in pairs}
+        _require(dict, value, where, _MAX_ITEMS)
+        for key in value:
+            _require(str, key, where, _MAX_TEXT)
+        return {key: _checked(inner[1], item, f"{where}{{}}") for key, item in value.items()}
     if origin is Literal:
         if value not in inner:
             raise MessageError(f"{where} is not one of {', '.join(map(repr, inner))}")
-        return value
-    if hint is str:
-        return _text(value, limit, where)
-    if hint is int:
-        return _number(value, limit, where)
-    if hint is bool:
-        return _exactly(bool, value, where)
-    return _message(hint, value, where)
+    elif hint in (bool, int, str):
+        most = limit.length if isinstance(limit, AtMost) else _MAX_TEXT
+        _require(hint, value, where, most if hint is str else None)
+        low, high = limit if isinstance(limit, Between) else Between(0, _LONG_MAX)
+        if hint is int and not low <= value <= high:
+            raise MessageError(f"{where} is not within {low} to {high}")
+    else:
+        return _message(hint, value, where)
+    return value
 
 
-def _exactly(kind: type[M], value: Any, where: str) -> M:
-    if type(value) is not kind:
+def _require(kind: type, value: Any, where: str, most: int | None = None) -> None:
+    found = type(value)
+    if found is not kind:
         raise MessageError(f"{where} is not of type {kind.__name__}")
-    checked: M = value
-    return checked
-
-
-def _sized(kind: type[M], value: Any, where: str) -> M:
-    found = _exactly(kind, value, where)
-    if len(value) > _MAX_ITEMS:
-        raise MessageError(f"{where} has more than {_MAX_ITEMS} items")
-    return found
-
-
-def _number(value: Any, limit: Between | None, where: str) -> int:
-    low, high = limit or Between(0, _LONG_MAX)
-    number = _exactly(int, value, where)
-    if not low <= number <= high:
-        raise MessageError(f"{where} is not within {low} to {high}")
-    return number
-
-
-def _text(value: Any, limit: AtMost | None, where: str) -> str:
-    most = limit.length if limit else _MAX_TEXT
-    text = _exactly(str, value, where)
-    if len(text) > most:
-        raise MessageError(f"{where} has more than {most} characters")
-    return text
+    if most is not None and len(value) > most:
+        things = "characters" if kind is str else "items"
+        raise MessageError(f"{where} has more than {most} {things}")

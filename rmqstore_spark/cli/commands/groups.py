@@ -16,9 +16,8 @@ from rmqstore_spark.cli.shared.parameters import (
     Topics,
     open_store,
 )
-from rmqstore_spark.cli.shared.tables import Column, print_table
+from rmqstore_spark.cli.shared.tables import Column, json_text, print_table
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import is_system_topic
 
@@ -47,11 +46,7 @@ _DELAY_COLUMNS = (
     Column("lag", right=True),
 )
 _Group = typer.Option(
-    "--group",
-    "-g",
-    metavar="GROUP",
-    help="Only this group. Repeat it for several.",
-    show_default=False,
+    "--group", "-g", metavar="GROUP", help="Only this group. Repeat it for several."
 )
 
 

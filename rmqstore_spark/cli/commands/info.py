@@ -15,8 +15,7 @@ from rmqstore_spark.cli.shared.parameters import (
     StorePath,
     open_store,
 )
-from rmqstore_spark.cli.shared.tables import print_facts
-from rmqstore_spark.cli.shared.text import json_text, show_time
+from rmqstore_spark.cli.shared.tables import json_text, print_facts, show_time
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqstore_spark.cli.shared.choosing import Choice
-from rmqstore_spark.cli.shared.messages import read_options
+from rmqstore_spark.cli.shared.choosing import Choice, read_options
 from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
     AsJson,
@@ -32,40 +31,25 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.store import Store
 
-_Key = typer.Option(
-    "--key",
-    metavar="KEY",
-    help="Find messages with this key (KEYS or UNIQ_KEY).",
-    show_default=False,
-)
-_Id = typer.Option(
-    "--id",
-    metavar="MSGID",
-    help="Find the message with this offset message id.",
-    show_default=False,
-)
+_Key = typer.Option("--key", metavar="KEY", help="Find messages with this key (KEYS or UNIQ_KEY).")
+_Id = typer.Option("--id", metavar="MSGID", help="Find the message with this offset message id.")
 _UniqKey = typer.Option(
     "--uniq-key",
     metavar="ID",
     help="Find messages with this UNIQ_KEY, the id that the client gave.",
-    show_default=False,
 )
 _From = typer.Option(
     "--from",
     metavar="TIME",
     help="Find messages stored at or after this time (milliseconds or ISO-8601).",
-    show_default=False,
 )
-_To = typer.Option(
-    "--to", metavar="TIME", help="Find messages stored before this time.", show_default=False
-)
+_To = typer.Option("--to", metavar="TIME", help="Find messages stored before this time.")
 _Limit = typer.Option(
     "--limit",
     "-n",
     min=1,
     metavar="N",
     help="Maximum number of messages: the newest ones with a key, the oldest ones by time.",
-    show_default=False,
 )
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.choosing import Bounds, Choice, ranges_of
-from rmqstore_spark.cli.shared.messages import read_options, read_ranges
+from rmqstore_spark.cli.shared.choosing import Bounds, Choice, ranges_of, read_options, read_ranges
 from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
     AsJson,
@@ -38,24 +37,18 @@ if TYPE_CHECKING:
 
 _IN_A_TABLE: Final = 20
 
-_Offset = typer.Option(
-    "--offset", "-o", min=0, metavar="N", help="Start at this queue offset.", show_default=False
-)
-_EndOffset = typer.Option(
-    "--end-offset", min=0, metavar="N", help="End before this queue offset.", show_default=False
-)
+_Offset = typer.Option("--offset", "-o", min=0, metavar="N", help="Start at this queue offset.")
+_EndOffset = typer.Option("--end-offset", min=0, metavar="N", help="End before this queue offset.")
 _From = typer.Option(
     "--from",
     metavar="TIME",
     help="Start each queue at its first message stored at or after this time (milliseconds or "
     "ISO-8601).",
-    show_default=False,
 )
 _To = typer.Option(
     "--to",
     metavar="TIME",
     help="End each queue before its first message stored at or after this time.",
-    show_default=False,
 )
 _Limit = typer.Option(
     "--limit",
@@ -63,7 +56,6 @@ _Limit = typer.Option(
     min=0,
     metavar="N",
     help=f"Maximum number of messages, 0 for all.  [default: {_IN_A_TABLE} in a table, else all]",
-    show_default=False,
 )
 _Scan = typer.Option(
     "--scan",

@@ -16,9 +16,8 @@ from rmqstore_spark.cli.shared.parameters import (
     StorePath,
     open_store,
 )
-from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, Column, print_table
+from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, Column, json_text, print_table
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store, Topic

@@ -14,9 +14,8 @@ from rmqstore_spark.cli.shared.parameters import (
     StorePath,
     open_store,
 )
-from rmqstore_spark.cli.shared.tables import Column, print_table
+from rmqstore_spark.cli.shared.tables import Column, json_text, print_table, show_time
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text, show_time
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.transactions import Transaction
@@ -31,11 +30,7 @@ _COLUMNS = (
     Column("checks", right=True),
 )
 _Group = typer.Option(
-    "--group",
-    "-g",
-    metavar="GROUP",
-    help="Only this producer group. Repeat it for several.",
-    show_default=False,
+    "--group", "-g", metavar="GROUP", help="Only this producer group. Repeat it for several."
 )
 
 

@@ -1,25 +1,141 @@
-"""Defines arguments and options that several commands share, and opens the store that they name."""
+"""Defines arguments and options that commands share, and opens what they name.
+
+That is a store, a client of a store process with its credentials, or the configuration of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.connection import given_credentials
 from rmqstore_spark.errors import OptionError
+from rmqstore_spark.files.open import is_endpoint
 from rmqstore_spark.reader.times import parse_timestamp_ms
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.reader.store import Store
+
+EndpointOf = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENDPOINT", help="Endpoint of a store process, as `rmqstore serve` prints it."
+    ),
+]
+AclFile = Annotated[
+    str | None,
+    typer.Option(
+        "--acl-file",
+        metavar="FILE",
+        help="File with accessKey and secretKey of your account, if the store process needs one.",
+    ),
+]
+TlsCa = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="CA certificates (PEM) that verify the store process.  [default: the system's]",
+    ),
+]
+TlsCert = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Your certificate (PEM), if the store process requires one.",
+    ),
+]
+TlsKey = Annotated[
+    str | None, typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.")
+]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Names of the files by which a store process and its client authenticate each other."""
+
+    acl_file: str | None = None
+    tls_ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+
+    def over(self, others: Credentials) -> Credentials:
+        """Return these, with missing ones taken from the others.
+
+        Raises:
+            OptionError: together they have a certificate without a key, or a key without one.
+        """
+        merged = {**others.options(), **self.options()}
+        if ("tls_cert" in merged) != ("tls_key" in merged):
+            raise OptionError("Options --tls-cert and --tls-key must be given together.")
+        return Credentials(**merged)
+
+    def options(self) -> dict[str, Any]:
+        """Return the given ones as arguments of a client."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+_given: Final[ContextVar[Credentials]] = ContextVar("credentials")
+_NONE: Final = Credentials()
+
+
+def use_credentials(credentials: Credentials) -> None:
+    """Set the credentials of `connect`, and of stores that are opened by their endpoint."""
+    _given.set(credentials)
+
+
+def given_credentials() -> Credentials:
+    """Return the credentials that were given before or after the command's name."""
+    return _given.get(_NONE)
+
+
+def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command accept the options of `Credentials` after its name as well as before it."""
+    added = inspect.signature(_credentials, eval_str=True).parameters
+
+    @functools.wraps(command)
+    def wrapper(**arguments: Any) -> None:
+        behind = _credentials(**{name: arguments.pop(name) for name in added})
+        use_credentials(behind.over(given_credentials()))
+        command(**arguments)
+
+    own = inspect.signature(command, eval_str=True)
+    parameters = [*own.parameters.values(), *added.values()]
+    # Typer derives the command's options from these.
+    wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
+
+
+def _credentials(
+    acl_file: AclFile = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> Credentials:
+    return Credentials(acl_file, tls_ca, tls_cert, tls_key)
+
+
+def connect(endpoint: str) -> StoreClient:
+    """Return a client of a store process, which is a context manager."""
+    from rmqstore_spark.client import StoreClient
+
+    return StoreClient(endpoint, **given_credentials().options())
+
 
 StorePath = Annotated[
     str,
     typer.Argument(
         metavar="STORE",
         help="Store directory, URL that fsspec supports, or endpoint of a store process.",
-        show_default=False,
     ),
 ]
 BrokerName = Annotated[
@@ -28,7 +144,6 @@ BrokerName = Annotated[
         "--broker-name",
         metavar="NAME",
         help="Name of the store. By default the name of its folder.",
-        show_default=False,
     ),
 ]
 CommitLogPaths = Annotated[
@@ -37,7 +152,6 @@ CommitLogPaths = Annotated[
         "--commitlog-path",
         metavar="PATH",
         help="CommitLog folder, if it is not STORE/commitlog. Repeat it for several.",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
@@ -47,23 +161,12 @@ AllTopics = Annotated[
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        metavar="TOPIC",
-        help="Only this topic. Repeat it for several.",
-        show_default=False,
-    ),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Repeat it for several."),
 ]
 QueueIds = Annotated[
     list[int] | None,
     typer.Option(
-        "--queue",
-        "-q",
-        metavar="ID",
-        min=0,
-        help="Only this queue. Repeat it for several.",
-        show_default=False,
+        "--queue", "-q", metavar="ID", min=0, help="Only this queue. Repeat it for several."
     ),
 ]
 Tags = Annotated[
@@ -72,16 +175,12 @@ Tags = Annotated[
         "--tag",
         metavar="TAG",
         help="Only messages with this tag, or one of several: 'A || B'. Repeat it for several.",
-        show_default=False,
     ),
 ]
 Keys = Annotated[
     list[str] | None,
     typer.Option(
-        "--key",
-        metavar="KEY",
-        help="Only messages with this key. Repeat it for several.",
-        show_default=False,
+        "--key", metavar="KEY", help="Only messages with this key. Repeat it for several."
     ),
 ]
 Columns = Annotated[
@@ -91,7 +190,6 @@ Columns = Annotated[
         "-c",
         metavar="A,B,...",
         help="Columns to print, in this order.  [default: all in JSON, the main ones in a table]",
-        show_default=False,
     ),
 ]
 AsRaw = Annotated[
@@ -137,3 +235,67 @@ def parse_time(option: str, text: str | None) -> int | None:
         return parse_timestamp_ms(text)
     except ValueError as error:
         raise OptionError(f"{option} {error}, not {text!r}.") from None
+
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Configuration file, such as conf/store.conf."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a configuration key. Repeat it for several."
+    ),
+]
+
+
+def require_folder(path: str) -> None:
+    """Refuse a URL as the place of a store that is written.
+
+    Raises:
+        OptionError: it is one.
+    """
+    if "://" in path or is_endpoint(path):
+        raise OptionError(
+            f"{path} is a URL, but a store can only be written in a folder of this machine. Give "
+            "the path of a folder."
+        )
+
+
+def read_config(
+    file: str | None, settings: Sequence[str] | None, flags: Mapping[str, tuple[str, object]]
+) -> StoreConfig:
+    """Merge a configuration: flags override the environment, which overrides the file.
+
+    Args:
+        file: path of a properties file.
+        settings: `--set` values.
+        flags: key and value by flag; the value is None if the flag was not given.
+
+    Raises:
+        OptionError: a key is unknown, or a value is wrong; the error names its source.
+    """
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
+    config = StoreConfig() if file is None else StoreConfig.from_file(file)
+    config = config.with_environment()
+    config = config.with_overrides(split_settings(settings), source="--set: ")
+    for flag, (key, given) in flags.items():
+        if given is not None:
+            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+    return config
+
+
+def split_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of `--set` by key.
+
+    Raises:
+        OptionError: one is not KEY=VALUE.
+    """
+    found = {}
+    for text in settings or ():
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"Option --set must be KEY=VALUE, not {text!r}.")
+        found[key.strip()] = value
+    return found

@@ -9,8 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from rmqstore_spark.cli.shared.tables import Column, Table
-from rmqstore_spark.cli.shared.text import is_text, json_text, shortened, show_time, text_pieces
+from rmqstore_spark.cli.shared.tables import (
+    Column,
+    Table,
+    is_text,
+    json_text,
+    shortened,
+    show_time,
+    text_pieces,
+)
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -15,13 +16,55 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
-from rmqstore_spark.client.brokers.introduction import introduce
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerFinder, ServerGroup
 from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
+
+_CLIENT: Final = "rmqstore-spark"
+
+
+def introduce(servers: ServerGroup, group: str) -> None:
+    """Make a group known to a broker, by a heartbeat of a consumer that then takes leave.
+
+    A broker then creates the group, if `autoCreateSubscriptionGroup` lets it, and the group's retry
+    topic (upstream: ClientManageProcessor). An account needs no more for it than to consume.
+    Brokers of RocketMQ 5 take no offsets of a group that they do not know, and mqadmin finds groups
+    by their retry topics.
+
+    A group that has consumers is known already. It is left alone, because they would share their
+    queues with this one.
+
+    Args:
+        servers: of the broker.
+        group: the consumer group.
+
+    Raises:
+        ServiceError: the broker does not answer.
+        RemotingError: it refuses the group.
+    """
+    members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+    if servers.ask(members).command.code == ResponseCode.SUCCESS:
+        return
+    client = f"{_CLIENT}@{os.getpid()}"
+    consumer = {
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",  # a broker may reject the other kind
+        "groupName": group,
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [],
+        "unitMode": False,
+    }
+    beat = {"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}
+    leave = {"clientID": client, "consumerGroup": group}
+    answer = servers.ask(Command(RequestCode.HEART_BEAT, body=dump_body(beat))).command
+    servers.ask(Command(RequestCode.UNREGISTER_CLIENT, leave))
+    if answer.code != ResponseCode.SUCCESS:
+        raise refusal(answer, servers.name)
+
 
 _T = TypeVar("_T")
 
