@@ -33,15 +33,7 @@ from rmqstore_spark.cli.commands.tail import tail
 from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
 from rmqstore_spark.cli.commands.verify import recover, verify
-from rmqstore_spark.cli.shared.parameters import (
-    AclFile,
-    Credentials,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    takes_credentials,
-    use_credentials,
-)
+from rmqstore_spark.cli.shared.parameters import Credentials, use_credentials, with_groups
 from rmqstore_spark.cli.shared.terminal import HELP_NAMES, INTERRUPTED, ending, usage_errors
 
 
@@ -83,7 +75,7 @@ for command in (
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
     *(promote, demote, recover, namesrv),
 ):
-    taken = command if command in _LOCAL else takes_credentials(command)
+    taken = with_groups(command, remote=command not in _LOCAL)
     app.command(command.__name__.replace("_", "-"))(taken)
 
 
@@ -94,15 +86,14 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_groups
 def _start(
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
-    acl_file: AclFile = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    *,
+    credentials: Credentials,
 ) -> None:
     """Inspect, read, verify and write RocketMQ message stores.
 
@@ -111,7 +102,7 @@ def _start(
     serve, follow and recover change a store's files; put and the others ask a store process to. The
     options for accounts and TLS are for store processes that require them.
     """
-    use_credentials(Credentials(acl_file, tls_ca, tls_cert, tls_key))
+    use_credentials(credentials)
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from rmqstore_spark.cli.shared.parameters import (
     CommitLogPaths,
     EndpointOf,
     QueueIds,
+    StoreAt,
     Topics,
     connect,
-    open_store,
     parse_time,
 )
 from rmqstore_spark.cli.shared.tables import Column, json_text, print_table
@@ -95,7 +95,7 @@ def offsets(
     with ExitStack() as stack:
         stores: dict[str, Store] = {}
         for path, name in zip(store_paths, names, strict=True):
-            store = stack.enter_context(open_store(path, name, commitlog_paths))
+            store = stack.enter_context(StoreAt(path, name, commitlog_paths).open())
             if store.lacks_queues:
                 store.require_queues(
                     "Telling offsets",
@@ -257,7 +257,7 @@ def reset_offset(
 
     from rmqstore_spark.reader.groups import group_offsets
 
-    with open_store(endpoint, None, None) as store:
+    with StoreAt(endpoint).open() as store:
         held = {
             entry.queue_id: entry.offset
             for entry in group_offsets(store)

@@ -12,21 +12,14 @@ import typer
 from rmqstore_spark.cli.shared.choosing import Choice, read_options, read_ranges
 from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
-    AsJson,
-    AsRaw,
-    BrokerName,
-    Columns,
-    CommitLogPaths,
     Keys,
     QueueIds,
-    Separator,
     SkipDamaged,
-    StorePath,
+    StoreAt,
     Tags,
     Topics,
-    open_store,
 )
-from rmqstore_spark.cli.shared.printing import make_printer, parse_columns, print_batches
+from rmqstore_spark.cli.shared.printing import Output, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import StoreNotFoundError
 
@@ -174,34 +167,24 @@ _Limit = typer.Option(
 
 
 def tail(
-    store_path: StorePath,
     follow: Annotated[bool, _Follow] = False,
     limit: Annotated[int, _Limit] = 10,
     topics: Topics = None,
     queue_ids: QueueIds = None,
     tags: Tags = None,
     keys: Keys = None,
-    columns: Columns = None,
-    as_json: AsJson = False,
-    as_raw: AsRaw = False,
-    separator: Separator = "",
+    *,
+    output: Output,
     everything: AllTopics = False,
     skip_damaged: SkipDamaged = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    where: StoreAt,
 ) -> None:
     """Print the newest messages, and follow new ones with -f."""
-    printer = make_printer(
-        as_json=as_json,
-        as_raw=as_raw,
-        columns=parse_columns(columns),
-        separator=separator,
-        single_topic=bool(topics) and len(topics or ()) == 1,
-    )
+    printer = output.printer(single_topic=len(topics or ()) == 1)
     options = read_options(
         printer, tags=tags, keys=keys, skip_damaged=skip_damaged, skip_expired=True
     )
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         store.require_queues("tail")
         follower = Tail(store, Choice(topics, queue_ids, everything), options)
         if limit:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    open_store,
-)
+from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt
 from rmqstore_spark.cli.shared.tables import Column, json_text, print_table, show_time
 from rmqstore_spark.cli.shared.terminal import say
 
@@ -35,11 +29,10 @@ _Group = typer.Option(
 
 
 def transactions(
-    store_path: StorePath,
     names: Annotated[list[str] | None, _Group] = None,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """List the transactions that wait for their end.
 
@@ -49,7 +42,7 @@ def transactions(
     """
     from rmqstore_spark.reader.transactions import find_transactions
 
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         found = [
             one for one in find_transactions(store).waiting if names is None or one.group in names
         ]

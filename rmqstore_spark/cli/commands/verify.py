@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmqstore_spark.base.printable import escaped, in_words
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    ConfigFile,
-    Settings,
-    StorePath,
-    open_store,
-    read_config,
-)
+from rmqstore_spark.cli.shared.parameters import AsJson, ConfigFile, Settings, StoreAt, read_config
 from rmqstore_spark.cli.shared.tables import json_text
 from rmqstore_spark.cli.shared.terminal import PROBLEMS, progress_bar
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
@@ -40,12 +31,11 @@ _Listed = typer.Option(
 
 
 def verify(
-    store_path: StorePath,
     listed: Annotated[int, _Listed] = _LISTED,
     delay_levels: Annotated[str | None, _DelayLevels] = None,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """Check all records, queues, index files and settings.
 
@@ -60,7 +50,7 @@ def verify(
         delays(levels)
     except ValueError as error:
         raise OptionError(f"--delay-levels: {error}.") from None
-    with open_store(store_path, broker_name, commitlog_paths) as store, progress_bar() as bar:
+    with where.open() as store, progress_bar() as bar:
         progress = None if bar is None else partial(bar, "")
         report = verify_store(store, progress=progress, delay_levels=levels, listed=listed)
     if as_json:

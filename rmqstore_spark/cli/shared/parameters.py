@@ -9,8 +9,8 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
@@ -29,43 +29,41 @@ EndpointOf = Annotated[
         metavar="ENDPOINT", help="Endpoint of a store process, as `rmqstore serve` prints it."
     ),
 ]
-AclFile = Annotated[
-    str | None,
-    typer.Option(
-        "--acl-file",
-        metavar="FILE",
-        help="File with accessKey and secretKey of your account, if the store process needs one.",
-    ),
-]
-TlsCa = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
-        help="CA certificates (PEM) that verify the store process.  [default: the system's]",
-    ),
-]
-TlsCert = Annotated[
-    str | None,
-    typer.Option(
-        "--tls-cert",
-        metavar="FILE",
-        help="Your certificate (PEM), if the store process requires one.",
-    ),
-]
-TlsKey = Annotated[
-    str | None, typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.")
-]
 
 
 @dataclass(frozen=True)
 class Credentials:
     """Names of the files by which a store process and its client authenticate each other."""
 
-    acl_file: str | None = None
-    tls_ca: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    acl_file: Annotated[
+        str | None,
+        typer.Option(
+            "--acl-file",
+            metavar="FILE",
+            help="File with accessKey and secretKey of your account, if the store process needs "
+            "one.",
+        ),
+    ] = None
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="CA certificates (PEM) that verify the store process.  [default: the system's]",
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Your certificate (PEM), if the store process requires one.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert."),
+    ] = None
 
     def over(self, others: Credentials) -> Credentials:
         """Return these, with missing ones taken from the others.
@@ -84,7 +82,6 @@ class Credentials:
 
 
 _given: Final[ContextVar[Credentials]] = ContextVar("credentials")
-_NONE: Final = Credentials()
 
 
 def use_credentials(credentials: Credentials) -> None:
@@ -94,34 +91,46 @@ def use_credentials(credentials: Credentials) -> None:
 
 def given_credentials() -> Credentials:
     """Return the credentials that were given before or after the command's name."""
-    return _given.get(_NONE)
+    return _given.get(Credentials())
 
 
-def takes_credentials(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command accept the options of `Credentials` after its name as well as before it."""
-    added = inspect.signature(_credentials, eval_str=True).parameters
+def with_groups(command: Callable[..., None], *, remote: bool = False) -> Callable[..., None]:
+    """Return a command for typer: a parameter that is a dataclass becomes one for each field.
+
+    Args:
+        command: takes dataclasses as keyword arguments.
+        remote: whether it accepts the options of `Credentials` after its name, too.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
 
     @functools.wraps(command)
-    def wrapper(**arguments: Any) -> None:
-        behind = _credentials(**{name: arguments.pop(name) for name in added})
-        use_credentials(behind.over(given_credentials()))
-        command(**arguments)
+    def wrapper(**given: Any) -> None:
+        def taken(group: Any) -> Any:
+            return group(**{each.name: given.pop(each.name) for each in fields(group)})
 
-    own = inspect.signature(command, eval_str=True)
-    parameters = [*own.parameters.values(), *added.values()]
+        arguments = {name: taken(group) for name, group in groups.items()}
+        if remote:
+            use_credentials(taken(Credentials).over(given_credentials()))
+        command(**arguments, **given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, each in own.items():
+        parameters += _of_group(groups[name]) if name in groups else [each]
+    parameters += _of_group(Credentials) if remote else []
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     # Typer derives the command's options from these.
-    wrapper.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    wrapper.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in named}
     return wrapper
 
 
-def _credentials(
-    acl_file: AclFile = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-) -> Credentials:
-    return Credentials(acl_file, tls_ca, tls_cert, tls_key)
+def _of_group(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        each.replace(annotation=hints[name])
+        for name, each in inspect.signature(group).parameters.items()
+    ]
 
 
 def connect(endpoint: str) -> StoreClient:
@@ -131,21 +140,6 @@ def connect(endpoint: str) -> StoreClient:
     return StoreClient(endpoint, **given_credentials().options())
 
 
-StorePath = Annotated[
-    str,
-    typer.Argument(
-        metavar="STORE",
-        help="Store directory, URL that fsspec supports, or endpoint of a store process.",
-    ),
-]
-BrokerName = Annotated[
-    str | None,
-    typer.Option(
-        "--broker-name",
-        metavar="NAME",
-        help="Name of the store. By default the name of its folder.",
-    ),
-]
 CommitLogPaths = Annotated[
     list[str] | None,
     typer.Option(
@@ -154,6 +148,42 @@ CommitLogPaths = Annotated[
         help="CommitLog folder, if it is not STORE/commitlog. Repeat it for several.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class StoreAt:
+    """The store that a command reads."""
+
+    store_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE",
+            help="Store directory, URL that fsspec supports, or endpoint of a store process.",
+        ),
+    ]
+    broker_name: Annotated[
+        str | None,
+        typer.Option(
+            "--broker-name",
+            metavar="NAME",
+            help="Name of the store. By default the name of its folder.",
+        ),
+    ] = None
+    commitlog_paths: CommitLogPaths = None
+
+    def open(self) -> Store:
+        """Open it."""
+        from rmqstore_spark.reader.store import Store
+
+        path = self.store_path
+        return Store.open(
+            path,
+            broker_name=self.broker_name,
+            commitlog_paths=self.commitlog_paths or None,
+            storage_options=given_credentials().options() if is_endpoint(path) else None,
+        )
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 AllTopics = Annotated[
     bool,
@@ -183,44 +213,10 @@ Keys = Annotated[
         "--key", metavar="KEY", help="Only messages with this key. Repeat it for several."
     ),
 ]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        "-c",
-        metavar="A,B,...",
-        help="Columns to print, in this order.  [default: all in JSON, the main ones in a table]",
-    ),
-]
-AsRaw = Annotated[
-    bool, typer.Option("--raw", help="Print only the bodies, byte for byte, even to a terminal.")
-]
-Separator = Annotated[
-    str,
-    typer.Option(
-        "--separator",
-        metavar="TEXT",
-        help="Text that --raw prints after each body; \\n, \\t, \\0 and \\\\ are understood.",
-        show_default="nothing",
-    ),
-]
 SkipDamaged = Annotated[
     bool,
     typer.Option("--skip-damaged", help="Skip damaged and missing records instead of failing."),
 ]
-
-
-def open_store(path: str, broker_name: str | None, commitlog_paths: Sequence[str] | None) -> Store:
-    """Open the store that a command's arguments name."""
-    from rmqstore_spark.files.open import is_endpoint
-    from rmqstore_spark.reader.store import Store
-
-    return Store.open(
-        path,
-        broker_name=broker_name,
-        commitlog_paths=commitlog_paths or None,
-        storage_options=given_credentials().options() if is_endpoint(path) else None,
-    )
 
 
 def parse_time(option: str, text: str | None) -> int | None:

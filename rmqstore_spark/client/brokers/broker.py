@@ -27,45 +27,6 @@ from rmqstore_spark.remoting.codec.command import Command
 _CLIENT: Final = "rmqstore-spark"
 
 
-def introduce(servers: ServerGroup, group: str) -> None:
-    """Make a group known to a broker, by a heartbeat of a consumer that then takes leave.
-
-    A broker then creates the group, if `autoCreateSubscriptionGroup` lets it, and the group's retry
-    topic (upstream: ClientManageProcessor). An account needs no more for it than to consume.
-    Brokers of RocketMQ 5 take no offsets of a group that they do not know, and mqadmin finds groups
-    by their retry topics.
-
-    A group that has consumers is known already. It is left alone, because they would share their
-    queues with this one.
-
-    Args:
-        servers: of the broker.
-        group: the consumer group.
-
-    Raises:
-        ServiceError: the broker does not answer.
-        RemotingError: it refuses the group.
-    """
-    members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
-    if servers.ask(members).command.code == ResponseCode.SUCCESS:
-        return
-    client = f"{_CLIENT}@{os.getpid()}"
-    consumer = {
-        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
-        "consumeType": "CONSUME_PASSIVELY",  # a broker may reject the other kind
-        "groupName": group,
-        "messageModel": "CLUSTERING",
-        "subscriptionDataSet": [],
-        "unitMode": False,
-    }
-    beat = {"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}
-    leave = {"clientID": client, "consumerGroup": group}
-    answer = servers.ask(Command(RequestCode.HEART_BEAT, body=dump_body(beat))).command
-    servers.ask(Command(RequestCode.UNREGISTER_CLIENT, leave))
-    if answer.code != ResponseCode.SUCCESS:
-        raise refusal(answer, servers.name)
-
-
 _T = TypeVar("_T")
 
 QueueName: TypeAlias = tuple[str, int]
@@ -203,13 +164,39 @@ class BrokerClient:
         return read_groups(self.servers.ask(asked).command, self.name)
 
     def introduce(self, group: str) -> None:
-        """Have a consumer group created, and its retry topic, by which RocketMQ's tools find it.
+        """Make a consumer group known, by a heartbeat of a consumer that then takes leave.
+
+        The broker then creates the group, if `autoCreateSubscriptionGroup` lets it, and the group's
+        retry topic (upstream: ClientManageProcessor). An account needs no more for it than to
+        consume. Brokers of RocketMQ 5 take no offsets of a group that they do not know, and mqadmin
+        finds groups by their retry topics.
+
+        A group that has consumers is known already. It is left alone, because they would share
+        their queues with this one.
 
         Raises:
             ServiceError: the broker does not answer.
-            RemotingError: it refuses that.
+            RemotingError: it refuses the group.
         """
-        introduce(self.servers, group)
+        ask = self.servers.ask
+        members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        if ask(members).command.code == ResponseCode.SUCCESS:
+            return
+        client = f"{_CLIENT}@{os.getpid()}"
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": "CONSUME_PASSIVELY",  # a broker may reject the other kind
+            "groupName": group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [],
+            "unitMode": False,
+        }
+        beat = {"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}
+        leave = {"clientID": client, "consumerGroup": group}
+        answer = ask(Command(RequestCode.HEART_BEAT, body=dump_body(beat))).command
+        ask(Command(RequestCode.UNREGISTER_CLIENT, leave))
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, self.name)
 
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set the next offsets that a group consumes.
