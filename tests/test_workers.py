@@ -32,7 +32,7 @@ SESSION = """
 """
 CHOSEN = "import os; print(os.environ.get('PYSPARK_PYTHON'))"
 HERE = "from rmqstore_spark.base.workers import use_this_python as choose; choose();"
-IN_JOBS = "from rmqstore_spark.pipelines.session import prepare_environment as choose; choose();"
+IN_JOBS = "from rmqstore_spark.pipelines.running import prepare_environment as choose; choose();"
 
 
 def without_a_choice(folder: Path) -> dict[str, str]:

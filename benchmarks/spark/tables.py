@@ -21,10 +21,9 @@ from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure, ratio_cells, spread
 from benchmarks.spark.backfill import run_backfill
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.pipelines.backfill import backfill
-from rmqstore_spark.pipelines.backfill_arguments import JOB
-from rmqstore_spark.pipelines.parquet.partitions import split_by_partition
-from rmqstore_spark.pipelines.tables.schema import PARTITIONED_BY, table_schema
+from rmqstore_spark.pipelines.backfill import JOB, backfill
+from rmqstore_spark.pipelines.parquet.files import split_by_partition
+from rmqstore_spark.pipelines.tables.table import PARTITIONED_BY, table_schema
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_by_commitlog
 from rmqstore_spark.reader.reading import read_split

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
-from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
+from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
@@ -73,6 +73,9 @@ class StoreDirectory:
         self.commitlog_folders = tuple(commitlog_folders or (join(path, "commitlog"),))
         self._topology: Topology | None = None
         self._extensions: Topology | None = None
+        self._root: Listing | None = None  # the store's folder, as it was listed last
+        self._is_root_new = False  # it and the log serve once as `open` has listed them
+        self._log: Segments | None = None
 
     @classmethod
     def open(
@@ -112,7 +115,8 @@ class StoreDirectory:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
         try:
             listing = files.list(path, sizes=False)
-            if not folders and not looks_like_store(files, path, listing):
+            log = Segments.load(files, folders or [join(path, "commitlog")])
+            if not (folders or len(log) or looks_like_store(files, path, listing)):
                 raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
@@ -124,7 +128,9 @@ class StoreDirectory:
                 f"{path} holds the logs of several DLedger members ({', '.join(members)}). "
                 "Copy the store with one of them, and read the copy."
             )
-        return cls(files, path, folders)
+        opened = cls(files, path, folders)
+        opened._root, opened._is_root_new, opened._log = listing, True, log
+        return opened
 
     def __reduce__(self) -> tuple[object, ...]:
         # Without the topology: it can be large, and is stale on arrival.
@@ -137,12 +143,15 @@ class StoreDirectory:
 
     def commit_log(self) -> Segments:
         """Return the plain CommitLog, in all its folders; empty if there is only a DLedger log."""
-        return Segments.load(self.files, self.commitlog_folders)
+        log, self._log = self._log, None
+        return Segments.load(self.files, self.commitlog_folders) if log is None else log
 
     def dledger_log(self) -> DLedgerLog | None:
         """Return the DLedger member's log, or None if the store has none."""
-        listing = self.files.list(self.path, sizes=False)
-        names = dledger_folders(self.files, self.path, listing)
+        if self._root is None or not self._is_root_new:
+            self._root = self.files.list(self.path, sizes=False)
+        self._is_root_new = False
+        names = dledger_folders(self.files, self.path, self._root)
         if not names:
             return None
         folder = join(self.path, names[0])
@@ -166,6 +175,11 @@ class StoreDirectory:
         return self._topology
 
     @property
+    def is_listed(self) -> bool:
+        """Whether topics and queues were listed."""
+        return self._topology is not None
+
+    @property
     def topology(self) -> Topology:
         """Topics and queues as of the last `refresh`."""
         return self._topology or self.refresh()
@@ -173,7 +187,8 @@ class StoreDirectory:
     def queue(self, topic: str, queue_id: int) -> Segments:
         """Return the files of a ConsumeQueue, from the last `refresh` if that listed them."""
         folder = join(self.path, "consumequeue", topic, str(queue_id))
-        listing = self.topology.listings.get((topic, queue_id))
+        known = self._topology
+        listing = None if known is None else known.listings.get((topic, queue_id))
         if listing is None:
             return Segments.load(self.files, [folder])
         return Segments(self.files, [folder], [listing])
@@ -182,7 +197,9 @@ class StoreDirectory:
         """Return the files of a ConsumeQueue's extension units; empty if it has none."""
         root = join(self.path, "consumequeue_ext")
         folder = join(root, topic, str(queue_id))
-        if not self.files.lists_trees:
+        if self._lacks("consumequeue_ext"):
+            return Segments(self.files, [folder], [[]])
+        if not (self.files.lists_trees and self.is_listed):
             return Segments.load(self.files, [folder])
         if self._extensions is None:
             self._extensions = Topology.load(self.files, root)
@@ -192,7 +209,13 @@ class StoreDirectory:
 
     def batch_queues(self) -> Topology:
         """Return the topics and queues of RocketMQ 5's batch queues, which cannot be read."""
+        if self._lacks("batchconsumequeue"):
+            return Topology({}, {}, [])
         return Topology.load(self.files, join(self.path, "batchconsumequeue"))
+
+    def _lacks(self, name: str) -> bool:
+        """Return whether the store's folder had no such folder when it was listed last."""
+        return self._root is not None and all(info.name != name for info in self._root)
 
     @property
     def has_rocksdb_queues(self) -> bool:

@@ -306,8 +306,11 @@ class Store:
             self._skips.tell_of([Skipped(path, str(error).rstrip("."))])
             return topics_with_queues(self.directory)
 
-    def queue(self, topic: str, queue_id: int) -> Queue:
+    def queue(self, topic: str, queue_id: int, *, alone: bool = False) -> Queue:
         """Return a queue.
+
+        Args:
+            alone: look only for this one, and do not list all others first.
 
         Raises:
             TopicNotFoundError: the topic or queue does not exist. The error lists those that do.
@@ -315,6 +318,10 @@ class Store:
         found = self._queues.get((topic, queue_id))
         if found is not None:
             return found
+        if alone and not self.directory.is_listed:
+            segments = self.directory.queue(topic, queue_id)
+            if len(segments):
+                return self._add_queue(topic, queue_id, segments)
         queues = self.directory.topology.queues
         if topic not in queues:
             raise TopicNotFoundError(
@@ -326,8 +333,10 @@ class Store:
                 f"Topic {topic!r} of {self.path} has no queue {queue_id}. "
                 f"Its queues are {', '.join(map(str, queues[topic]))}."
             )
+        return self._add_queue(topic, queue_id, self.directory.queue(topic, queue_id))
+
+    def _add_queue(self, topic: str, queue_id: int, segments: Segments) -> Queue:
         ext = self.directory.queue_extension(topic, queue_id)
-        segments = self.directory.queue(topic, queue_id)
         self._skips.tell_of([*segments.strays, *ext.strays])
         queue = Queue(
             self.directory.queue_format,

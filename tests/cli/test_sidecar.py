@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.server.priority import _IOPRIO_SET
+from rmqstore_spark.server.system import _IOPRIO_SET
 from tests.cli.conftest import Golden, Rmqstore
 from tests.support.processes.serving import StoreProcess
 

@@ -82,7 +82,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
 
             return call
 
-        monkeypatch.setattr(Connection, "asked", counted(Connection.asked))
+        monkeypatch.setattr(Connection, "exchange", counted(Connection.exchange))
         tables = {}
         for place in (here.store.path, here.endpoint):
             with Store.open(place) as store:

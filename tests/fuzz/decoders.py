@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -19,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.broker.acl.accounts_file import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
@@ -87,8 +89,9 @@ __all__ = ["DECODERS", "check"]
 MOST: Final = 1 << 16
 """Bytes of a JSON message, and of an unpacked body."""
 
-_KINDS: Final = [
-    getattr(messages, name) for name in messages.__all__ if name not in ("CommitResult", "Done")
+_KINDS: Final[list[Any]] = [
+    *(kind for kind in vars(messages).values() if is_dataclass(kind) and kind is not messages.Done),
+    *(CommitRequest, StageInfo, WriterId),
 ]
 
 
@@ -318,10 +321,10 @@ def answered(data: bytes) -> Any:
         link = Link(PlainTransport(ours), "")
         try:
             until = time.monotonic() + 5
-            head, size = link.head(until)
+            size = link.head(until)
             body = bytes(link.body(min(size, MOST), until))
             lengths, last = link.pieces(until)
-            return repr(head), body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
+            return size, body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
         except (RefusedError, ConnectionError) as error:
             return str(error)
 

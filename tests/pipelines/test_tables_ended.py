@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.pipelines.parquet.run_folder import RunFolder
+from rmqstore_spark.pipelines.parquet.output import RunFolder
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from rmqstore_spark.pipelines.tables.delta import DeltaTable
 from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
@@ -74,7 +74,7 @@ def test_kill_9_at_each_step(
 ) -> None:
     program = """
 import os, signal, sys
-from rmqstore_spark.pipelines.parquet.run_folder import RunFolder
+from rmqstore_spark.pipelines.parquet.output import RunFolder
 from rmqstore_spark.pipelines.tables.delta import DeltaTable
 from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
 from tests.pipelines.running import run_backfill

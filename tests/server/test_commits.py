@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from rmqstore_spark.base.types import StageInfo
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
@@ -17,7 +17,7 @@ from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.server.table import BY_CODE
-from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
+from rmqstore_spark.wire.messages import AbortRequest
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient
 from tests.support.processes.serving import Served, block_of, served

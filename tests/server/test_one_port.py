@@ -88,13 +88,13 @@ def test_each_client_is_understood(here: Served, certificates: Certificates) -> 
 
 def test_a_first_request_in_pieces_is_understood(tmp_path: Path) -> None:
     with served(tmp_path / "store", **ALL) as here, serving_brokers_clients(here):
-        data = request(Code.TOPICS, b"{}")
+        data = request(Code.OPEN, b"{}")
         for cut in (1, 4, 8, 9, 17, 18, 19, len(data) - 1):
             with PlainClient(here.endpoint) as peer:
                 peer.send(data[:cut])
                 eventually(lambda: _has_arrived(peer.socket))
                 peer.send(data[cut:])
-                assert peer.answer().json() == {"topics": {}}
+                assert peer.answer().json()["topics"] == {}
 
 
 def _has_arrived(peer: socket.socket) -> bool:
@@ -113,7 +113,7 @@ def _has_arrived(peer: socket.socket) -> bool:
     [
         b"",
         b"\0",
-        request(Code.TOPICS, b"{}")[:17],
+        request(Code.OPEN, b"{}")[:17],
         b"\x16",
         b"\x16\x03\x01\xff\xff" + bytes(100),
         b"\x16\x03\x01\x02\x00\x01",
@@ -166,7 +166,7 @@ def test_a_tls_client_of_rocketmq_is_not_taken_for_ours(
             if protocols:
                 context.set_alpn_protocols(protocols)
             with PlainClient(f"rmqs://{address_of(here)}", tls=context) as peer:
-                peer.send(request(Code.TOPICS, b"{}"))
+                peer.send(request(Code.OPEN, b"{}"))
                 length = int.from_bytes(peer.socket.recv(8)[:4], "big")
                 answer = peer.socket.recv(length)
                 assert (b"not supported" in answer) is not is_ours
@@ -200,7 +200,7 @@ def test_who_is_served_is_one_key(tmp_path: Path) -> None:
 def test_who_goes_early_leaves_nothing_behind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
-    begin = request(Code.TOPICS, b"{}")
+    begin = request(Code.OPEN, b"{}")
     with served(tmp_path / "store", **ALL) as here, serving_brokers_clients(here):
         with StoreClient(here.endpoint) as client:
             client.topics()

@@ -14,7 +14,7 @@ from rmqstore_spark.datasource.sink.outcome import TaskDone
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
+    from rmqstore_spark.base.types import CommitResult, StageInfo, WriterId
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
@@ -92,7 +92,7 @@ def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
 def _commit(
     connection: ConnectionOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
 ) -> CommitResult:
-    from rmqstore_spark.wire.messages import CommitRequest
+    from rmqstore_spark.base.types import CommitRequest
 
     with connection.client(endpoint) as client:
         return client.commit(CommitRequest(writer, tuple(stages)))
@@ -100,7 +100,7 @@ def _commit(
 
 def with_advice(error: RmqStoreError) -> RmqStoreError:
     """Extend the error of a stream with how to continue, if the store process was unavailable."""
-    from rmqstore_spark.wire.failures import UNAVAILABLE
+    from rmqstore_spark.wire.protocol import UNAVAILABLE
 
     if isinstance(error, RefusedError) and error.status == UNAVAILABLE:
         return RefusedError(f"{error.args[0]} {START_AGAIN}", error.status)

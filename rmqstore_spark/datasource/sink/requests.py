@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
+from rmqstore_spark.client.brokers.routes import PublishRoutes
 from rmqstore_spark.client.brokers.sending import Outgoing, OutgoingMessage
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.layout.spans import I8, array_texts

@@ -19,7 +19,7 @@ from rmqstore_spark.datasource.sink.options import check_write_size
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.wire.messages import StageInfo
+    from rmqstore_spark.base.types import StageInfo
 
 __all__ = ["PutSending", "Sending", "StageSending"]
 

@@ -21,11 +21,13 @@ class TargetStores:
 
     Args:
         clients: one for each endpoint, in the order of the option.
+        topic: the topic of all rows, if an option names it.
     """
 
-    def __init__(self, clients: Sequence[StoreClient]) -> None:
+    def __init__(self, clients: Sequence[StoreClient], topic: str | None) -> None:
         self.clients = clients
-        self.opened: list[OpenReply] = [client.open(()) for client in clients]
+        names = () if topic is None else (topic,)
+        self.opened: list[OpenReply] = [client.open(names, creates=False) for client in clients]
         self._queues: dict[str, Queues] = {}
         self._check_apart()
 

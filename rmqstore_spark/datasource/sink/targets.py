@@ -93,7 +93,7 @@ def _places(
     topic: str | None, broker_names: Sequence[str] | None, servers: NameServers
 ) -> list[WritePlace]:
     """Return the brokers of a write by name."""
-    from rmqstore_spark.client.brokers.publishing import find_write_places
+    from rmqstore_spark.client.brokers.routes import find_write_places
 
     if topic is not None and broker_names is None:
         return list(find_write_places(servers, topic))

@@ -62,7 +62,7 @@ def run_task(
         clients = [
             closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
-        stores = TargetStores(clients)
+        stores = TargetStores(clients, options.messages.topic)
         blocks = StoreBlocks(stores.opened, stores.queues)
         encoder = RowEncoder(options.messages, columns, blocks, first_turn)
         kind: type[Sending[Any]] = StageSending if options.delivery.exactly_once else PutSending
@@ -83,7 +83,7 @@ def _send(
     row_keys: RowKeys,
 ) -> int:
     """Send the rows of one partition to brokers; return how many there are."""
-    from rmqstore_spark.client.brokers.publishing import PublishRoutes
+    from rmqstore_spark.client.brokers.routes import PublishRoutes
     from rmqstore_spark.client.brokers.sending import MessageSender
     from rmqstore_spark.datasource.sink.encode import RowEncoder
     from rmqstore_spark.datasource.sink.requests import BrokerRequests

@@ -31,7 +31,7 @@ from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.wire.messages import WriterId
+    from rmqstore_spark.base.types import WriterId
 
 
 class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
@@ -83,7 +83,7 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         abort_stages(self._options.target.connection, _done(messages))
 
     def _writer_id(self, partition: int | None = None) -> WriterId:
-        from rmqstore_spark.wire.messages import WriterId
+        from rmqstore_spark.base.types import WriterId
 
         part = "" if partition is None else f"/{partition}"
         known = self._options.delivery.batch_version
@@ -119,7 +119,7 @@ class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make a micro-batch appear; Spark may repeat the call."""
-        from rmqstore_spark.wire.messages import WriterId
+        from rmqstore_spark.base.types import WriterId
 
         done = _all_done(messages)
         if not any(task.stages for task in done):

@@ -32,7 +32,7 @@ from rmqstore_spark.errors import (
     RmqStoreError,
 )
 from rmqstore_spark.reader.rows.splits import QueueSplit, Split
-from rmqstore_spark.wire.failures import REPEATABLE
+from rmqstore_spark.wire.protocol import REPEATABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options

@@ -39,8 +39,8 @@ class QueueSource(Protocol):
     broker_name: str
     log: CommitLog
 
-    def queue(self, topic: str, queue_id: int) -> Queue:
-        """Return a queue of the store."""
+    def queue(self, topic: str, queue_id: int, *, alone: bool = False) -> Queue:
+        """Return a queue of the store; see `Store.queue`."""
         ...
 
     def known_end(self) -> int:
@@ -66,7 +66,7 @@ def read_queue_split(
         CorruptStoreError: an entry or a record is damaged, and the mode is FAILFAST.
     """
     tags = TagFilter(options.tags) if options.tags is not None else None
-    queue = store.queue(split.range.topic, split.range.queue_id)
+    queue = store.queue(split.range.topic, split.range.queue_id, alone=True)
     return read_entries_of(store, _selections(queue, split.range, tags, options), options)
 
 

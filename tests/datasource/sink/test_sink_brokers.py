@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
+from rmqstore_spark.client.brokers.routes import PublishRoutes
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.encode import RowEncoder
 from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options

@@ -21,7 +21,7 @@ from tests.fault.attacks.frames import Line
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.accounts import SECRET, guarded
 from tests.support.certificates import make_certificates
-from tests.support.processes.plainclient import PlainClient, connected
+from tests.support.processes.plainclient import PlainClient, connected, request
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, eventually
 
@@ -120,7 +120,7 @@ def _putting(target: Target) -> Iterator[Ask]:
                 raise _Refused(status)
 
         yield put
-        client.ask(Code.FINISH)
+        client.send(request(Code.FINISH))
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_a_connection_has_streams_and_actions_in_turn(peer: PlainClient) -> None
     for _ in range(3):
         peer.begin(op="put")
         assert [peer.put(BLOCK, number) for number in range(3)] == ["PUT_OK"] * 3
-        assert not peer.ask(Code.FINISH).status
+        peer.send(request(Code.FINISH))  # which has no answer
         assert peer.ask(Code.STATS, b"{}").json()["state"] == "RUNNING"
 
 
@@ -311,7 +311,7 @@ def test_a_block_without_room_is_refused_by_its_own_number(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends blocks again on a new connection continues to count."""
-    monkeypatch.setattr("rmqstore_spark.server.blocks._ROOM_SECONDS", 0.05)
+    monkeypatch.setattr("rmqstore_spark.server.puts._ROOM_SECONDS", 0.05)
     budget = here.server.room.small
     budget.take(1, 1)
     with PlainClient(here.endpoint) as peer:

@@ -23,8 +23,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.server import StoreServer
-from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import ServedPort
+from rmqstore_spark.server.stores.served import ServedPort, ServedStore
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.support.messages.blocks import encoded

@@ -1,12 +1,18 @@
-"""Limit the rate of rows per second."""
+"""What tasks of jobs run, besides `parquet.task`: a limit to the rate of rows; checks of stores."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+
+from rmqstore_spark.datasource.failures import host_name
+from rmqstore_spark.datasource.sources.store import StoreSpec
+from rmqstore_spark.errors import RmqStoreError, StoreNotFoundError
+from rmqstore_spark.verify import Findings, Snapshot, Unit, check_unit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,3 +67,35 @@ def rows_at_once(rows_per_second: float | None) -> int:
 def paced(rows: DataFrame, rows_per_second: float) -> DataFrame:
     """Limit the rate of rows: one task reads all of them, and passes them on."""
     return rows.coalesce(1).mapInArrow(Pace(rows_per_second), rows.schema)
+
+
+@dataclass(frozen=True)
+class VerifyTask:
+    """Checks units of a store.
+
+    Args:
+        spec: opens the store.
+        snapshot: the store as the driver saw it.
+    """
+
+    spec: StoreSpec
+    snapshot: Snapshot
+
+    def __call__(self, units: Sequence[Unit]) -> Findings:
+        """Check some units.
+
+        Raises:
+            RmqStoreError: this machine does not see the store.
+        """
+        findings = Findings(self.snapshot.listed)
+        try:
+            store = self.spec.open()
+        except StoreNotFoundError as error:
+            raise RmqStoreError(
+                f"{self.spec.url} cannot be found on host {host_name()}: stores must be "
+                "accessible to all executors under the same path."
+            ) from error
+        with store:
+            for unit in units:
+                findings.merge(check_unit(store, self.snapshot, unit))
+        return findings

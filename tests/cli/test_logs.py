@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
 import logging, sys
-from rmqstore_spark.server.logs import configure_logging
-configure_logging(sys.argv[1], "INFO")
+from rmqstore_spark.cli.shared.terminal import configure_logging
+configure_logging(sys.argv[1])
 log = logging.getLogger("rmqstore_spark.server.x")
 log.debug("not said")
 log.info("topic %s: %d queues", "a\\n2026 ERROR forged \\x1b[31m\\u202e", 4)

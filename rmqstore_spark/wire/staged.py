@@ -1,0 +1,68 @@
+"""The bytes of a connection that have come and are not taken yet: heads of frames, small bodies."""
+
+from __future__ import annotations
+
+from rmqstore_spark.errors import FrameError
+from rmqstore_spark.remoting.codec.command import Command, decode_header
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
+from rmqstore_spark.wire.protocol import MAX_FRAME
+
+
+class StagedBytes:
+    """Bytes that were received, in their order.
+
+    Args:
+        size: bytes that fit; the header of a frame may have half of them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._bytes = memoryview(bytearray(size))
+        self._most_header = size // 2
+        self._begin = self._end = 0
+
+    def __len__(self) -> int:
+        """Return how many bytes are there."""
+        return self._end - self._begin
+
+    def free(self) -> memoryview:
+        """Return where the next bytes go. It is never empty, if `head` was tried before."""
+        if self._begin == self._end:
+            self._begin = self._end = 0
+        elif len(self._bytes) - self._end < self._most_header:
+            rest = self._bytes[self._begin : self._end].tobytes()
+            self._bytes[: len(rest)] = rest
+            self._begin, self._end = 0, len(rest)
+        return self._bytes[self._end :]
+
+    def add(self, count: int) -> None:
+        """Take note that bytes were received."""
+        self._end += count
+
+    def head(self) -> tuple[Command, int] | None:
+        """Take all of a frame before its body; return it and the bytes of that, if it is here.
+
+        Raises:
+            FrameError: what came is not a frame.
+        """
+        staged = self._end - self._begin
+        if staged < HEAD_BYTES:
+            return None
+        form, header, size = frame_lengths(self._bytes, self._begin, MAX_FRAME)
+        if header > self._most_header:
+            raise FrameError(f"a header has {header} bytes; the most are {self._most_header}")
+        if staged < HEAD_BYTES + header:
+            return None
+        at = self._begin + HEAD_BYTES
+        self._begin = at + header
+        return decode_header(form, self._bytes[at : self._begin].tobytes()), size
+
+    def take(self, out: memoryview) -> int:
+        """Move bytes into a buffer, as many as are here and fit; return how many."""
+        count = min(self._end - self._begin, len(out))
+        out[:count] = self._bytes[self._begin : self._begin + count]
+        self._begin += count
+        return count
+
+    def drop(self) -> None:
+        """Forget all bytes."""
+        self._begin = self._end = 0
