@@ -26,11 +26,10 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import HeldPortion, StagingMemory
-from rmqstore_spark.engine.batches.spares import SpareFiles
-from rmqstore_spark.engine.batches.spilled import SpilledPortion, SpillFiles
+from rmqstore_spark.engine.batches.spilled import SpareFiles, SpilledPortion, SpillFiles
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE, StagedBlock
+from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FOLDER_MODE
 from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes

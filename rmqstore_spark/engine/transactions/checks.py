@@ -10,9 +10,8 @@ import time
 from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.health import Health, Periodic
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 
