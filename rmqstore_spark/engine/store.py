@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.queues_and_index import Progress
 from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.engine.tables.topics import TopicConfig, TopicSettings
 from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
@@ -34,6 +34,9 @@ from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _wall_clock() -> int:
@@ -181,39 +184,17 @@ class StoreWriter:
 
     # ---- topics --------------------------------------------------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int = 6,
-        order: bool = False,
-    ) -> TopicConfig:
+    def create_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
         """Create a topic; see `TopicChanges.create`."""
-        return self._topic_changes.create(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
-            order=order,
-        )  # fmt: skip
+        return self._topic_changes.create(name, **settings)
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
         self._topic_changes.create_all(names)
 
-    def update_topic(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int | None = None,
-        order: bool | None = None,
-    ) -> TopicConfig:
-        """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
-        return self._topic_changes.update(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
-            order=order,
-        )  # fmt: skip
+    def update_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+        """Change the given settings of a topic; see `TopicTable.update`."""
+        return self._topic_changes.update(name, **settings)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; see `delete_topics`."""

@@ -96,7 +96,7 @@ class Workers:
             ends.callback(self.expiry.close)
             self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
             ends.callback(self.delivery.stop)
-            self.checks = Checks(self.transactions, self.admission, store, health)
+            self.checks = Checks(self.transactions, self.admission, store)
             ends.callback(self.checks.stop)
             self._ends = ends.pop_all()
 

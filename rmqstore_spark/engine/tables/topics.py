@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile, ConfigTable
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
@@ -21,6 +21,9 @@ from rmqstore_spark.layout.constants import (
     is_listed_topic_name,
     topic_fault,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +42,20 @@ _USUAL: Final[dict[str, Any]] = {
 }
 MOST_QUEUES: Final = 65_536
 """The most queues that a topic may have."""
+
+
+class TopicSettings(TypedDict, total=False):
+    """What clients may set of a topic. None is as if it were not given.
+
+    Attributes:
+        read_queue_nums, write_queue_nums, perm: as in `TopicConfig`.
+        order: what `mqadmin updateTopic -o` says of it; the store does nothing with it.
+    """
+
+    read_queue_nums: int | None
+    write_queue_nums: int | None
+    perm: int | None
+    order: bool | None
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,13 @@ class TopicConfig:
     def is_writable(self) -> bool:
         """Whether messages may be put into the topic."""
         return bool(self.perm & PERM_WRITE)
+
+    def changed(self, **settings: Unpack[TopicSettings]) -> TopicConfig:
+        """Return the topic with other settings; those that are None stay as they are."""
+        given: dict[str, Any] = {key: to for key, to in settings.items() if to is not None}
+        if _ORDER in given:
+            given["rest"] = {**self.rest, _ORDER: given.pop(_ORDER)}
+        return replace(self, **given)
 
     def to_json(self) -> dict[str, Any]:
         """Return the topic's entry of topics.json."""
@@ -171,23 +195,10 @@ class TopicTable:
         self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     def create(
-        self,
-        name: str,
-        read_queue_nums: int,
-        write_queue_nums: int,
-        perm: int = 6,
-        *,
-        order: bool = False,
+        self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
     ) -> TopicConfig:
-        """Create a topic. An existing topic stays as it is.
-
-        Raises:
-            OptionError: no broker accepts the name or a number, or there are too many topics.
-            StoreWriteError: the file could not be written.
-        """
-        rest = {**_USUAL, _ORDER: order}
-        topic = TopicConfig(name, read_queue_nums, write_queue_nums, perm, rest)
-        return self.create_all([topic])[0]
+        """Create a topic; see `create_all`."""
+        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
 
     def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
         """Create topics, all of them or none. Existing topics stay as they are.
@@ -259,15 +270,7 @@ class TopicTable:
         if least:
             self.create_all([TopicConfig(name, k, k) for name, k in least.items()])
 
-    def update(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int | None = None,
-        order: bool | None = None,
-    ) -> TopicConfig:
+    def update(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
         """Change a topic; settings that are None stay as they are.
 
         Raises:
@@ -277,15 +280,7 @@ class TopicTable:
         """
         with self._table.changing():
             old = self._require(name)
-            changed = replace(
-                old,
-                read_queue_nums=old.read_queue_nums if read_queue_nums is None else read_queue_nums,
-                write_queue_nums=(
-                    old.write_queue_nums if write_queue_nums is None else write_queue_nums
-                ),
-                perm=old.perm if perm is None else perm,
-                rest=old.rest if order is None else {**old.rest, _ORDER: order},
-            )
+            changed = old.changed(**settings)
             if changed != old:
                 self._table.set({**self._table.now, name: changed})
             return changed

@@ -19,7 +19,7 @@ import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.batches import batch_block as batchblock
-from rmqstore_spark.engine.batches import commit
+from rmqstore_spark.engine.batches import batches
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
@@ -310,7 +310,7 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
 
     with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
-        for module in (batchblock, commit):
+        for module in (batchblock, batches):
             monkeypatch.setattr(module, "reach", look)
         commit_batch(store, 0)
         published = flushed_checkpoint()
@@ -424,7 +424,7 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str)
         "from tests.support.messages.batches import *\n"
         "from rmqstore_spark.engine.store import StoreWriter\n"
         "from rmqstore_spark.engine.config.store_config import StoreConfig\n"
-        "from rmqstore_spark.engine.batches.commit import CommitRequest\n"
+        "from rmqstore_spark.base.types import CommitRequest\n"
         "from rmqstore_spark.engine.batches.ledger import WriterId\n"
         "data = rows_block([b'%090d' % n for n in range(30_000)])\n"
         f"with StoreWriter.open(sys.argv[1], {config}) as store:\n"
