@@ -2,7 +2,7 @@
 
 The file also has the physical offset up to which copies in the log are counted (`logOffset`, which
 a broker ignores, and drops when it writes the file). After a crash, those behind it count too
-(`recall`). A level whose offset is missing, or cannot be, has none here: the log alone tells its
+(`copies`). A level whose offset is missing, or cannot be, has none here: the log alone tells its
 progress.
 (Upstream: ScheduleMessageService, DelayOffsetSerializeWrapper.)
 """
