@@ -3,8 +3,7 @@
     store        the API of the writer
     open_store   the open store: opens and closes it
     role         what the store may do now, as master or slave; `role_changes` changes it
-                 (`role_file`: on disk)
-    lock, guard  keep other writers and brokers away
+    lock         keeps other writers and brokers away
     reserve      keeps room on the disk for the next start
     config/      the configuration of a store
     recovery/    recovers a store when it is opened
@@ -19,16 +18,14 @@
     expiry/      removes old segments, and archives them
     tables/      topics and checkpoint
     topic_changes  what clients may change of topics, and what goes with a topic
-    figures      what a store tells of itself
-    workers      the threads of an open store
+    workers      the threads of an open store, and its figures
     status       the outcomes of a put; `writable` decides which stores can be written
 
 `store` is an API: its methods are docstrings and a line or a few of calls.
-`periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
-`failpoints` are places where tests kill the process. What the writer relies on is asserted, once a
-batch or file: an AssertionError fails the store (`health`), which then refuses all messages, and
-its next start checks the log. From outside, the engine imports `reader`,
-`files`, `produce`, `layout` and what lies below.
+`counters` count for metrics. `failpoints` are places where tests kill the process. What the writer
+relies on is asserted, once a batch or file: an AssertionError fails the store (`health`), which
+then refuses all messages, and its next start checks the log. From outside, the engine imports
+`reader`, `files`, `produce`, `layout` and what lies below.
 """
 
 from __future__ import annotations

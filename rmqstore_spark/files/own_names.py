@@ -14,7 +14,7 @@ FLUSH_MARK_NAME: Final = "flushed"
 """File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.flush_mark`."""
 
 ROLE_NAME: Final = "role.json"
-"""File in OWN_FOLDER with the role that a command gave the store; see `engine.role_file`."""
+"""File in OWN_FOLDER with the role that a command gave the store; see `engine.role`."""
 
 ARCHIVE_NAME: Final = "rmqstore-archive.json"
 """File in an archive of expired segments: says whose archive it is."""

@@ -16,7 +16,7 @@ from rmqstore_spark.base.types import CommitRequest, CommitResult, HalfId
 from rmqstore_spark.broker.acl.rights import Right
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
-from rmqstore_spark.engine.config.checks import host_and_port
+from rmqstore_spark.engine.config.key import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
@@ -132,12 +132,12 @@ class StoreActions:
     def commit(self, request: CommitRequest, caller: Caller) -> CommitResult:
         """Write staged blocks, whose topics the client must still be allowed to write."""
         if caller.limited() is not None:
-            staged = self._store.writer.staged_topics(request.stages)
+            staged = self._store.writer.batches.staged_topics(request.stages)
             caller.require(of_topics(staged, Right.PUB))
-        return self._store.writer.commit(request, caller.identity)
+        return self._store.writer.batches.commit(request, caller.identity)
 
     def abort(self, request: AbortRequest, caller: Caller) -> Done:
-        self._store.writer.abort(request.stage_ids, caller.identity)
+        self._store.writer.batches.abort(request.stage_ids, caller.identity)
         return Done()
 
     # ---- transactions --------------------------------------------------------------------------

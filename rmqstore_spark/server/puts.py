@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.acl.rights import Right
-from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.errors import BlockError, RefusedError, RmqStoreError
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.server.budget import OverBudgetError
@@ -33,7 +33,7 @@ from rmqstore_spark.wire.protocol import (
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
-    from rmqstore_spark.engine.batches.staging import Stage
+    from rmqstore_spark.engine.batches.stage import Stage
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
@@ -199,7 +199,9 @@ class BlockStreams:
     # ---- stages --------------------------------------------------------------------------------
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
-        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.caller.identity)
+        stage = self._store.batches.begin_stage(
+            stage_id, blocks.call.peer, blocks.call.caller.identity
+        )
         blocks.call.is_precious = True
         is_kept = False
         try:

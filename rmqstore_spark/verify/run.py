@@ -12,7 +12,6 @@ from rmqstore_spark.verify.index.check import check_index_entries, check_index_f
 from rmqstore_spark.verify.log.check import check_log, check_tail
 from rmqstore_spark.verify.log.dledger import check_units
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
-from rmqstore_spark.verify.progress import check_progress
 from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
 from rmqstore_spark.verify.report import VerifyReport
@@ -27,7 +26,7 @@ from rmqstore_spark.verify.snapshot import (
     TailUnit,
     Unit,
 )
-from rmqstore_spark.verify.store_files import check_checkpoint
+from rmqstore_spark.verify.store_files import check_checkpoint, check_progress
 
 Progress = Callable[[int, int], object]
 """Called with the bytes done and the total bytes."""

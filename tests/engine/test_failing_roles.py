@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.role_file import load_role
+from rmqstore_spark.engine.role import load_role
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError, StoreWriteError
 from tests.engine.test_roles import MASTER, SLAVE, copied, log_of

@@ -15,10 +15,10 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.role import Role
-from rmqstore_spark.engine.role_file import (
+from rmqstore_spark.engine.role import (
     KeptRole,
     Promotion,
+    Role,
     load_role,
     promotions_of,
     save_role,

@@ -79,11 +79,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(bodies=st.lists(BODIES, min_size=1, max_size=20))
     def commit(self, bodies: list[bytes]) -> None:
-        stage = self.store.begin_stage(stage_id(f"{self.batches}"))
+        stage = self.store.batches.begin_stage(stage_id(f"{self.batches}"))
         stage.append(rows_block(bodies, ("a", "b")))
         request = CommitRequest(WriterId.of_stream(QUERY, self.batches), (stage.finish(),))
         for status in ("COMMITTED", "ALREADY_COMMITTED"):
-            assert self.store.commit(request).status == status
+            assert self.store.batches.commit(request).status == status
         self.batches += 1
         for number, body in enumerate(bodies):
             self.queues.setdefault(("ab"[number % 2], number // 2 % 2), []).append(body)

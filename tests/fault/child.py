@@ -123,11 +123,11 @@ def _commit(store: StoreWriter, first: int, count: int) -> None:
     half = count // 2
     stages = []
     for at, rows in ((first, half), (first + half, count - half)):
-        stage = store.begin_stage(uuid.uuid4().hex)
+        stage = store.batches.begin_stage(uuid.uuid4().hex)
         if rows:
             stage.append(block(at, rows))
         stages.append(stage.finish())
-    store.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
+    store.batches.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
     say("done commit", first)
 
 

@@ -29,7 +29,7 @@ OLD = [b"old%d" % n for n in range(80)]  # over two queues, with two files each
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slave look at the tables of its master all the time."""
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
 
 
 def make_again(store: StoreWriter) -> None:

@@ -43,7 +43,7 @@ def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Times()
-    monkeypatch.setattr("rmqstore_spark.engine.expiry.uses.time", times)
+    monkeypatch.setattr("rmqstore_spark.engine.expiry.segments.time", times)
     sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 6000}
     settings = {**sizes, "redelete_hanged_file_interval": 1000}
     block = [bytes(100_000)] * 10

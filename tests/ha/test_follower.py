@@ -347,7 +347,7 @@ def test_a_slave_takes_nothing_from_clients(tmp_path: Path) -> None:
         assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
         assert "127.0.0.1:9" in result.remark
         for change in (
-            lambda: store.commit(CommitRequest(WriterId("stream", "q", 0), ())),
+            lambda: store.batches.commit(CommitRequest(WriterId("stream", "q", 0), ())),
             lambda: store.create_topic("orders"),
             lambda: store.delete_topic("orders"),
         ):

@@ -356,9 +356,9 @@ def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
 
 def commit_large(store: StoreWriter) -> CommitResult:
     """Commit a batch of more bytes than a slave may lack."""
-    stage = store.begin_stage(uuid4().hex)
+    stage = store.batches.begin_stage(uuid4().hex)
     stage.append(rows_block([b"z" * 3000]))
-    return store.commit(CommitRequest(WriterId.of_stream("query", 2), (stage.finish(),)))
+    return store.batches.commit(CommitRequest(WriterId.of_stream("query", 2), (stage.finish(),)))
 
 
 def test_a_batch_reaches_a_slave_as_a_whole(tmp_path: Path) -> None:

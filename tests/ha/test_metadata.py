@@ -201,7 +201,7 @@ def test_progress_of_delays_waits_for_the_log_that_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_its_end: bool
 ) -> None:
     """A broker of RocketMQ does not name the end, and is asked where its log ends afterwards."""
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
     with mastering(tmp_path / "master") as (source, _):
         log = filled(source)
     ends = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(len(log))}
@@ -304,7 +304,7 @@ def test_wrong_entries_are_left_out(tmp_path: Path) -> None:
 def test_a_broker_that_refuses_is_told_and_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
     broker, path = Broker({}), tmp_path / "slave"
     with (
         answering(broker) as address,

@@ -119,7 +119,7 @@ def client_of(certificate: str) -> Caller:
 def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "store", config()) as store:
         actions = StoreActions(WrittenStore(store), lambda: None, lambda: False)
-        own = store.begin_stage(uuid4().hex, identity="spark-a")
+        own = store.batches.begin_stage(uuid4().hex, identity="spark-a")
         own.append(block_of([b"row"]))
         info = own.finish()
         requests: dict[Code, object] = {

@@ -14,7 +14,7 @@ from rmqstore_spark.datasource.tasks import short_collections
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.produce.row_key import RowKeys
+    from rmqstore_spark.produce.uniq_key import RowKeys
 
 IDLE_SECONDS: Final = 20.0
 """How long a stream may have nothing to send before it is ended; a store process ends streams that
@@ -49,7 +49,7 @@ def run_task(
         ServiceError: a store process cannot be reached.
     """
     if options.target.to_brokers:
-        from rmqstore_spark.produce.row_key import RowKeys
+        from rmqstore_spark.produce.uniq_key import RowKeys
 
         keys = RowKeys(f"{write_name}/{place.partition}")
         return TaskDone(place, {}, _send(options, columns, batches, first_turn, keys))

@@ -22,8 +22,7 @@ from rmqstore_spark.engine.append.group_commit import (
     settle_all,
 )
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.failure_counts import Failures
-from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block

@@ -53,19 +53,6 @@ class StagedSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """The values that the store writes into each record of a block.
-
-    Attributes:
-        timestamp: storeTimestamp; later than that of every record before the block.
-        host: address and port.
-    """
-
-    timestamp: int
-    host: bytes
-
-
-@dataclass(frozen=True)
 class _Part:
     """A portion, its place in the log, and its first offset in each of its queues.
 
@@ -109,7 +96,8 @@ class BatchBlock:
     Args:
         log: the log.
         next_offsets: returns the next offsets of some queues.
-        stamp: the stamp of all records.
+        timestamp: storeTimestamp of the records; later than that of every record before the block.
+        host: address and port of the store, for the records.
 
     Attributes:
         rows, bytes: number and bytes of all records.
@@ -123,14 +111,15 @@ class BatchBlock:
         self,
         log: CommitLogWriter,
         next_offsets: Callable[[Sequence[Route]], I8],
-        stamp: Stamp,
+        timestamp: int,
+        host: bytes,
     ) -> None:
         self._log = log
         self._next_offsets = next_offsets
-        self._stamp = stamp
+        self._host = host
         self._next: dict[Route, int] = {}
         self.rows = self.bytes = 0
-        self.timestamp = stamp.timestamp
+        self.timestamp = timestamp
         self.begin = self.last = -1
         self.end = log.max_offset
         self._parts: list[_Part] = []
@@ -294,6 +283,6 @@ class BatchBlock:
         )
         stamp_records(
             data, known.rows.starts, known.queue_offset, known.placement.physical,
-            self.timestamp, self._stamp.host,
+            self.timestamp, self._host,
         )  # fmt: skip
         return known, data

@@ -41,11 +41,6 @@ class StagedBlock:
     rows: npt.NDArray[np.void]
     keys: npt.NDArray[np.void]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all three."""
-        return self.records.nbytes + self.rows.nbytes + self.keys.nbytes
-
     @cached_property
     def checksum(self) -> int:
         """CRC-32 of the records."""

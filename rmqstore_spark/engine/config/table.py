@@ -11,8 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.base.settings import settings_of
-from rmqstore_spark.engine.config.checks import address, delay_levels, hours
-from rmqstore_spark.engine.config.key import choice, flag, number, share, text
+from rmqstore_spark.engine.config.key import (
+    address,
+    choice,
+    delay_levels,
+    flag,
+    hours,
+    number,
+    share,
+    text,
+)
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
 from rmqstore_spark.layout.delays import DELAY_LEVELS
 

@@ -14,8 +14,8 @@ import time
 from contextlib import suppress
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.counters import Histogram
 from rmqstore_spark.engine.health import Health
-from rmqstore_spark.engine.histogram import Histogram
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError

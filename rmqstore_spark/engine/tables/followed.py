@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from rmqstore_spark.engine.role import Role
-from rmqstore_spark.engine.role_file import Promotion
+from rmqstore_spark.engine.role import Promotion, Role
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.groups import ConsumerGroups

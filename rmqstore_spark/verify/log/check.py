@@ -17,9 +17,8 @@ from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.index.match import IndexMatcher
-from rmqstore_spark.verify.log.batches import BatchChecker
 from rmqstore_spark.verify.log.dledger import DLedgerChecker
-from rmqstore_spark.verify.log.records import RecordChecker
+from rmqstore_spark.verify.log.records import BatchChecker, RecordChecker
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers
 from rmqstore_spark.verify.queues.match import QueueMatcher
 from rmqstore_spark.verify.report import TornTail

@@ -26,8 +26,6 @@ from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
 
-__all__ = ["DLedgerChecker", "check_units"]
-
 _PORTION: Final = 1 << 16
 _FIELDS: Final = {"size": 4, "index": 8, "term": 16, "position": 24}  # with their offsets
 

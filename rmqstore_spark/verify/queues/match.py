@@ -20,8 +20,6 @@ from rmqstore_spark.verify.queues.expected import EntryMaker, Expected, tags_cod
 from rmqstore_spark.verify.queues.judge import entry_place, wrong_units
 from rmqstore_spark.verify.snapshot import Snapshot
 
-__all__ = ["QueueMatcher", "older_text"]
-
 _HELD: Final = 1 << 20  # entries of all queues together
 _FEWEST: Final = 64  # of a queue
 _MOST: Final = 16_384

@@ -140,7 +140,7 @@ def test_what_readers_refuse_is_refused(
     data = encode_records(record_batch([message(), message(**changes)])).data.copy()
     with StoreWriter.open(tmp_path / "s", config()) as writer:
         if staged:
-            stage = writer.begin_stage("0" * 32)
+            stage = writer.batches.begin_stage("0" * 32)
             with pytest.raises(ValueError, match="MESSAGE_ILLEGAL: record 1 of the block"):
                 stage.append(data)
             return

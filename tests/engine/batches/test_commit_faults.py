@@ -19,7 +19,7 @@ import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine.batches import batch_block as batchblock
-from rmqstore_spark.engine.batches import commit
+from rmqstore_spark.engine.batches import batches
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
@@ -273,7 +273,7 @@ def test_the_head_is_hidden_later_segments_come_first_and_the_magic_last(
         store.flush()
         infos = stage_batch(store, "b0")
         seen = FailingWrites(monkeypatch, "", 0)
-        store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+        store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         monkeypatch.undo()
     head, *rest = seen.calls
     begin = head[1]
@@ -310,7 +310,7 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
 
     with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
-        for module in (batchblock, commit):
+        for module in (batchblock, batches):
             monkeypatch.setattr(module, "reach", look)
         commit_batch(store, 0)
         published = flushed_checkpoint()
@@ -340,12 +340,12 @@ def test_a_full_disk_in_the_middle_leaves_the_log_as_it_was_and_the_store_usable
         for number in range(HIDDEN_WRITES[settings]):
             writes.countdown, writes.calls = number, []
             with pytest.raises(RefusedError, match="No space left") as raised:
-                store.commit(request)
+                store.batches.commit(request)
             assert raised.value.status == "SERVICE_NOT_AVAILABLE"
             assert not any(log_bytes(path, end))
             assert int(store.stats()["commitLogMaxOffset"]) == end
         writes.countdown = -1
-        assert store.commit(request).status == "COMMITTED"
+        assert store.batches.commit(request).status == "COMMITTED"
         assert store.put(rows_block(bodies("b", 3))).ok
     assert scanned(path) == bodies("a", 3) + expected(0) + bodies("b", 3)
     with Store.open(path) as read:
@@ -368,7 +368,7 @@ def test_a_failed_write_or_flush_stops_the_store_and_the_batch_is_whole_or_not_t
                 writes = FailingWrites(patch, call, errno.EIO)
                 writes.countdown = number
                 try:
-                    store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+                    store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
                 except (RefusedError, StoreWriteError) as error:
                     refused = isinstance(error, RefusedError)
                 else:
@@ -394,9 +394,9 @@ def test_stages_are_there_after_a_commit_that_failed(
         writes = FailingWrites(monkeypatch, "pwritev", errno.ENOSPC)
         writes.countdown = 3
         with pytest.raises(RefusedError):
-            store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+            store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         assert (store.stats()["stages"], store.stats()["stagedBytes"]) == (3, held)
-        store.abort([info.stage_id for info in infos])
+        store.batches.abort([info.stage_id for info in infos])
         assert (store.stats()["stages"], store.stats()["stagedBytes"]) == (0, 0)
 
 
@@ -409,7 +409,7 @@ def test_stages_that_changed_on_the_disk_are_not_committed(tmp_path: Path) -> No
         data[-3] ^= 1
         file.write_bytes(data)
         with pytest.raises(RefusedError, match="its bytes have changed"):
-            store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+            store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         assert not any(log_bytes(path, 0))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
     assert scanned(path) == expected(0)
@@ -424,13 +424,13 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str)
         "from tests.support.messages.batches import *\n"
         "from rmqstore_spark.engine.store import StoreWriter\n"
         "from rmqstore_spark.engine.config.store_config import StoreConfig\n"
-        "from rmqstore_spark.engine.batches.commit import CommitRequest\n"
+        "from rmqstore_spark.base.types import CommitRequest\n"
         "from rmqstore_spark.engine.batches.ledger import WriterId\n"
         "data = rows_block([b'%090d' % n for n in range(30_000)])\n"
         f"with StoreWriter.open(sys.argv[1], {config}) as store:\n"
-        "    stage = store.begin_stage('0' * 32)\n"
+        "    stage = store.batches.begin_stage('0' * 32)\n"
         "    while stage.info.bytes < 1 << 30: stage.append(data)\n"
-        "    store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"
+        "    store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"
         # Its own peak: that of getrusage counts the process it was forked from too.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(status['VmHWM'].split()[0])\n"

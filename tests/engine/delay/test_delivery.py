@@ -14,7 +14,7 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.engine.delay.due import Waiting
+from rmqstore_spark.engine.delay.delivery import Waiting
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
@@ -216,12 +216,12 @@ def test_a_batch_of_spark_can_hold_delayed_messages(tmp_path: Path) -> None:
     path, clock = tmp_path / "s", Clock()
     with StoreWriter.open(path, delayed_config(), clock=clock) as store:
         store.create_topic("T", write_queue_nums=4)
-        stage = store.begin_stage(stage_id("one"))
+        stage = store.batches.begin_stage(stage_id("one"))
         rows = delayed([b"a", b"b", b"c"], [3, 0, 1], queue_id=[1, 1, 0])
         stage.append(encoded(rows.append_column("bornTimestamp", pa.array([1, 2, 3]))))
         request = CommitRequest(WriterId.of_stream(QUERY, 0), (stage.finish(),))
-        assert store.commit(request).rows == 3
-        assert store.commit(request).status == "ALREADY_COMMITTED"
+        assert store.batches.commit(request).rows == 3
+        assert store.batches.commit(request).status == "ALREADY_COMMITTED"
         clock.now += HOUR + 1
         delivered(store, 2)
     found = in_queues(path)

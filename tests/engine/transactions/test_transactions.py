@@ -14,7 +14,7 @@ import pytest
 
 from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.transactions.transaction_progress import OpNotes
+from rmqstore_spark.engine.transactions.progress import OpNotes
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.store import Store

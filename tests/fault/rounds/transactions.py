@@ -124,7 +124,7 @@ def _forget_what_ended() -> None:
     """A mutant: after a start, what has ended waits again."""
     waiting = transactions._waiting
     replace(transactions.__name__, "_waiting", lambda halves, _: waiting(halves, {}))
-    replace("rmqstore_spark.engine.transactions.recall", "_committed", lambda *_: [])
+    replace("rmqstore_spark.engine.transactions.progress", "_committed", lambda *_: [])
 
 
 def _config(**settings: str) -> StoreConfig:

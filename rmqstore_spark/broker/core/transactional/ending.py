@@ -14,7 +14,7 @@ from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.transactions.answers import COMMITTED, ENDED_BEFORE, ROLLED_BACK, Ended
+from rmqstore_spark.engine.transactions.outcomes import COMMITTED, ENDED_BEFORE, ROLLED_BACK, Ended
 from rmqstore_spark.errors import RefusedError
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
