@@ -209,18 +209,24 @@ class StoreClient:
         """Delete a topic."""
         self.connection.call(Code.DELETE_TOPIC, TopicRequest(name), Done)
 
-    def topics_to_write(self, names: Iterable[str], opened: OpenReply) -> dict[str, TopicSettings]:
+    def topics_to_write(
+        self,
+        names: Iterable[str],
+        opened: OpenReply,
+        known: Mapping[str, TopicSettings] | None = None,
+    ) -> dict[str, TopicSettings]:
         """Return the settings of topics. None is created: only a message that is stored does that.
 
         Args:
             names: of the topics.
             opened: what the store said when it was opened.
+            known: all topics, if they were asked for (`topics`).
 
         Returns:
             The settings by name: for a missing topic those that it will get, if the store creates
             topics automatically.
         """
-        known = self.topics()
+        known = self.topics() if known is None else known
         found: dict[str, TopicSettings] = {}
         for name in names:
             if name in known:

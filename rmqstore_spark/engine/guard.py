@@ -19,7 +19,7 @@ from rmqstore_spark.files.durable import (
     replace_file,
     sync_folder,
 )
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 
 _TEXT: Final = """\
 rmqstore-spark has this message store open for writing, or was killed while it had.

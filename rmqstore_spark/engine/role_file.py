@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER, ROLE_NAME
+from rmqstore_spark.files.names import OWN_FOLDER, ROLE_NAME
 
 _MOST_BYTES: Final = 1 << 20
 _MOST_PROMOTIONS: Final = 10_000

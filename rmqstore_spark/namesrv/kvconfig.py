@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rmqstore_spark.errors import RemotingError
-from rmqstore_spark.files.configfiles import read_config
-from rmqstore_spark.files.configshapes import SHAPES
+from rmqstore_spark.files.configfiles import SHAPES, read_config
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode

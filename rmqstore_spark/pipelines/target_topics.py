@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.client.brokers.publishing import find_write_places
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.options.sink_table import TargetOptions
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 

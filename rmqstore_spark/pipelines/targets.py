@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.datasource.options.parsing import parse_options
+from rmqstore_spark.datasource.options.parsing import parse_options, parse_sink_options
 from rmqstore_spark.datasource.options.sink_table import WRITING
-from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.datasource.sources import open_sources
 from rmqstore_spark.datasource.sources.queues import check_pattern, check_topics, chosen_queues
 from rmqstore_spark.errors import OptionError

@@ -22,7 +22,7 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.sources import open_stores
 from rmqstore_spark.datasource.sources.store import StoreSource
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.failures import run_job
 from rmqstore_spark.pipelines.progress import run_tasks

@@ -10,8 +10,8 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import is_system_topic
 
 if TYPE_CHECKING:
+    from rmqstore_spark.reader.options import QueueRange
     from rmqstore_spark.reader.queue import Queue
-    from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
 
@@ -100,7 +100,7 @@ class Bounds:
 
     def of(self, queue: Queue) -> QueueRange:
         """Return the range of one queue."""
-        from rmqstore_spark.reader.rows.splits import QueueRange
+        from rmqstore_spark.reader.options import QueueRange
 
         first, last = queue.min_offset, queue.max_offset
         start = first if self.start is None else min(max(first, self.start), last)

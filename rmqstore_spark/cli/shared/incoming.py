@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 _CHUNK: Final = 1 << 20
 _INT_MAX: Final = (1 << 31) - 1

@@ -9,7 +9,7 @@ import typer
 
 from rmqstore_spark.cli.shared.connection import given_credentials
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store

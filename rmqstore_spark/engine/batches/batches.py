@@ -23,7 +23,7 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, StoreWriteError
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import ipaddress
 import re
 from typing import Final
 
-from rmqstore_spark.layout.delays import delays
+from rmqstore_spark.layout.record.delayed import delays
 
 _MAX_OFFSET: Final = 2**63 - 1
 _MOST_LEVELS: Final = 256

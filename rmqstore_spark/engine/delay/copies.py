@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.layout.record.addressee import addressees
+from rmqstore_spark.layout.record.addressee import addressees, retarget
 from rmqstore_spark.layout.record.format import check_crcs, decode_records
-from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts, text_pool
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile
-from rmqstore_spark.files.configshapes import impossible_delay
+from rmqstore_spark.files.configfiles import impossible_delay
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.expiry.rule import Aged
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 

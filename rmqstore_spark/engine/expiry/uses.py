@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rmqstore_spark.files.log.log_folders import segment_start
+from rmqstore_spark.files.segments import segment_start
 
 _LOG: Final = "commitlog/"
 

@@ -23,7 +23,7 @@ from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.layout.delays import delays
+from rmqstore_spark.layout.record.delayed import delays
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 

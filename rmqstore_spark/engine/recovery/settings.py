@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from rmqstore_spark.engine.dispatch.indexes import IndexShape
-from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 
 Progress: TypeAlias = Callable[[str, int, int], object]
 """Called with the current step, the bytes done and the total bytes."""

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from rmqstore_spark.engine.tables.changes import Changes
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
+from rmqstore_spark.files.configfiles import is_data_version, is_topic_entry
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     is_listed_topic_name,

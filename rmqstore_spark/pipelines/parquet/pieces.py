@@ -9,7 +9,7 @@ from typing import Any, Final
 from rmqstore_spark.datasource.sources import partition_of
 from rmqstore_spark.datasource.sources.source import SourcePartition
 from rmqstore_spark.pipelines.parquet.tally import Tally
-from rmqstore_spark.reader.rows.splits import (
+from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
     QueueRange,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.pipelines.parquet import pieces
-from rmqstore_spark.reader.rows.splits import QueueSplit, ScanSplit
+from rmqstore_spark.reader.options import QueueSplit, ScanSplit
 
 _FILTERS: Final = ("tags", "keys")
 

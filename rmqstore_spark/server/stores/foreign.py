@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.engine.tables.store_id import id_of_place, kept_store_id
 from rmqstore_spark.errors import RefusedError, RmqStoreError
-from rmqstore_spark.files.disk.pacing import PacedReads
 from rmqstore_spark.files.links import refuse_links
+from rmqstore_spark.files.reads import PacedReads
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.stores.served import ServedStore
 from rmqstore_spark.server.view import ForeignView

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.files.disk.pacing import PacedReads
-from rmqstore_spark.files.disk.reads import PLAIN
-from rmqstore_spark.files.disk.sparing import SparingReads
 from rmqstore_spark.files.open import is_endpoint
+from rmqstore_spark.files.reads import PLAIN, PacedReads, SparingReads
 from rmqstore_spark.reader.store import default_broker_name
 from rmqstore_spark.server.stores.foreign import READ_ONLY, ForeignStore
 from rmqstore_spark.server.stores.service import ServedPort, StoreService

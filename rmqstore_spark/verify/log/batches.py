@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmqstore_spark.layout.record.extent import batch_ends
+from rmqstore_spark.layout.record.format import batch_ends
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
 
