@@ -27,7 +27,7 @@ from rmqstore_spark.datasource.tasks import SentToTasks
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
+    from rmqstore_spark.reader.options import QueueRange, Split
 
 
 class RmqStoreReader(SentToTasks, DataSourceReader):
@@ -93,7 +93,7 @@ def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Sp
 def _ranges(
     positions: PositionOptions, chosen: Sequence[ChosenQueue]
 ) -> dict[str, list[QueueRange]]:
-    from rmqstore_spark.reader.rows.splits import QueueRange
+    from rmqstore_spark.reader.options import QueueRange
 
     starts = starting_offsets(chosen, positions)
     ends = ending_offsets(chosen, positions, starts)

@@ -25,8 +25,7 @@ from rmqstore_spark.layout.constants import (
     is_topic_of_group,
     topic_fault,
 )
-from rmqstore_spark.layout.packed import check_bodies
-from rmqstore_spark.layout.record.block import Block, Route, check_block
+from rmqstore_spark.layout.record.block import Block, Route, check_block, check_bodies
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
 

@@ -27,7 +27,7 @@ from rmqstore_spark.files.durable import (
     replace_file,
     sync_folder,
 )
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = "hhqqi4x"

@@ -30,11 +30,11 @@ from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
+from rmqstore_spark.files.directory import looks_like_store
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
-from rmqstore_spark.files.finding import looks_like_store
 from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 

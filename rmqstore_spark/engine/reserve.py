@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import FILE_MODE, explained
-from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 

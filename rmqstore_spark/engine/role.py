@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import CorruptStoreError, StoreWriteError
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER, ROLE_NAME
+from rmqstore_spark.files.names import OWN_FOLDER, ROLE_NAME
 
 _log = logging.getLogger(__name__)
 

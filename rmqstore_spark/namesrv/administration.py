@@ -18,8 +18,7 @@ from typing import Final
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.engine.config.properties_file import edit_properties, parse_properties
 from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
-from rmqstore_spark.files.configfiles import read_config
-from rmqstore_spark.files.configshapes import SHAPES
+from rmqstore_spark.files.configfiles import SHAPES, read_config
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig

@@ -22,7 +22,7 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.sources import open_stores
 from rmqstore_spark.datasource.sources.store import StoreSource
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
 from rmqstore_spark.pipelines.running import run_job, run_tasks, session
 from rmqstore_spark.pipelines.tasks import VerifyTask

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import OptionError, SegmentExpiredError
-from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.hosts import decode_msg_id, encode_host
 from rmqstore_spark.layout.record.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I4, I8
-from rmqstore_spark.reader.keys.search import (
+from rmqstore_spark.reader.key_search import (
     MAX_TIME,
     KeySearch,
     KeyWanted,
@@ -24,10 +23,9 @@ from rmqstore_spark.reader.keys.search import (
     known_topics,
 )
 from rmqstore_spark.reader.log.end import record_head
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.reading import read_split
+from rmqstore_spark.reader.options import LogSplit, QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import read_split
 from rmqstore_spark.reader.rows.decoder import Decoder
-from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
@@ -36,7 +34,6 @@ __all__ = [
     "query_by_key",
     "query_by_msg_id",
     "query_by_time",
-    "query_by_uniq_key",
     "read_by_key",
     "uniq_key_wanted",
 ]
@@ -82,31 +79,21 @@ def query_by_key(
         OptionError: the messages take more than `max_bytes`.
         CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
+    if max_num is not None and max_num < 0:
+        raise OptionError(f"max_num must be at least 0, not {max_num}.")
     wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
-    return _found(store, wanted, options, max_num, max_bytes, between)
-
-
-def query_by_uniq_key(
-    store: Store, topic: str | None, uniq_key: str, options: ReadOptions = ReadOptions()
-) -> pa.Table:
-    """Find the messages with a UNIQ_KEY, the id that the producer saw, in the order of the log.
-
-    Args:
-        store: the store to search.
-        topic: the topic of the record. None for all topics that have queues or settings in the
-            store. In a store without queues the topics are not known: the whole log is read.
-        uniq_key: the id.
-        options: as in `query_by_key`.
-
-    Raises:
-        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
-    """
-    topics = None if topic is None else [topic]
-    return _found(store, uniq_key_wanted(store, topics, uniq_key), options, None)
+    return _unless_expired(
+        store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
+    )
 
 
 def uniq_key_wanted(store: Store, topics: Iterable[str] | None, uniq_key: str) -> KeyWanted:
-    """Return the search for messages with a UNIQ_KEY. Topics are as in `query_by_uniq_key`."""
+    """Return the search for messages with a UNIQ_KEY, the id that the producer saw.
+
+    Args:
+        topics: the topics of the records. None for all that have queues or settings in the store.
+            In a store without queues the topics are not known: the whole log is read.
+    """
     names: frozenset[str] | None = None
     if topics is not None:
         names = frozenset(topics)
@@ -164,21 +151,6 @@ def _places(
             break
     surplus = 0 if max_num is None else max(0, count - max_num)
     return np.concatenate(offsets[::-1])[surplus:], np.concatenate(sizes[::-1])[surplus:]
-
-
-def _found(
-    store: Store,
-    wanted: KeyWanted,
-    options: ReadOptions,
-    max_num: int | None,
-    max_bytes: int | None = None,
-    between: Callable[[], object] = lambda: None,
-) -> pa.Table:
-    if max_num is not None and max_num < 0:
-        raise OptionError(f"max_num must be at least 0, not {max_num}.")
-    return _unless_expired(
-        store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
-    )
 
 
 def _unless_expired(store: Store, look: Callable[[], T]) -> T:

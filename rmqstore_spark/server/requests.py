@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.errors import (
     FrameError,
     OptionError,

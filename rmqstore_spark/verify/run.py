@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rmqstore_spark.errors import RmqStoreError, SegmentExpiredError
-from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.check import check_index_entries, check_index_file

@@ -17,10 +17,8 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, block_of, served
@@ -90,7 +88,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
                     QueueRange(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
                     for queue in store.queues()
                 ]
-                splits = plan_by_commitlog(store, ranges, PlanLimits(min_partitions=2))
+                splits = plan(store, ranges, PlanLimits(min_partitions=2), by="commitlog")
                 assert len(splits) == 2
             with Store.open(place) as store:
                 requests = 0

@@ -26,8 +26,8 @@ from rmqstore_spark.errors import (
     ServiceError,
     TopicNotFoundError,
 )
+from rmqstore_spark.reader.options import QueueRange
 from rmqstore_spark.reader.plan import PlanLimits
-from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command

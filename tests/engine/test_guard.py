@@ -10,7 +10,7 @@ import pytest
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.lock import StoreGuard
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims

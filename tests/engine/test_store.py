@@ -29,7 +29,7 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
     UnsupportedStoreError,
 )
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1

@@ -16,7 +16,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.reserve import Reserve
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims

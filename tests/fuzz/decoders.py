@@ -54,6 +54,7 @@ from rmqstore_spark.layout.dledger import (
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE
+from rmqstore_spark.layout.hosts import decode_msg_id
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
@@ -63,15 +64,13 @@ from rmqstore_spark.layout.index.format import (
 )
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
 from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
+from rmqstore_spark.reader.before import body_end, fingerprint
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.server.budget import OverBudgetError, Room
@@ -163,12 +162,9 @@ def queue(data: bytes) -> Any:
 
 def extension(data: bytes) -> Any:
     """A queue's extension units."""
-    return decode_units(data, np.arange(len(data) + 2, dtype=np.int64))
-
-
-def extension_unit(data: bytes) -> Any:
-    """One extension unit."""
-    return vars(decode_unit(data, 0))
+    at = np.arange(max(0, len(data) - CONSUME_QUEUE.unit_head_size + 1), dtype=np.int64)
+    heads, whole = CONSUME_QUEUE.unit_heads(_array(data), at)
+    return heads.tobytes(), whole
 
 
 def index(data: bytes) -> Any:
@@ -364,7 +360,7 @@ def _file(data: bytes) -> Iterator[Path]:
 
 
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
-    records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
+    records, dledger, dledger_unit, dledger_checkpoint, queue, extension, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,

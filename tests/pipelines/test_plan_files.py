@@ -9,11 +9,10 @@ import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
-from rmqstore_spark.datasource.sources.endpoint import EndpointSpec
-from rmqstore_spark.datasource.sources.store import StorePartition, StoreSpec
+from rmqstore_spark.datasource.sources.store import EndpointSpec, StorePartition, StoreSpec
 from rmqstore_spark.pipelines.parquet.output import Tally, describe_difference
 from rmqstore_spark.pipelines.parquet.task import piece_of, planned_rows, stored_piece
-from rmqstore_spark.reader.rows.splits import (
+from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
     QueueRange,

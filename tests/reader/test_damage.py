@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, RmqStoreError
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
 from rmqstore_spark.reader.store import Store
 from tests.support.sampling import one_in
 from tests.support.stores.expected import expected_rows, expected_scan, queue_key

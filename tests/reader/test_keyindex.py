@@ -22,13 +22,13 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
     CorruptRecordError,
 )
+from rmqstore_spark.files.configfiles import Told
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.told import Told
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_position
 from rmqstore_spark.layout.index.hashing import index_key_hash
-from rmqstore_spark.reader.keys import index as index_module
+from rmqstore_spark.reader import key_index as index_module
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store

@@ -18,13 +18,13 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.reader.keys.search import KeyWanted
+from rmqstore_spark.reader.key_search import KeyWanted
 from rmqstore_spark.reader.lookup import (
     query_by_key,
     query_by_msg_id,
     query_by_time,
-    query_by_uniq_key,
     read_by_key,
+    uniq_key_wanted,
 )
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
@@ -53,6 +53,15 @@ OpenStore = Callable[[str], Store]
 
 LOOKED_AT = 32  # no query of a broker answers more, whatever it asks for
 Copy = Callable[[str], Path]
+
+
+def by_uniq_key(
+    store: Store, topic: str | None, key: str, options: ReadOptions = ReadOptions()
+) -> pa.Table:
+    """The messages with a UNIQ_KEY; of all topics that the store knows, unless one is given."""
+    wanted = uniq_key_wanted(store, None if topic is None else [topic], key)
+    schema = pa.schema([(name, COLUMNS[name]) for name in options.columns])
+    return pa.Table.from_batches(read_by_key(store, wanted, options), schema)
 
 
 # --- by key ---------------------------------------------------------------------------------------
@@ -135,7 +144,7 @@ def test_keys_that_no_record_has(golden: Golden, text: str) -> None:
     with Store.open(golden("tiny") / "store") as store:
         assert query_by_key(store, "T", text).num_rows == 0
         assert query_by_key(store, text, "k0").num_rows == 0
-        assert query_by_uniq_key(store, None, text).num_rows == 0
+        assert by_uniq_key(store, None, text).num_rows == 0
 
 
 def test_keys_of_one_hash_code_are_told_apart(tmp_path: Path) -> None:
@@ -257,14 +266,14 @@ def test_uniq_keys(name: str, open_store: OpenStore, golden: Golden) -> None:
     for uniq in known[:: 1 + len(known) // 20]:
         mine = [r for r in records if r.properties.get("UNIQ_KEY") == uniq]
         mine = [r for r in mine if indexed(r)]
-        found = query_by_uniq_key(store, None, uniq, PLACE)
+        found = by_uniq_key(store, None, uniq, PLACE)
         assert places(found) == [r.physical_offset for r in mine]
         for topic in {r.topic for r in mine}:
-            found = query_by_uniq_key(store, topic, uniq, PLACE)
+            found = by_uniq_key(store, topic, uniq, PLACE)
             assert places(found) == [r.physical_offset for r in mine if r.topic == topic]
     keys = {key for r in records for key in r.properties.get("KEYS", "").split(" ")} - {*known, ""}
     for key in sorted(keys)[:3]:
-        assert query_by_uniq_key(store, None, key).num_rows == 0
+        assert by_uniq_key(store, None, key).num_rows == 0
 
 
 # --- by time --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
 )
 from rmqstore_spark.reader import Store
-from rmqstore_spark.reader.groups import delay_progress, group_names, group_offsets
+from rmqstore_spark.reader.groups import delay_progress, group_offsets
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
@@ -96,7 +96,7 @@ def everything(store: Store) -> dict[str, Any]:
             for row in batch.to_pylist()
         ],
         "log": [row for batch in store.scan(options=lose) for row in batch.to_pylist()],
-        "groups": (group_names(store), group_offsets(store), delay_progress(store)),
+        "groups": (group_offsets(store), delay_progress(store)),
         "verified": str(verify(store).to_dict()).replace(store.path, "STORE"),
     }
 

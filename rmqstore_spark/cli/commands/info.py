@@ -14,7 +14,7 @@ from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
-    from rmqstore_spark.files.log.segments import Segments
+    from rmqstore_spark.files.segments import Segments
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 

@@ -135,7 +135,7 @@ def _by_key(
     options: ReadOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the newest messages with a key, of any of the topics, oldest first."""
-    from rmqstore_spark.reader.keys.search import KeyWanted
+    from rmqstore_spark.reader.key_search import KeyWanted
     from rmqstore_spark.reader.lookup import read_by_key
 
     topics = _topics(store, choice) if store.has_queues else choice.topics

@@ -100,8 +100,8 @@ def read(
 def _scan(
     store: Store, choice: Choice, bounds: Bounds, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    from rmqstore_spark.reader.reading import read_split
-    from rmqstore_spark.reader.rows.splits import ScanSplit
+    from rmqstore_spark.reader.options import ScanSplit
+    from rmqstore_spark.reader.plan import read_split
 
     if bounds != Bounds() or choice.queue_ids is not None:
         raise OptionError(

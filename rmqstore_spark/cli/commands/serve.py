@@ -20,7 +20,7 @@ from rmqstore_spark.cli.shared.parameters import (
 )
 from rmqstore_spark.cli.shared.terminal import configure_logging
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.reader.sizes import parse_bytes
+from rmqstore_spark.reader.texts import parse_bytes
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -160,7 +160,7 @@ def _serve_read_only(
     ready_file: str | None,
     until_stdin_ends: bool,
 ) -> None:
-    from rmqstore_spark.files.disk.pacing import LEAST_RATE
+    from rmqstore_spark.files.reads import LEAST_RATE
     from rmqstore_spark.server.process import serve_read_only
     from rmqstore_spark.server.stores.sidecar import store_places
 

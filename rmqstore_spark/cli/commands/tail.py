@@ -26,9 +26,8 @@ from rmqstore_spark.errors import StoreNotFoundError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions
     from rmqstore_spark.reader.queue import Queue
-    from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
 _LOOK_SECONDS: Final = 0.1
@@ -82,7 +81,7 @@ class Tail:
         """Return the ends of the queues that together hold the messages stored last."""
         import numpy as np
 
-        from rmqstore_spark.reader.rows.splits import QueueRange
+        from rmqstore_spark.reader.options import QueueRange
 
         ends = [self._next[q.topic, q.queue_id] for q in self._queues]
         starts = [max(q.min_offset, end - count) for q, end in zip(self._queues, ends, strict=True)]
@@ -140,7 +139,7 @@ class Tail:
             del self._next[gone]  # if it comes back, it is another queue
 
     def _news(self) -> list[QueueRange]:
-        from rmqstore_spark.reader.rows.splits import QueueRange
+        from rmqstore_spark.reader.options import QueueRange
 
         found = []
         for queue in self._queues:

@@ -72,13 +72,13 @@ def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
 def _from_log(store: Store) -> list[dict[str, Any]]:
     """Describe topics from the records of the log, for a store without queues."""
     from rmqstore_spark.layout.constants import is_system_topic
-    from rmqstore_spark.reader.log_queues import queues_in_log
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.topics import Topic
+    from rmqstore_spark.reader.topics import LOG_QUEUE_COLUMNS, Topic, queues_in_log
 
     say(f"{store.path} has no queues: reading its CommitLog instead.")
     queues: dict[str, list[dict[str, Any]]] = {}
-    for (name, queue_id), found in queues_in_log(store, ReadOptions(mode="DROPMALFORMED")).items():
+    options = ReadOptions(LOG_QUEUE_COLUMNS, check_crc=False, mode="DROPMALFORMED")
+    for (name, queue_id), found in queues_in_log(store.scan(options)).items():
         queues.setdefault(name, []).append(_queue(queue_id, *found))
     known = {topic.name: topic for topic in store.topics()}
     return [

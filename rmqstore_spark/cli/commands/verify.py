@@ -42,7 +42,7 @@ def verify(
     The exit code is 0 if there is no damage, 1 if there is, and 2 if the store could not be
     verified. Notes, and what a crash left after the end of the log, are not damage.
     """
-    from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+    from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
     from rmqstore_spark.verify import verify as verify_store
 
     levels = DELAY_LEVELS if delay_levels is None else delay_levels

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import is_system_topic
-from rmqstore_spark.reader.filters import parse_keys, parse_tags
+from rmqstore_spark.reader.texts import parse_keys, parse_tags
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.cli.shared.printing import Printer
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions
     from rmqstore_spark.reader.queue import Queue
-    from rmqstore_spark.reader.rows.splits import QueueRange
     from rmqstore_spark.reader.store import Store
 
 
@@ -105,7 +104,7 @@ class Bounds:
 
     def of(self, queue: Queue) -> QueueRange:
         """Return the range of one queue."""
-        from rmqstore_spark.reader.rows.splits import QueueRange
+        from rmqstore_spark.reader.options import QueueRange
 
         first, last = queue.min_offset, queue.max_offset
         start = first if self.start is None else min(max(first, self.start), last)
@@ -198,12 +197,11 @@ def read_ranges(
     store: Store, ranges: Sequence[QueueRange], options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of some ranges; those of several queues in the order of the log."""
-    from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
-    from rmqstore_spark.reader.reading import read_split
-    from rmqstore_spark.reader.rows.splits import QueueSplit
+    from rmqstore_spark.reader.options import QueueSplit
+    from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
 
     if len(ranges) == 1:
         yield from read_split(store, QueueSplit(ranges[0], 0), options)
     else:
-        for split in plan_by_commitlog(store, ranges, PlanLimits(max_bytes=_WHOLE_LOG)):
+        for split in plan(store, ranges, PlanLimits(max_bytes=_WHOLE_LOG), by="commitlog"):
             yield from read_split(store, split, options)

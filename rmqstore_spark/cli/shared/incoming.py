@@ -17,7 +17,7 @@ from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.layout.record.properties import MAP_TYPE
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:
     from rmqstore_spark.layout.spans import U1

@@ -16,7 +16,7 @@ import typer
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.files.open import is_endpoint
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.options.parsing import SinkOptions
 from rmqstore_spark.datasource.sink.commit import with_advice
-from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.wire.endpoint import parse_endpoint

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.sources.pulled_queue import PulledQueue
     from rmqstore_spark.reader.before import Before
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
 
 _log = logging.getLogger("rmqstore_spark")
 

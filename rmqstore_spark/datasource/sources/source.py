@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.table import QueueOptions
     from rmqstore_spark.errors import ServiceError
     from rmqstore_spark.reader.before import Before
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.topics import Topic
 
 QueueName: TypeAlias = tuple[str, int]

@@ -30,8 +30,7 @@ from rmqstore_spark.datasource.stream.catchup import (
 )
 from rmqstore_spark.datasource.stream.followed import FollowedSources, State
 from rmqstore_spark.datasource.stream.group_progress import GroupProgress
-from rmqstore_spark.datasource.stream.kept import KeptPositions
-from rmqstore_spark.datasource.stream.resumed import ResumedStores
+from rmqstore_spark.datasource.stream.resumed import KeptPositions, ResumedStores
 from rmqstore_spark.errors import ReplicaError, ServiceError, TopicNotFoundError
 
 _MOVES: Final = 8

@@ -1,6 +1,6 @@
 """Finds in a master's log where Spark batches begin and end, so that a copy shows each as a whole.
 
-The first record of a batch says where the batch ends (`layout.record.extent`), and all its records
+The first record of a batch says where the batch ends (`layout.record.format`), and all its records
 have one storeTimestamp. A log can hold the first record without the rest: a slave of RocketMQ that
 became the master within a batch has it. There, other records follow before the stated end, and the
 records of the batch are messages like all others.
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.append.stamped import Stamped
-from rmqstore_spark.layout.record.extent import batch_ends
+from rmqstore_spark.layout.record.format import batch_ends
 from rmqstore_spark.layout.spans import I8
 
 

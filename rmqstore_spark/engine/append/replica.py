@@ -5,7 +5,7 @@ where they belong, and then dispatched to queues and index as all others are. (U
 HAService.HAClient, DefaultMessageStore.appendToCommitLog, which check nothing.)
 
 A Spark batch is as hidden here as it was at the master until all of it has come: its first record
-says where it ends (`layout.record.extent`). If the rest never comes, the log ends before it.
+says where it ends (`layout.record.format`). If the rest never comes, the log ends before it.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ from rmqstore_spark.engine.dispatch.dispatcher import Appended
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place
-from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
-from rmqstore_spark.layout.record.extent import write_batch_end
+from rmqstore_spark.layout.record.format import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 _OPEN_FILES: Final = 64

@@ -59,7 +59,7 @@ from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)

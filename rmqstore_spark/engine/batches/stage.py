@@ -33,8 +33,14 @@ from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FOLDER_MODE
-from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
-from rmqstore_spark.layout.record.digest import add_up, digest_text
+from rmqstore_spark.layout.record.block import (
+    Block,
+    Route,
+    add_up,
+    body_sizes,
+    digest_text,
+    index_hashes,
+)
 from rmqstore_spark.layout.spans import I4, U1
 
 

@@ -22,7 +22,7 @@ from rmqstore_spark.base.settings import (
 )
 from rmqstore_spark.engine.config.properties_file import format_properties
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.delays import delays
+from rmqstore_spark.layout.record.delayed import delays
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")

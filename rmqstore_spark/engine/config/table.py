@@ -22,7 +22,7 @@ from rmqstore_spark.engine.config.key import (
     text,
 )
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
-from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000

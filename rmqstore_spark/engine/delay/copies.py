@@ -40,10 +40,9 @@ from rmqstore_spark.layout.fields import (
     SYS_FLAG_AT,
 )
 from rmqstore_spark.layout.index.hashing import hash_spans
-from rmqstore_spark.layout.record.addressee import addressees
+from rmqstore_spark.layout.record.addressee import addressees, retarget
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.tables.config_file import ConfigFile
-from rmqstore_spark.files.configshapes import impossible_delay
+from rmqstore_spark.files.configfiles import impossible_delay
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.disk.cached import cached_bytes
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     add_folder,
@@ -29,10 +29,10 @@ from rmqstore_spark.files.durable import (
     sync_file,
     sync_folder,
     write_all,
+    written_end,
 )
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log.log_folders import segment_start
+from rmqstore_spark.files.reads import cached_bytes
+from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1

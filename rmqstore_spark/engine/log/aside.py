@@ -19,7 +19,7 @@ from typing import Final
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.reserve import RESERVE_PREFIX
 from rmqstore_spark.files.durable import FOLDER_MODE, explained, make_folder, sync_folder
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 
 _PARTS: Final = ("index", "consumequeue", "consumequeue_ext", "checkpoint", "abort")
 _OWN_THAT_STAYS: Final = frozenset({"aside", "cut", "ready", "staging"})

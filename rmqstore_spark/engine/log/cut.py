@@ -26,10 +26,10 @@ from rmqstore_spark.files.durable import (
     replace_file,
     sync_file,
     sync_folder,
+    written_end,
 )
-from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log.log_folders import Segment
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
+from rmqstore_spark.files.segments import Segment
 
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"

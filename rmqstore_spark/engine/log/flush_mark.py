@@ -11,8 +11,8 @@ import os
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import explained, replace_file, write_all
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
-from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, FlushMark
 
 __all__ = ["FlushMarkKeeper"]
 

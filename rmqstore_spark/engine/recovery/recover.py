@@ -45,9 +45,8 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
-from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.flush_mark import FlushMark
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.layout.checkpoint import Checkpoint, FlushMark
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 _log = logging.getLogger(__name__)

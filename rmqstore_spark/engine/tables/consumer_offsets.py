@@ -16,7 +16,7 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.files.configshapes import is_data_version
+from rmqstore_spark.files.configfiles import is_data_version
 from rmqstore_spark.layout.constants import (
     TRANS_GROUP,
     group_fault,

@@ -18,7 +18,7 @@ from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
-from rmqstore_spark.files.configshapes import impossible_delay
+from rmqstore_spark.files.configfiles import impossible_delay
 from rmqstore_spark.layout.constants import TRANS_GROUP
 
 DELETED_TOPICS: Final = "deletedTopics"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile, ConfigTable
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.files.configshapes import is_data_version, is_group_entry
+from rmqstore_spark.files.configfiles import is_data_version, is_group_entry
 from rmqstore_spark.layout.constants import group_fault, is_safe_group_name
 
 _TABLE: Final = "subscriptionGroupTable"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
 from rmqstore_spark.engine.tables.config_file import ConfigFile, ConfigTable
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
+from rmqstore_spark.files.configfiles import is_data_version, is_topic_entry
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     is_listed_topic_name,

@@ -147,6 +147,9 @@ class QueueFormat(ABC):
     def of_block(self, block: Block, physical_offset: I8) -> tuple[Entries, I8]:
         """Return the entries of a block's records.
 
+        A format whose entry stands for several records, as in 5.x's batch queue, cannot be one yet:
+        dispatch and recovery give each entry the queueOffset of the record in its place.
+
         Args:
             block: n records.
             physical_offset: n.

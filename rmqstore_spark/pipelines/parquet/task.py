@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.sources import partition_of
 from rmqstore_spark.datasource.sources.source import SourcePartition
 from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter, read_back
 from rmqstore_spark.pipelines.parquet.output import Attempt, RunFolder, Tally
-from rmqstore_spark.reader.rows.splits import (
+from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
     QueueRange,

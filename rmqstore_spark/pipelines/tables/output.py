@@ -35,7 +35,7 @@ from rmqstore_spark.pipelines.parquet.files import (
 from rmqstore_spark.pipelines.parquet.output import Attempt, RunFolder
 from rmqstore_spark.pipelines.parquet.task import piece_of
 from rmqstore_spark.pipelines.tables.table import DataFile, LakeTable, append_once
-from rmqstore_spark.reader.rows.splits import QueueSplit, ScanSplit
+from rmqstore_spark.reader.options import QueueSplit, ScanSplit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.constants import MAGIC_BLANK
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.end import stated_place

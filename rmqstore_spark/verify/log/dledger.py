@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,

@@ -23,9 +23,8 @@ from rmqstore_spark.layout.constants import (
     is_safe_folder_name,
     is_safe_topic_name,
 )
-from rmqstore_spark.layout.packed import not_packed
-from rmqstore_spark.layout.record.extent import batch_ends
-from rmqstore_spark.layout.record.format import crc_property_mismatch
+from rmqstore_spark.layout.record.block import not_packed
+from rmqstore_spark.layout.record.format import batch_ends, crc_property_mismatch
 from rmqstore_spark.layout.spans import I4, I8, U1, binary_array
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch

@@ -50,7 +50,7 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
         check_segments(
             queue.segments, findings, "queue-file", unit=queue.format.size, growing=growing
         )
-        if queue.ext is not None:
+        if len(queue.ext):
             check_segments(queue.ext, findings, "queue-file", growing=growing)
         ends = _QueueEnds(queue, bounds, judge, findings, snapshot)
         ends.check_before()

@@ -20,12 +20,10 @@ import pytest
 
 from rmqstore_spark.base.types import StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.commit import commit_stages, use_number
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
-from rmqstore_spark.datasource.sink.task import run_task
-from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
+from rmqstore_spark.datasource.sink.commit import Place, TaskDone, commit_stages, use_number
+from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter, run_task
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,

@@ -19,6 +19,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
+from tests.support.messages.compressing import flags_of_type
 from tests.support.messages.strategies import BYTES, HOSTS, INT32, INT64
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
@@ -30,7 +31,7 @@ BODIES = st.one_of(
     st.tuples(st.sampled_from([0, 0x2, 0x1, 0x301, 0x101, 0x201, 0x401, 0x500]), BYTES),
     st.builds(
         lambda kind, body, end: (
-            compression.flags_of_type(kind),
+            flags_of_type(kind),
             compression.compress(body, kind)[: end or None],
         ),
         st.integers(0, 3),

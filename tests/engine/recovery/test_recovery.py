@@ -19,7 +19,7 @@ import pytest
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.recovery.recover import Recovered
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.reader.store import Store

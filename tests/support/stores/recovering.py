@@ -18,7 +18,7 @@ from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import Recovered, recover
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.index.format import IndexHeader, decode_entries, entry_position
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from tests.support.stores.golden import RecordReport, StoreMeta, load_meta

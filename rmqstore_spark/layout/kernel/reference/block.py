@@ -26,9 +26,8 @@ from rmqstore_spark.layout.fields import (
     SYS_FLAG_AT,
     V6_EXTRA,
 )
-from rmqstore_spark.layout.kernel.reference.digest import U8, digest
 from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE
-from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
+from rmqstore_spark.layout.kernel.reference.hashing import U8, digest, hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_MAGIC,

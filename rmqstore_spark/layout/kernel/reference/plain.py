@@ -25,7 +25,6 @@ from rmqstore_spark.layout.fields import (
     PHYSICAL_OFFSET_PLACE,
     TOTAL_SIZE_PLACE,
 )
-from rmqstore_spark.layout.kernel.reference.batch import split_batch
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
@@ -33,11 +32,9 @@ from rmqstore_spark.layout.kernel.reference.block import (
     queue_entries,
     stamp_records,
 )
-from rmqstore_spark.layout.kernel.reference.digest import content_hashes
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
 from rmqstore_spark.layout.kernel.reference.entries import pick_entries, split_entries
-from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
-from rmqstore_spark.layout.kernel.reference.index import link_keys
+from rmqstore_spark.layout.kernel.reference.hashing import content_hashes, hash_texts, link_keys
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_LENGTHS,
@@ -48,6 +45,7 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     SHORT,
     as_claimed,
     parse,
+    split_batch,
 )
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,

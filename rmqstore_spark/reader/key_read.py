@@ -20,11 +20,10 @@ from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, string_array, text_pool
-from rmqstore_spark.reader.keys.search import KeySearch, KeyWanted, index_pieces, known_topics
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.key_search import KeySearch, KeyWanted, index_pieces, known_topics
+from rmqstore_spark.reader.options import KeySplit, QueueRange, ReadOptions
 from rmqstore_spark.reader.rows.read import read_entries_of
 from rmqstore_spark.reader.rows.selection import Selection, say_lost
-from rmqstore_spark.reader.rows.splits import KeySplit, QueueRange
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store

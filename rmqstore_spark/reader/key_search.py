@@ -22,7 +22,7 @@ from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.index.hashing import index_key_hash
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I4, I8, U1, string_array
-from rmqstore_spark.reader.keys.index import IndexedStretch, indexed_stretches, tell_once
+from rmqstore_spark.reader.key_index import IndexedStretch, indexed_stretches, tell_once
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.options import ReadOptions

@@ -11,7 +11,7 @@ STORE_ID_NAME: Final = "store-id"
 """File in OWN_FOLDER with the store's id: 32 hex digits."""
 
 FLUSH_MARK_NAME: Final = "flushed"
-"""File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.flush_mark`."""
+"""File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.checkpoint`."""
 
 ROLE_NAME: Final = "role.json"
 """File in OWN_FOLDER with the role that a command gave the store; see `engine.role`."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import Files, join
-from rmqstore_spark.files.told import Told
+from rmqstore_spark.files.configfiles import Told
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     HEADER_SIZE,
