@@ -13,14 +13,18 @@ from rmqstore_spark.client.names import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, decode_header
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_head, frame_lengths
+from rmqstore_spark.remoting.codec.frames import (
+    HEAD_BYTES,
+    MAX_OWN_FRAME,
+    frame_head,
+    frame_lengths,
+)
 from rmqstore_spark.wire.endpoint import UNIX, Endpoint
 from rmqstore_spark.wire.protocol import STATUS_FIELD, STORE_FIELD, Code, piece_lengths
 from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
 
 _STAGED: Final = 64 << 10
 _MOST_HEADER: Final = 32 << 10
-_MOST_FRAME: Final = 1 << 31
 _MOST_PIECES: Final = 1 << 18
 
 
@@ -67,7 +71,7 @@ class Link:
         view = memoryview(body).cast("B")
         fields = {**self._ext, **ext} if ext else self._ext
         head = frame_head(
-            Command(code, fields, opaque=number, language="PYTHON"), len(view), _MOST_FRAME
+            Command(code, fields, opaque=number, language="PYTHON"), len(view), MAX_OWN_FRAME
         )
         self._transport.send((head, view), check)
 
@@ -158,7 +162,7 @@ class Link:
         staged = self._end - self._begin
         if staged < HEAD_BYTES:
             return None
-        form, header, size = frame_lengths(self._staged, self._begin, _MOST_FRAME)
+        form, header, size = frame_lengths(self._staged, self._begin, MAX_OWN_FRAME)
         if header > _MOST_HEADER:
             raise FrameError(f"a header has {header} bytes")
         if staged < HEAD_BYTES + header:

@@ -16,7 +16,7 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.guard import StoreGuard
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
-from rmqstore_spark.engine.log.flush_mark import FlushMarkKeeper
+from rmqstore_spark.engine.log.flush import FlushMarkKeeper
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration

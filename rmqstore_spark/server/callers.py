@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
+from rmqstore_spark.broker.acl.accounts import Need, Right, need_of_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.failures import DENIED, UNAUTHENTICATED
 from rmqstore_spark.wire.login import NONCE_BYTES, asked_to_prove

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from rmqstore_spark.broker.acl.rights import Right, need_of_group
+from rmqstore_spark.broker.acl.accounts import Right, need_of_group
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import (

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link

@@ -16,7 +16,7 @@ import pytest
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import FrameError, OptionError, RefusedError, ServiceError
-from rmqstore_spark.remoting.access.credentials import read_credentials
+from rmqstore_spark.remoting.access.identity import read_credentials
 from rmqstore_spark.remoting.access.signing import SecretKey
 from rmqstore_spark.wire.login import fingerprint, login_answer
 from rmqstore_spark.wire.messages import CommitRequest, WriterId

@@ -141,7 +141,7 @@ class Committer:
     ) -> Committed:
         """Append stages, whose content is given, and their marker. Needs the append lock."""
         # Later than every time in the checkpoint, whose times must never cover a hidden block.
-        stamp = Stamp(self._appender.timestamp(later=True), self._host)
+        stamp = Stamp(self._appender.time.stamp(later=True), self._host)
         block = BatchBlock(self._appender.log, self._appender.next_offsets, stamp)
         try:
             return self._append_block(writer, content, stages, block, identity)

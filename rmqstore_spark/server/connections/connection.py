@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import frame_head
+from rmqstore_spark.remoting.codec.frames import MAX_OWN_FRAME, frame_head
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.server.budget import Budget, OverBudgetError
 from rmqstore_spark.server.callers import Caller
@@ -33,7 +33,6 @@ _BEGIN_SECONDS: Final = 10.0
 _ROOM_SECONDS: Final = 10.0
 _END_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 0.5
-_MOST_FRAME: Final = 1 << 31
 
 
 class Requests(Protocol):
@@ -238,7 +237,7 @@ class ClientConnection:
         budget: Budget | None,
     ) -> None:
         size = sum(map(part_size, parts))
-        head = frame_head(command, size, _MOST_FRAME)
+        head = frame_head(command, size, MAX_OWN_FRAME)
         check = self._waiting(time.monotonic(), size, seconds, budget)
         try:
             self.transport.send((head, *parts), check)

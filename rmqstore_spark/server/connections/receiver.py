@@ -16,13 +16,12 @@ import numpy as np
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.codec.command import Command, decode_header
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_OWN_FRAME, frame_lengths
 from rmqstore_spark.server.budget import Budget, OverBudgetError
 from rmqstore_spark.wire.transport import Transport
 
 _STAGED: Final = 32 << 10
 _MOST_HEADER: Final = 16 << 10
-_MOST_FRAME: Final = 1 << 31
 _FREE_BYTES: Final = 128 << 10
 """Bytes of bodies of a connection that need no room."""
 _SMALL: Final = 64 << 10
@@ -223,7 +222,7 @@ class Receiver:
         staged = self._end - self._begin
         if staged < HEAD_BYTES:
             return False
-        form, header, body = frame_lengths(self._staged, self._begin, _MOST_FRAME)
+        form, header, body = frame_lengths(self._staged, self._begin, MAX_OWN_FRAME)
         if header > _MOST_HEADER:
             raise FrameError(f"a header has {header} bytes; the most are {_MOST_HEADER}")
         if staged < HEAD_BYTES + header:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.acl.accounts import Right
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.callers import Caller, Needs
 from rmqstore_spark.server.view import StoreView
