@@ -172,7 +172,7 @@ class Outbox:
 
     @property
     def reads_answers(self) -> bool:
-        """Whether more answers should be made: the other end reads its own."""
+        """Whether more answers should be made: the other end reads its own. From any thread."""
         return self.has_room and self.promised < HIGH_WATER
 
     @property

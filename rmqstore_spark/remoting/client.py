@@ -192,7 +192,7 @@ class RemotingClient:
             elif connection.has_room:
                 return connection
             else:
-                await self._in_time(connection.wait_for_room(), until, command)
+                await self._in_time(connection.out.wait_for_room(), until, command)
 
     async def _in_time(
         self, waiting: Coroutine[Any, Any, object], until: float, command: Command

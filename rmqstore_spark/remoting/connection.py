@@ -198,21 +198,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return self.out.has_room
 
     @property
-    def reads_answers(self) -> bool:
-        """Whether more answers should be made: this end reads its own. From any thread."""
-        return self.out.reads_answers
-
-    @property
     def has_answer_room(self) -> bool:
         """Whether a large answer should be made: this end and all others read theirs.
 
         From any thread.
         """
         return self.out.reads_answers and self._answers.has_room
-
-    async def wait_for_room(self) -> None:
-        """Return when more requests should be sent, or when the connection has ended."""
-        await self.out.wait_for_room()
 
     def send(self, command: Command) -> None:
         """Send a command. Does nothing on a closed connection.

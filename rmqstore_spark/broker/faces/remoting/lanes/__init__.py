@@ -4,7 +4,7 @@ worker         a thread that handles all requests that have gathered; connection
 handler_thread one that handles single requests in turn, and reports of offsets, which are answered
                when they are on disk
 sending        requests to send; those to topics that do not exist wait for these
-pulling        requests for messages, which wait for them
+pulling        requests for messages
 ending         requests to end transactions
 changing       requests to change topics and groups
 """
