@@ -388,7 +388,7 @@ def _plain(error: OSError) -> str:
 
 
 def _credentials(path: str | os.PathLike[str]) -> SessionCredentials:
-    from rmqstore_spark.remoting.access.credentials import read_credentials  # imports yaml
+    from rmqstore_spark.remoting.access.identity import read_credentials  # imports yaml
 
     return read_credentials(path)
 

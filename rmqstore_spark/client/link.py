@@ -13,7 +13,9 @@ from rmqstore_spark.client.contact import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import frame_head
+from rmqstore_spark.remoting.codec.frames import (
+    frame_head,
+)
 from rmqstore_spark.wire.endpoint import UNIX, Endpoint
 from rmqstore_spark.wire.protocol import (
     MAX_ANSWER,

@@ -19,28 +19,22 @@ class Health:
 
     Args:
         store: the store directory.
+
+    Attributes:
+        failure: the first error that made it unsafe to continue; `fail` sets it.
+        is_closed: whether the store was closed, or is closing.
     """
 
     def __init__(self, store: str) -> None:
         self._store = store
-        self._failure: Exception | None = None
-        self._is_closed = False
-
-    @property
-    def failure(self) -> Exception | None:
-        """The first error that made it unsafe to continue."""
-        return self._failure
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed, or is closing."""
-        return self._is_closed
+        self.failure: Exception | None = None
+        self.is_closed = False
 
     def fail(self, error: Exception) -> None:
         """Stop accepting messages: it is no longer known what is on disk."""
-        if self._failure is None:
+        if self.failure is None:
             _log.error("The store %s accepts no more messages: %s", self._store, error)
-            self._failure = error
+            self.failure = error
 
     def fail_wrong_state(self, error: AssertionError) -> StoreWriteError:
         """Stop accepting messages: an invariant of the writer does not hold.
@@ -59,7 +53,7 @@ class Health:
 
     def close(self) -> None:
         """Stop accepting messages: another process may have the store from now on."""
-        self._is_closed = True
+        self.is_closed = True
 
 
 class Periodic:

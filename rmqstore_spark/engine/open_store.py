@@ -15,7 +15,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.lock import StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
-from rmqstore_spark.engine.log.flush_mark import FlushMarkKeeper
+from rmqstore_spark.engine.log.flush import FlushMarkKeeper
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration, check_progress

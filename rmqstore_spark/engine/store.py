@@ -58,6 +58,7 @@ class StoreWriter:
         consumer_offsets: the offsets of consumer groups.
         batches: the batches of Spark: stages and commits them.
         slaves: the slaves that have a copy of the log.
+        puts: stores blocks of records.
         replica: appends the bytes of a master's log, if the store is a slave.
         transactions: holds half messages, and ends their transactions.
     """
@@ -83,7 +84,7 @@ class StoreWriter:
         self.slaves = workers.slaves
         self.transactions = workers.transactions
         self.replica = workers.replica()
-        self._puts = workers.puts
+        self.puts = workers.puts
         self._topic_changes = TopicChanges(store, workers)
         self._role_changes = RoleChanges(store, workers)
 
@@ -135,7 +136,7 @@ class StoreWriter:
     @property
     def is_busy(self) -> bool:
         """Whether something is being appended, so that a put would wait."""
-        return self._appender.is_busy
+        return self._appender.lock.held_since is not None
 
     @property
     def published_end(self) -> int:
@@ -162,7 +163,7 @@ class StoreWriter:
     @property
     def put_messages(self) -> int:
         """How many messages were stored since the store was opened."""
-        return self._puts.messages
+        return self.puts.messages
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Follow another configuration until the store is closed. The role stays.
@@ -254,7 +255,7 @@ class StoreWriter:
         Raises:
             ValueError: the units have another number of records than the block.
         """
-        return self._puts.put(data, wait=wait, units=units)
+        return self.puts.put(data, wait=wait, units=units)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
@@ -267,7 +268,7 @@ class StoreWriter:
             The outcome of each block. A transient refusal is the last outcome: the blocks after it
             are not stored, and have none.
         """
-        return self._puts.put_all(blocks, are_units=are_units)
+        return self.puts.put_all(blocks, are_units=are_units)
 
     def put_batch(self, batch: pa.RecordBatch) -> PutResult:
         """Encode and store messages.
@@ -285,7 +286,7 @@ class StoreWriter:
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the disk and slaves, as configured; return the result after that."""
-        return self._puts.settle(result)
+        return self.puts.settle(result)
 
     # ---- expiry --------------------------------------------------------------------------------
 
@@ -371,7 +372,7 @@ class StoreWriter:
             clean = False
             try:
                 self._admission.close()
-                self._appender.finish()
+                self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
                 if self._admission.failure is None:

@@ -13,14 +13,12 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.durability import Durability
+from rmqstore_spark.engine.append.durability import Durability, Slaves
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.append.replica import Replica
-from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.flush import QueueFlusher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
 from rmqstore_spark.engine.expiry.expiry import Expiry
 from rmqstore_spark.engine.health import Health, Periodic
 from rmqstore_spark.engine.log.flush import FlushService

@@ -57,15 +57,17 @@ class _Explained:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError) or isinstance(error, StoreWriteError):
-            return
-        reason = error.strerror or error
-        is_disk = error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-        hint = " Check the disk." if is_disk else ""
-        text = f"{self._path} could not be {self._doing}: {reason}.{hint}"
-        failure = StoreWriteError(text)
-        failure.errno = error.errno
-        raise failure from error
+        if isinstance(error, OSError) and not isinstance(error, StoreWriteError):
+            raise explanation(error, self._path, self._doing) from error
+
+
+def explanation(error: OSError, path: str, doing: str) -> StoreWriteError:
+    """Return the error that names the file; see `explained`."""
+    is_disk = error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+    hint = " Check the disk." if is_disk else ""
+    failure = StoreWriteError(f"{path} could not be {doing}: {error.strerror or error}.{hint}")
+    failure.errno = error.errno
+    return failure
 
 
 def explained(path: str, doing: str) -> _Explained:

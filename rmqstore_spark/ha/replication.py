@@ -16,7 +16,7 @@ import threading
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.engine.append.slaves import Handover
+from rmqstore_spark.engine.append.durability import Handover
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower

@@ -21,7 +21,7 @@ from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.processor import NameServer
 from rmqstore_spark.namesrv.tables import RouteTables
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import ServerTls
 

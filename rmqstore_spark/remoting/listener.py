@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Protocol
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.addresses import BACKLOG, address_text, listen
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.codec.command import decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_FRAME, frame_lengths
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.base.types import CommitRequest, CommitResult, HalfId
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.acl.accounts import Right
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.engine.config.key import host_and_port

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
+from rmqstore_spark.broker.acl.accounts import Need, Right, need_of_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.protocol import DENIED, NONCE_BYTES, UNAUTHENTICATED, asked_to_prove
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.acl.accounts import Right
 from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.errors import BlockError, RefusedError, RmqStoreError
 from rmqstore_spark.layout.record.block import read_block

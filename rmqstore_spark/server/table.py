@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from rmqstore_spark.base.types import CommitRequest
-from rmqstore_spark.broker.acl.rights import Right, need_of_group
+from rmqstore_spark.broker.acl.accounts import Right, need_of_group
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import (

@@ -18,11 +18,11 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import ask, broker, message, name_server, pull, route
 from tests.namesrv.registering import registration

@@ -124,7 +124,7 @@ def test_a_put_that_was_accepted_before_is_not_in_the_log_of_a_slave(tmp_path: P
         thread = threading.Thread(target=lambda: results.append(store.put(rows_block([b"2"]))))
         with appender.appending():
             thread.start()
-            eventually(appender._turnstile.locked)  # it was checked, and comes next
+            eventually(appender.lock._turnstile.locked)  # it was checked, and comes next
             store.role.become_slave("h:1", "", end)
         thread.join()
         assert results[0].status == PutStatus.SERVICE_NOT_AVAILABLE
@@ -147,7 +147,7 @@ def test_a_deletion_that_was_accepted_before_deletes_nothing_of_a_slave(tmp_path
         thread = threading.Thread(target=delete)
         with appender.appending():
             thread.start()
-            eventually(appender._turnstile.locked)
+            eventually(appender.lock._turnstile.locked)
             store.role.become_slave("h:1", "", store.published_end)
         thread.join()
         assert "is a slave" in str(errors)

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
-from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link

@@ -20,7 +20,7 @@ from rmqstore_spark.reader.options import (
     ScanSplit,
     Split,
 )
-from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+from rmqstore_spark.remoting.access.identity import IdentityFiles
 
 RANGES = (QueueRange("a", 0, 5, 25), QueueRange("%RETRY%主题", 3, 0, 7))
 SPLITS: list[Split] = [

@@ -17,7 +17,7 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import FrameError, OptionError, RefusedError, ServiceError
-from rmqstore_spark.remoting.access.credentials import read_credentials
+from rmqstore_spark.remoting.access.identity import read_credentials
 from rmqstore_spark.remoting.access.signing import SecretKey
 from rmqstore_spark.wire.protocol import Code, fingerprint, login_answer
 from tests.support.accounts import KEY, SECRET, account_file, guarded

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.log.aside import set_aside
+from rmqstore_spark.engine.log.cut import set_aside
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.links import LINKABLE

@@ -75,7 +75,7 @@ def follow(
     Ctrl-C or `rmqstore stop` (exit code 0), or until the master's log cannot be followed (1): it is
     another one, or damaged. Then the store stays as it is, and --restart-from begins again.
     """
-    from rmqstore_spark.engine.log.aside import set_aside
+    from rmqstore_spark.engine.log.cut import set_aside
     from rmqstore_spark.server.process import serve as serve_store
 
     configure_logging("text")

@@ -108,7 +108,7 @@ def partition_of(stored: Mapping[str, Any], plan: str, splits: Sequence[Split]) 
     if "broker" in stored:
         from rmqstore_spark.client.brokers.server_group import Addresses
         from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
-        from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+        from rmqstore_spark.remoting.access.identity import IdentityFiles
 
         fields["addresses"] = Addresses(*fields["addresses"])
         fields["identity"] = IdentityFiles(**fields["identity"])

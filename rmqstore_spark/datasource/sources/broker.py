@@ -29,8 +29,7 @@ from rmqstore_spark.datasource.sources.source import (
 )
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
-from rmqstore_spark.remoting.access.identity import ClientIdentity
-from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+from rmqstore_spark.remoting.access.identity import ClientIdentity, IdentityFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:

@@ -82,7 +82,8 @@ class Puts:
             result = self._append(data, units)
             if wait:
                 result = self._settle(result)
-        self._failures.count(result.status)
+        if result.status is not PutStatus.PUT_OK:
+            self._failures.count(result.status)
         if result.rows:
             self._latency.observe(time.monotonic() - begin)
         return result
@@ -106,7 +107,7 @@ class Puts:
         return settled
 
     def _settle(self, result: PutResult) -> PutResult:
-        if not result.ok:
+        if result.status is not PutStatus.PUT_OK:
             return result
         try:
             lacking = self._durability.await_put(result.end_offset)

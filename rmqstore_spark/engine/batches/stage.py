@@ -137,7 +137,7 @@ class Stage:
         # A long stage must not fill the disk. Topics are created when it is committed.
         given = self._admission.check_clients(data, creates=False, digested=True)
         sums = add_up(self._sums, given)  # as it was given: a replay can find other delay levels
-        block = self._admission.scheduled(given)
+        block = self._admission.scheduled(given) if given.delayed else given
         keys = self._hashed(block)
         bodies = int(body_sizes(block).sum(dtype=np.int64))
         with self._lock:

@@ -25,6 +25,7 @@ from rmqstore_spark.files.durable import (
     FILE_MODE,
     add_folder,
     explained,
+    explanation,
     make_folder,
     sync_file,
     sync_folder,
@@ -127,15 +128,19 @@ class QueueFiles:
         )
         with self._lock:
             while len(data):
-                start = self.begin(at)
+                start = at // self.size * self.size
                 path, last = self._last.get(route, ("", -1))
                 if last != start:
                     path = self._path(topic, queue_id, start)
                     self._last[route] = path, start
                 part = data[: start + self.size - at]
                 self._dirty.add(path)
-                with explained(path, "written"):
-                    write_all(self._open(path, make=True), part, at - start)
+                try:  # without a call of `explained`: this is done for each message
+                    write_all(self._handles.get(path, self._make), part, at - start)
+                except OSError as error:
+                    if isinstance(error, StoreWriteError):
+                        raise
+                    raise explanation(error, path, "written") from error
                 data, at = data[len(part) :], at + len(part)
 
     def flush(self) -> None:

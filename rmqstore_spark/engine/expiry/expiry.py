@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.batches import Batches
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.flush import QueueFlusher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
 from rmqstore_spark.engine.expiry.rule import Aged, Rule, SteadyClock, stored_before
 from rmqstore_spark.engine.expiry.segments import NeededSegments, OldSegments
 from rmqstore_spark.engine.failpoints import reach

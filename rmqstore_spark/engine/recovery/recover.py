@@ -27,7 +27,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.lock import StoreGuard
 from rmqstore_spark.engine.log.cut import CutRange, end_log
-from rmqstore_spark.engine.log.flush_mark import load_mark
+from rmqstore_spark.engine.log.flush import load_mark
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.log_end import LogEnd, find_end, unclean_start
 from rmqstore_spark.engine.recovery.log_files import look_over

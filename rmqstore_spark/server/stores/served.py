@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.acl.accounts import Right
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.remoting.listener import OtherProtocol

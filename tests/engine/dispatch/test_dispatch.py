@@ -97,18 +97,20 @@ def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
     jobs = appended(golden("tiny"))
     queues = SlowQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    first = next(jobs)
-    dispatcher.submit(first)
+    first, second = next(jobs), next(jobs)
+    submitting = [
+        threading.Thread(target=dispatcher.submit, args=(job,)) for job in (first, second)
+    ]
+    submitting[0].start()
     queues.reached.acquire()
     assert dispatcher.behind_bytes == first.size
-    assert not dispatcher.wait_ready(0.01)
-    second = threading.Thread(target=dispatcher.submit, args=(next(jobs),))
-    second.start()
-    second.join(0.05)
-    assert second.is_alive()
-    queues.go.release()
-    second.join()
-    queues.go.release()
+    assert not dispatcher.submit(second, 0.01)
+    submitting[1].start()
+    submitting[1].join(0.05)
+    assert submitting[1].is_alive()
+    queues.go.release(2)
+    for thread in submitting:
+        thread.join()
     assert dispatcher.drain()
     assert dispatcher.behind_bytes == 0
     dispatcher.close()
@@ -124,14 +126,15 @@ def together(jobs: Sequence[Appended]) -> Appended:
     )
 
 
-def test_a_few_small_messages_are_dispatched_when_they_are_handed_over(
+def test_small_messages_are_dispatched_when_they_are_handed_over(
     golden: Golden, tmp_path: Path
 ) -> None:
     queues, indexes, keeper, dispatcher = parts(tmp_path / "s", golden("tiny"))
-    job = together(list(appended(golden("tiny"))))
-    assert (job.rows > 1, job.size < 1 << 16) == (True, True)
-    dispatcher.submit(job)
-    assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, job.end)
+    one, *others = appended(golden("tiny"))
+    for job in (one, together(others)):
+        assert job.size < 1 << 16
+        dispatcher.submit(job)
+        assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, job.end)
     dispatcher.flush(sync_index=True)
     dispatcher.close()
     assert keeper.value.logics_msg_timestamp == job.store_timestamp
@@ -242,7 +245,7 @@ def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
         assert not submitting.is_alive()
     assert dispatcher.stalled is not None
     assert dispatcher.behind_bytes == sum(job.size for job in jobs[:2])
-    assert not dispatcher.wait_ready(0.01)
+    assert not dispatcher.submit(jobs[2], 0.01)
     assert not dispatcher.drain(0.01)
     queues.has_room.set()
     dispatcher.submit(jobs[2])
