@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.client.brokers.routes import NameServers, find_write_places
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.datasource.options.parsing import parse_options, parse_sink_options
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_options, parse_sink_options
 from rmqstore_spark.datasource.options.sink_table import WRITING, TargetOptions
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sources import open_sources

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.base.types import WriterId
+    from rmqstore_spark.produce.uniq_key import RowKeys
 
 
 IDLE_SECONDS: Final = 20.0

@@ -273,7 +273,7 @@ class Batches:
     ) -> Committed:
         """Append stages, whose content is given, and their marker. Needs the append lock."""
         # Later than every time in the checkpoint, whose times must never cover a hidden block.
-        stored = self._appender.timestamp(later=True)
+        stored = self._appender.time.stamp(later=True)
         made = BatchBlock(self._log, self._appender.next_offsets, stored, self._host)
         with closing(made) as block:
             return self._append_block(writer, content, stages, block, identity)

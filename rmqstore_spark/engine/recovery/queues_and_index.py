@@ -24,7 +24,7 @@ from rmqstore_spark.engine.recovery.reindex import IndexSurvey, KeyFeed, remove_
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.layout.record.delayed import delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 Progress: TypeAlias = Callable[[str, int, int], object]
