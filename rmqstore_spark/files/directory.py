@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
+from rmqstore_spark.errors import (
+    OptionError,
+    StoreAccessError,
+    StoreNotFoundError,
+    UnsupportedStoreError,
+)
 from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
@@ -115,8 +121,10 @@ class StoreDirectory:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
         try:
             listing = files.list(path, sizes=False)
-            log = Segments.load(files, folders or [join(path, "commitlog")])
-            if not (folders or len(log) or looks_like_store(files, path, listing)):
+            log = None
+            with suppress(StoreAccessError):  # perhaps its files' sizes alone
+                log = Segments.load(files, folders or [join(path, "commitlog")])
+            if not (folders or log or looks_like_store(files, path, listing)):
                 raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
