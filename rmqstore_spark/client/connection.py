@@ -242,7 +242,9 @@ class Connection:
                     if not error.can_pass or number >= self.retries:
                         raise
                     if time.monotonic() + pause >= give_up:
-                        raise self._given_up(error, self._connect_s) from None
+                        tried = f"connectTimeout ({self._connect_s:g} s)"
+                        text = f"{error} Tried as long as {tried} allows."
+                        raise ServiceError(text, can_pass=True) from None
                     waiting.because(error)
                     time.sleep(pause)
                 else:
@@ -263,10 +265,6 @@ class Connection:
             ) from None
         except FAILURES as error:
             raise self.told(error) from None
-
-    def _given_up(self, error: ServiceError, seconds: float) -> ServiceError:
-        text = f"{error} Tried as long as connectTimeout ({seconds:g} s) allows."
-        return ServiceError(text, can_pass=True)
 
     def repeated(self, work: Callable[[], T], *, repeat: bool = True) -> T:
         """Run something, and try again after a pause if that can help.
@@ -294,14 +292,11 @@ class Connection:
                 may_pass = isinstance(failure, ServiceError) and failure.can_pass
             if not (repeat and may_pass and number < self.retries and late <= _MOST_LATE):
                 raise failure
-            self._announce(number, failure)
+            if number == _QUIET_TRIES:
+                left = self.retries - number
+                _log.warning("%s Trying again, up to %d times.", failure, left)
             time.sleep(next(waits))
             number += 1
-
-    def _announce(self, number: int, error: RmqStoreError) -> None:
-        """Log why a request is tried again, once the first tries did not help."""
-        if number == _QUIET_TRIES:
-            _log.warning("%s Trying again, up to %d times.", error, self.retries - number)
 
     def told(self, error: Exception) -> RmqStoreError:
         """Return what to tell of one of `FAILURES`: an error that names the endpoint."""

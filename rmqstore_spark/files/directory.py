@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqstore_spark.errors import (
     OptionError,
     RmqStoreError,
+    StoreAccessError,
     StoreNotFoundError,
     UnsupportedStoreError,
 )
@@ -252,8 +254,10 @@ class StoreDirectory:
         found = cls(files, path, folders)
         try:
             listing = files.list(path, sizes=False)
-            log = found.commit_log()
-            if not folders and not len(log) and not looks_like_store(files, path, listing):
+            log = None
+            with suppress(StoreAccessError):  # perhaps its files' sizes alone
+                log = found.commit_log()
+            if not (folders or log or looks_like_store(files, path, listing)):
                 raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
@@ -265,7 +269,8 @@ class StoreDirectory:
                 f"{path} holds the logs of several DLedger members ({', '.join(members)}). "
                 "Copy the store with one of them, and read the copy."
             )
-        found._opened = log, found._dledger_of(members)
+        if log is not None:
+            found._opened = log, found._dledger_of(members)
         return found
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -251,8 +251,7 @@ def reset_offset(
                 )
             return offset
         if time is not None:
-            found = queue.offset_at(time)
-            return queue.max_offset if found is None else found
+            return _at_time(queue, time)
         return queue.min_offset if earliest else queue.max_offset
 
     from rmqstore_spark.reader.groups import group_offsets
