@@ -56,6 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_OWN_FOLDER] = config.option.basetemp
 
 
+@pytest.hookimpl(trylast=True)  # when their order has been drawn
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests with Spark come first: of several processes, the first has them, and its JVM.
+
+    The others take over from the end of what it has to do, where the other tests are.
+    """
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Remove the run's folder, unless a test has failed: what it wrote may show why."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -249,12 +250,14 @@ def attacked(
         settings.append(f"listenSocket={folder}/run/s")
     with ExitStack() as ends:
         given = [f"--set={setting}" for setting in settings]
-        process = ends.enter_context(StoreProcess(folder / "store", folder, *given))
+        # Its memory is measured: it has its own from the start.
+        fresh = StoreProcess(folder / "store", folder, *given, begin=subprocess.Popen)
+        process = ends.enter_context(fresh)
         ready = process.ready()
         pids, name_server = [ready["pid"]], None
         if what == "ports":
             given = [f"--set={setting}" for setting in of_names]
-            name_server = ends.enter_context(NamesrvProcess(folder, *given))
+            name_server = ends.enter_context(NamesrvProcess(folder, *given, begin=subprocess.Popen))
             pids.append(name_server.process.pid)
         target = Target(
             store=ready["endpoints"][-1],
