@@ -26,9 +26,13 @@ from tools.java import JavaNotFoundError, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: a machine under load is not a finding. CI looks at the same examples each time.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# No deadline: a machine under load is not a finding. CI looks at the same examples each time; other
+# runs look at others, and `thorough` at many.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=40)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=40, derandomize=True, print_blob=True
+)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
 )

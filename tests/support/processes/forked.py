@@ -13,6 +13,7 @@ does everything where the kernel has no descriptors of processes: Linux has them
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -138,7 +139,9 @@ class Forked:
         self.send_signal(signal.SIGTERM)
 
     def communicate(
-        self, input: bytes = b"", timeout: float | None = None  # noqa: A002 - as Popen has it
+        self,
+        input: bytes = b"",  # noqa: A002 - as Popen has it
+        timeout: float | None = None,
     ) -> tuple[bytes, bytes]:
         """Read what it writes until it has ended; if it has not in time, call it again."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -187,11 +190,15 @@ def start(command: Sequence[str], **streams: Any) -> Forked | subprocess.Popen[b
 
 
 def run(
-    command: Sequence[str | Path], *, input: str = "", timeout: float = 120.0, **streams: Any  # noqa: A002
+    command: Sequence[str | Path],
+    *,
+    input: str = "",  # noqa: A002 - as subprocess.run has it
+    timeout: float = 120.0,
+    **streams: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Run a process until it ends; see `start` and `subprocess.run`, of which it captures text."""
     words = [os.fspath(word) for word in command]
-    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     process = start(words, **{**pipes, **streams})
     try:
         out, errors = process.communicate(input.encode(), timeout)
@@ -329,4 +336,6 @@ if __name__ == "__main__":
     for _module in pkgutil.walk_packages(rmqstore_spark.__path__, "rmqstore_spark."):
         if not _module.name.startswith(_WITH_SPARK) and not _module.name.endswith("__main__"):
             importlib.import_module(_module.name)
+    gc.collect()
+    gc.freeze()  # or each fork copies all pages of memory when it collects garbage, and when it ends
     _become(*_serve(socket.socket(fileno=int(sys.argv[1]))))
