@@ -2,9 +2,9 @@
 
 A Python that has imported NumPy, pyarrow and the package has used half a second of processor time,
 and the tests start hundreds of them to kill them. One process of this module imports, once for each
-process of pytest; the others are its forks, which become what `python -m MODULE ARGUMENT ...` would
-be: with their own session, environment, streams and arguments, in an interpreter that has done
-nothing yet, and that ends as any other.
+process of pytest; the others are its forks, which become what `python -m MODULE ARGUMENT ...`, or
+`python -c PROGRAM ARGUMENT ...`, would be. Each has its own session, environment, streams and
+arguments, in an interpreter that has done nothing yet, and that ends as any other.
 
 What is tested for how it starts, or for the memory that it takes, starts as a user starts it. So
 does everything where the kernel has no descriptors of processes: Linux has them.
@@ -39,6 +39,7 @@ __all__ = ["Forked", "is_stopped", "run", "start"]
 
 _ROOT: Final = Path(__file__).parents[3]
 _WITH_SPARK: Final = ("rmqstore_spark.datasource", "rmqstore_spark.pipelines")
+_OF_TESTS: Final = ("tests.fault.messages", "tests.support.messages.batches")
 _LARGEST: Final = 1 << 17  # bytes of a command and its environment
 
 
@@ -46,7 +47,7 @@ class Forked:
     """A process that was forked: what of `subprocess.Popen` the tests use.
 
     Args:
-        command: `[sys.executable, "-m", MODULE, ARGUMENT, ...]`.
+        command: `[sys.executable, "-m", MODULE, ARGUMENT, ...]`, or "-c" and a program.
         cwd, env, stdin, stdout, stderr: as `subprocess.Popen` takes them. Pipes are not buffered,
             and carry bytes. It is the leader of a session of its own.
 
@@ -73,7 +74,7 @@ class Forked:
         self._heard: dict[IO[bytes], list[bytes]] = {}
         self._ending = threading.Lock()
         told = {
-            "command": list(command[2:]),
+            "command": list(command[1:]),
             "cwd": os.fspath(cwd or os.getcwd()),
             "env": dict(os.environ if env is None else env),
         }
@@ -178,13 +179,14 @@ class Forked:
 
 
 def start(command: Sequence[str], **streams: Any) -> Forked | subprocess.Popen[bytes]:
-    """Start a process in a session of its own: `python -m` as a fork where that can be.
+    """Start a process in a session of its own: one of Python as a fork where that can be.
 
     Args:
         command: what it runs.
         streams: see `Forked`.
     """
-    if hasattr(os, "pidfd_open") and list(command[:2]) == [sys.executable, "-m"]:
+    is_python = command[0] == sys.executable and command[1] in ("-c", "-m")
+    if is_python and hasattr(os, "pidfd_open"):
         return Forked(command, **streams)
     return subprocess.Popen(command, bufsize=0, start_new_session=True, **streams)
 
@@ -327,15 +329,20 @@ def _become(request: dict[str, Any], fds: Sequence[int]) -> None:
     os.environ.update(request["env"])
     # This looks into the environment when it is imported.
     importlib.reload(failpoints)
-    module, *arguments = request["command"]
-    sys.argv[:] = [module, *arguments]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    flag, what, *arguments = request["command"]
+    sys.argv[:] = [flag if flag == "-c" else what, *arguments]
+    if flag == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":
     for _module in pkgutil.walk_packages(rmqstore_spark.__path__, "rmqstore_spark."):
         if not _module.name.startswith(_WITH_SPARK) and not _module.name.endswith("__main__"):
             importlib.import_module(_module.name)
+    for _name in _OF_TESTS:
+        importlib.import_module(_name)
     gc.collect()
-    gc.freeze()  # or each fork copies all pages of memory when it collects garbage, and when it ends
+    gc.freeze()  # or each fork would copy all of the memory when it collects garbage or ends
     _become(*_serve(socket.socket(fileno=int(sys.argv[1]))))
