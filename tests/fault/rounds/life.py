@@ -147,7 +147,7 @@ def run_life(
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
         assert kill_after_s is not None, f"still at it after {seconds} s: {errors.decode()}"
-    return Ending(process.returncode, errors.decode(), "", (begun + output).decode().splitlines())
+    return Ending(process.wait(), errors.decode(), "", (begun + output).decode().splitlines())
 
 
 def configured(settings: Sequence[str]) -> StoreConfig:
