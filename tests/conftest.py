@@ -63,22 +63,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # when their order has been drawn
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one of several processes begin with the tests that need its JVM, others with slow ones.
+    """Let one of several processes begin with the tests that need its JVM, and one with slow ones.
 
     Each has a part of the tests, and who has done its own takes over from the end of another's: so
-    nobody else starts a JVM, and the last tests are short.
+    nobody else starts a JVM, few are at work at a time, and the last tests are short.
     """
     parts = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     with_spark = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
     others = [each for each in items if "spark" not in getattr(each, "fixturenames", ())]
     slow = [each for each in others if each.get_closest_marker("slow")]
     quick = iter([each for each in others if not each.get_closest_marker("slow")])
-    size = len(items) // parts
-    items[:] = [*with_spark, *islice(quick, max(0, size - len(with_spark)))]
-    for part in range(1, parts):
-        begun = slow[part - 1 :: parts - 1]
-        items += [*begun, *islice(quick, max(0, size - len(begun)))]
-    items += [*quick, *(slow if parts == 1 else ())]
+    first = islice(quick, max(0, len(items) // parts - len(with_spark)))
+    items[:] = [*with_spark, *first, *slow, *quick]
 
 
 @pytest.hookimpl(trylast=True)
