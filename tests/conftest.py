@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,9 +27,13 @@ from tools.java import JavaNotFoundError, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: a machine under load is not a finding. CI looks at the same examples each time.
-hypothesis.settings.register_profile("default", deadline=None)
-hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# No deadline: a machine under load is not a finding. CI looks at the same examples each time; other
+# runs look at others, and `thorough` at many.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=40)
+hypothesis.settings.register_profile(
+    "ci", deadline=None, max_examples=40, derandomize=True, print_blob=True
+)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
 )
@@ -54,6 +59,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None:
         config.option.basetemp = tempfile.mkdtemp(prefix="rmqstore-tests-")
         config.stash[_OWN_FOLDER] = config.option.basetemp
+
+
+@pytest.hookimpl(trylast=True)  # when their order has been drawn
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one of several processes begin with the tests that need its JVM, and one with slow ones.
+
+    Each has a part of the tests, and who has done its own takes over from the end of another's: so
+    nobody else starts a JVM, few are at work at a time, and the last tests are short.
+    """
+    parts = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    with_spark = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
+    others = [each for each in items if "spark" not in getattr(each, "fixturenames", ())]
+    slow = [each for each in others if each.get_closest_marker("slow")]
+    quick = iter([each for each in others if not each.get_closest_marker("slow")])
+    first = islice(quick, max(0, len(items) // parts - len(with_spark)))
+    items[:] = [*with_spark, *first, *slow, *quick]
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,6 +25,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id
+from tests.support.sampling import examples
 from tests.support.stores.storing import Clock, config, in_queues, messages
 
 TOPICS = st.sampled_from(["a", "b"])
@@ -171,5 +172,6 @@ class StoreMachine(RuleBasedStateMachine):
 @pytest.mark.fault
 def test_each_queue_is_its_list() -> None:
     run_state_machine_as_test(
-        StoreMachine, settings=settings(max_examples=25, stateful_step_count=20, deadline=None)
+        StoreMachine,
+        settings=settings(max_examples=examples(12), stateful_step_count=20, deadline=None),
     )

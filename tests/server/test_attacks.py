@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -314,7 +315,7 @@ def bombs(tmp_path: Path) -> Iterator[StoreProcess]:
             batch = pa.RecordBatch.from_pydict(rows)
             for row in range(0, count, 10):  # a block that unpacks to more is refused
                 assert store.put_batch(batch.slice(row, 10)).ok
-    with StoreProcess(path, tmp_path) as process:
+    with StoreProcess(path, tmp_path, begin=subprocess.Popen) as process:
         process.ready()
         yield process
 

@@ -234,7 +234,7 @@ def test_the_memory_of_staged_rows_goes_back_to_the_system(
 ) -> None:
     """All but the 64 MiB of free memory that the process may keep; see `server.system`."""
     block = block_of([bytes(1 << 18)] * 16)
-    with StoreProcess(tmp_path / "store", tmp_path) as process:
+    with StoreProcess(tmp_path / "store", tmp_path, begin=subprocess.Popen) as process:
         process.ready()
         with StoreClient(process.endpoint) as client:
             client.open(["orders"])

@@ -40,7 +40,7 @@ def send_many(stream: PutStream, block: U1) -> None:
 
 
 def test_it_says_where_it_serves(tmp_path: Path) -> None:
-    with StoreProcess(tmp_path / "store", tmp_path) as process:
+    with StoreProcess(tmp_path / "store", tmp_path, begin=subprocess.Popen) as process:
         ready = process.ready()
         assert ready["pid"] == process.process.pid
         assert ready["store"] == str(tmp_path / "store")
@@ -58,7 +58,7 @@ def test_it_takes_all_the_open_files_that_it_may_have(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        process = StoreProcess(tmp_path / "store", tmp_path)
+        process = StoreProcess(tmp_path / "store", tmp_path, begin=subprocess.Popen)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     with process:

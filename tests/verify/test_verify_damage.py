@@ -811,7 +811,7 @@ def test_many_problems_are_counted(basic: Patient) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(
     "name",
     ["tiny", "live", "extcq", "lmq", "trimmed-raw", "unclean-crc", "v5v2topic", "transactions"],
@@ -820,7 +820,7 @@ def test_no_damage_stops_a_verification(
     patient: Callable[[str], Patient], name: str, seed: int
 ) -> None:
     store = patient(name)
-    chance = random.Random(f"{name} {seed}")
+    chance = random.Random(f"{name} {seed} {random.random()}")  # another one in each run
     for _ in range(4):
         files = sorted(path for path in store.store.rglob("*") if path.is_file())
         path = chance.choice(files)

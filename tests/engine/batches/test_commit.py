@@ -575,7 +575,7 @@ def test_a_portion_that_is_read_ahead_does_not_touch_the_one_being_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.engine.batches.staged_records.PORTION_BYTES", 1 << 20)
-    wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(1000)]
+    wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(200)]
     with StoreWriter.open(path) as store:
         stage = store.batches.begin_stage(stage_id("large"))
         for first in range(0, len(wanted), 50):

@@ -40,7 +40,9 @@ from tests.support.messages.batches import (
     stage_batch,
 )
 from tests.support.messages.traffic import FIRST_TIME
+from tests.support.processes import forked
 from tests.support.processes.surroundings import path_without_pandas
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fault
 
@@ -61,16 +63,14 @@ parts. Else it is the second to get there."""
 ROOT = Path(__file__).parents[3]
 
 
-def start(
-    path: Path, first: int, count: int, *settings: str, fail: str = ""
-) -> subprocess.Popen[str]:
+def start(path: Path, first: int, count: int, *settings: str, fail: str = "") -> Any:
     """Start a process that commits batches."""
-    return subprocess.Popen(
+    return forked.start(
         [
             sys.executable, "-m", "tests.support.processes.committer",
-            path, str(first), str(count), *settings,
+            str(path), str(first), str(count), *settings,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
         env={
             **os.environ, "RMQSTORE_FAILPOINT": fail, "PYTHONPATH": path_without_pandas(),
         },
@@ -82,7 +82,7 @@ def run_killed(path: Path, *settings: str, fail: str) -> list[str]:
     process = start(path, 0, 3, *settings, fail=fail)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, errors
-    return out.splitlines()
+    return out.decode().splitlines()
 
 
 def puts(*numbers: int) -> list[bytes]:
@@ -138,11 +138,11 @@ def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
 
 
 @contextmanager
-def stopped(path: Path, place: str, *settings: str) -> Iterator[subprocess.Popen[str]]:
+def stopped(path: Path, place: str, *settings: str) -> Iterator[Any]:
     """A live process that stands still in the middle of its second commit."""
     process = start(path, 0, 2, *settings, fail=f"{place}:{IN_THE_SECOND.get(place, 2)}:stop")
     try:
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        eventually(lambda: forked.is_stopped(process.pid))
         yield process
     finally:
         process.kill()
@@ -169,9 +169,8 @@ def test_every_reader_of_a_live_store_sees_the_log_end_before_a_hidden_block(
         assert shown(path) in (Counter(before), Counter(before[:-1]))
         process.send_signal(signal.SIGCONT)
         out, errors = process.communicate(timeout=60)
-        assert (out.split(), process.returncode) == (["0", "COMMITTED", "1", "COMMITTED"], 0), (
-            errors
-        )
+        assert process.returncode == 0, errors
+        assert out.split() == [b"0", b"COMMITTED", b"1", b"COMMITTED"]
     assert scanned(path) == [*before, *expected(1)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,6 +14,7 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
+from tests.support.processes import forked
 from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
 from tests.support.processes.surroundings import path_without_pandas
 from tests.support.stores.storing import Clock, until
@@ -29,9 +29,9 @@ COUNT = 50
 
 def run_killed(store: Path, place: str, first: int) -> None:
     """Let a process put messages of one second, and be killed at a place."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "tests.support.processes.delaying", store, str(first), str(COUNT)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT,
         env={**os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas()},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr
