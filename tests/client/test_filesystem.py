@@ -121,7 +121,7 @@ def test_a_task_that_reads_one_queue_lists_no_other(
         assert len(found) == 5
         assert listed[2:] == ["consumequeue/orders/1"]
         with pytest.raises(TopicNotFoundError, match="It has: orders"):
-            store.queue("none", 0, alone=True)
+            store.queue("none", 0)
 
 
 def test_one_of_several_files_is_missing(here: Served) -> None:
