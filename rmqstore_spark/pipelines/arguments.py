@@ -17,7 +17,7 @@ from typer.core import TyperCommand
 
 from rmqstore_spark.base.settings import Declaration
 from rmqstore_spark.cli.shared.terminal import HELP_NAMES, usage_errors
-from rmqstore_spark.datasource.options.table import OWN
+from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.datasource.schema import COLUMN_TYPES, full_schema, project
 from rmqstore_spark.errors import OptionError
 
@@ -164,9 +164,9 @@ class Job(Generic[T]):
     def _source_options(self) -> list[Declaration]:
         if self.without is None:
             return []
-        stores = ("path", "namesrvAddr")  # the argument STORE says that
-        own = [each for each in OWN.options if each.group != self.without]
-        return [each for each in own if each.name not in stores]
+        stores = ("path", "endpoint", "namesrvAddr")  # the argument STORE says that
+        found = [each for each in READING.options if each.group != self.without]
+        return [each for each in found if each.name not in stores]
 
 
 class _Command(TyperCommand):
