@@ -26,7 +26,7 @@ from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.queues_and_index import Progress
 from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.tables.topics import TopicConfig, TopicSettings
+from rmqstore_spark.engine.tables.topics import TopicChange, TopicConfig
 from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
@@ -185,7 +185,7 @@ class StoreWriter:
 
     # ---- topics --------------------------------------------------------------------------------
 
-    def create_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def create_topic(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Create a topic; see `TopicChanges.create`."""
         return self._topic_changes.create(name, **settings)
 
@@ -193,7 +193,7 @@ class StoreWriter:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
         self._topic_changes.create_all(names)
 
-    def update_topic(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def update_topic(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update`."""
         return self._topic_changes.update(name, **settings)
 

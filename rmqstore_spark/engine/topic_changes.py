@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.tables.topics import (
+    TopicChange,
     TopicConfig,
-    TopicSettings,
     require_clients_topic,
 )
 from rmqstore_spark.engine.workers import Workers
@@ -36,7 +36,7 @@ class TopicChanges:
         self._appender = workers.appender
         self._flusher = workers.flusher
 
-    def create(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def create(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Create a topic. An existing topic stays as it is.
 
         Args:
@@ -65,7 +65,7 @@ class TopicChanges:
         counts = self._admission.queue_nums(names)
         self._topics.create_all([TopicConfig(n, k, k) for n, k in zip(names, counts, strict=True)])
 
-    def update(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def update(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Change the given settings of a topic; see `TopicTable.update`."""
         self._admission.require_master()
         require_clients_topic(name)

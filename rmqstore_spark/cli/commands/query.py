@@ -9,7 +9,7 @@ import typer
 
 from rmqstore_spark.cli.shared.choosing import Choice, read_options
 from rmqstore_spark.cli.shared.parameters import AllTopics, StoreAt, Topics, parse_time
-from rmqstore_spark.cli.shared.printing import Output, print_batches
+from rmqstore_spark.cli.shared.printing import MessageOutput, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError
 
@@ -50,7 +50,7 @@ def query(
     topics: Topics = None,
     limit: Annotated[int | None, _Limit] = None,
     *,
-    output: Output,
+    output: MessageOutput,
     everything: AllTopics = False,
     where: StoreAt,
 ) -> None:

@@ -18,7 +18,7 @@ from rmqstore_spark.cli.shared.parameters import (
     Topics,
     parse_time,
 )
-from rmqstore_spark.cli.shared.printing import Output, print_batches
+from rmqstore_spark.cli.shared.printing import MessageOutput, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError
 
@@ -67,7 +67,7 @@ def read(
     tags: Tags = None,
     keys: Keys = None,
     *,
-    output: Output,
+    output: MessageOutput,
     scan: Annotated[bool, _Scan] = False,
     everything: AllTopics = False,
     skip_damaged: SkipDamaged = False,

@@ -19,7 +19,7 @@ from rmqstore_spark.cli.shared.parameters import (
     Tags,
     Topics,
 )
-from rmqstore_spark.cli.shared.printing import Output, print_batches
+from rmqstore_spark.cli.shared.printing import MessageOutput, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import StoreNotFoundError
 
@@ -173,7 +173,7 @@ def tail(
     tags: Tags = None,
     keys: Keys = None,
     *,
-    output: Output,
+    output: MessageOutput,
     everything: AllTopics = False,
     skip_damaged: SkipDamaged = False,
     where: StoreAt,

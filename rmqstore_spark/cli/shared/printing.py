@@ -58,7 +58,7 @@ class Printer(Protocol):
 
 
 @dataclass(frozen=True)
-class Output:
+class MessageOutput:
     """How a command prints messages."""
 
     columns: Annotated[

@@ -44,7 +44,7 @@ MOST_QUEUES: Final = 65_536
 """The most queues that a topic may have."""
 
 
-class TopicSettings(TypedDict, total=False):
+class TopicChange(TypedDict, total=False):
     """What clients may set of a topic. None is as if it were not given.
 
     Attributes:
@@ -91,7 +91,7 @@ class TopicConfig:
         """Whether messages may be put into the topic."""
         return bool(self.perm & PERM_WRITE)
 
-    def changed(self, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def changed(self, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Return the topic with other settings; those that are None stay as they are."""
         given: dict[str, Any] = {key: to for key, to in settings.items() if to is not None}
         if _ORDER in given:
@@ -270,7 +270,7 @@ class TopicTable:
         if least:
             self.create_all([TopicConfig(name, k, k) for name, k in least.items()])
 
-    def update(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+    def update(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Change a topic; settings that are None stay as they are.
 
         Raises:
