@@ -64,6 +64,8 @@ SENDS: Final = Lane("sends", gathers=True)
 PULLS: Final = Lane("pulls", gathers=True)
 ENDS: Final = Lane("ends of transactions", gathers=True)
 CHANGES: Final = Lane("changes", gathers=True)
+REFUSED: Final = "not supported"
+"""What a code asks for that is refused."""
 
 _Row: TypeAlias = Row[Parts, Any, Any]
 
@@ -96,7 +98,7 @@ def _refusing(reason: Reason, remark: str) -> Callable[[Parts, RemotingConnectio
 def _no(code: Code, why: str) -> _Row:
     """Return the row of a code that is refused, with what to do instead."""
     remark = f" request type {code} not supported: {why}"
-    return Row(code, "not supported", LOOP, None, nothing, _refusing(Reason.UNSUPPORTED, remark))
+    return Row(code, REFUSED, LOOP, None, nothing, _refusing(Reason.UNSUPPORTED, remark))
 
 
 def _nothing(_: Parts, __: RemotingConnection, ___: object) -> None:
