@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +123,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if folder is None:
         return
     if exitstatus in _FAILED and folder.startswith(_MEMORY):
-        shutil.copytree(
+        with suppress(shutil.Error):  # then as much as can be
+            shutil.copytree(
             folder, Path(tempfile.gettempdir(), Path(folder).name), symlinks=True,
             ignore=_sockets_and_pipes, ignore_dangling_symlinks=True,
         )  # fmt: skip
