@@ -123,11 +123,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if folder is None:
         return
     if exitstatus in _FAILED and folder.startswith(_MEMORY):
+        kept = Path(tempfile.gettempdir(), Path(folder).name)
         with suppress(shutil.Error):  # then as much as can be
-            shutil.copytree(
-            folder, Path(tempfile.gettempdir(), Path(folder).name), symlinks=True,
-            ignore=_sockets_and_pipes, ignore_dangling_symlinks=True,
-        )  # fmt: skip
+            shutil.copytree(folder, kept, symlinks=True, ignore=_sockets_and_pipes)
     if exitstatus not in _FAILED or folder.startswith(_MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
 
