@@ -49,7 +49,7 @@ Golden = Callable[[str], Path]
 
 _OWN_FOLDER = pytest.StashKey[str]()
 _PREFIX = "rmqstore-tests-"
-_MEMORY, _PREFIX_THERE = "/dev/shm", "rmqstore-tests-in-memory-"
+_MEMORY, _PREFIX_THERE = "/dev/shm", "rmqtests-"
 _ROOM = 10 << 30
 _FAILED = (
     pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR
@@ -68,9 +68,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.basetemp is None:
         _remove_what_others_left()
         home = (_PREFIX_THERE, _MEMORY) if _has_room_in_memory() else (_PREFIX, None)
-        config.option.basetemp = tempfile.mkdtemp("", *home)
-        config.stash[_OWN_FOLDER] = config.option.basetemp
-        _is_ours(config.option.basetemp)  # until this process ends, however that is
+        folder = config.stash[_OWN_FOLDER] = tempfile.mkdtemp("", *home)
+        _is_ours(folder)  # until this process ends, however that is
+        config.option.basetemp = os.path.join(folder, "t")  # pytest makes a new one of this name
 
 
 def _has_room_in_memory() -> bool:
@@ -124,7 +124,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     if exitstatus in _FAILED and folder.startswith(_MEMORY):
         kept = Path(tempfile.gettempdir(), Path(folder).name)
-        with suppress(shutil.Error):  # then as much as can be
+        with suppress(OSError):  # then as much as can be
             shutil.copytree(folder, kept, symlinks=True, ignore=_sockets_and_pipes)
     if exitstatus not in _FAILED or folder.startswith(_MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
