@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +48,9 @@ settle_surroundings()
 Golden = Callable[[str], Path]
 
 _OWN_FOLDER = pytest.StashKey[str]()
+_PREFIX = "rmqstore-tests-"
+_MEMORY, _PREFIX_THERE = "/dev/shm", "rmqtests-"
+_ROOM = 10 << 30
 _FAILED = (
     pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR
 )  # fmt: skip
@@ -55,10 +62,42 @@ def pytest_configure(config: pytest.Config) -> None:
 
     By default, a run ends by removing folders of earlier runs, and fails if it cannot: if a run
     that was killed has left a file system mounted there, or another one is still at work.
+
+    It is in memory where that has room: the tests flush files all the time, and wait for it.
     """
     if config.option.basetemp is None:
-        config.option.basetemp = tempfile.mkdtemp(prefix="rmqstore-tests-")
-        config.stash[_OWN_FOLDER] = config.option.basetemp
+        _remove_what_others_left()
+        home = (_PREFIX_THERE, _MEMORY) if _has_room_in_memory() else (_PREFIX, None)
+        folder = config.stash[_OWN_FOLDER] = tempfile.mkdtemp("", *home)
+        _is_ours(folder)  # until this process ends, however that is
+        config.option.basetemp = os.path.join(folder, "t")  # pytest makes a new one of this name
+
+
+def _has_room_in_memory() -> bool:
+    try:
+        (available,) = re.findall(
+            r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
+        )
+        room = min(int(available) << 10, shutil.disk_usage(_MEMORY).free)
+    except (OSError, ValueError):  # this system has no such folder
+        return False
+    return room >= _ROOM and os.access(_MEMORY, os.W_OK)
+
+
+def _remove_what_others_left() -> None:
+    """Give memory back that a run has taken which was killed."""
+    for path in Path(_MEMORY).glob(f"{_PREFIX_THERE}*"):
+        if _is_ours(str(path)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(folder: str) -> bool:
+    """Lock a folder for this process; return False if another one has it."""
+    try:
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 @pytest.hookimpl(trylast=True)  # when their order has been drawn
@@ -81,8 +120,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Remove the run's folder, unless a test has failed: what it wrote may show why."""
     folder = session.config.stash.get(_OWN_FOLDER, None)
-    if folder is not None and exitstatus not in _FAILED:
+    if folder is None:
+        return
+    if exitstatus in _FAILED and folder.startswith(_MEMORY):
+        kept = Path(tempfile.gettempdir(), Path(folder).name)
+        with suppress(OSError):  # then as much as can be
+            shutil.copytree(folder, kept, symlinks=True, ignore=_sockets_and_pipes)
+    if exitstatus not in _FAILED or folder.startswith(_MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sockets_and_pipes(folder: str, names: list[str]) -> list[str]:
+    kinds = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    return [name for name, mode in kinds.items() if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)]
+
+
+@pytest.fixture(scope="module")
+def on_disk() -> Iterator[Path]:
+    """A folder that is not in memory, for tests of what the page cache holds."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

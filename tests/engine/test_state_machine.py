@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -37,9 +38,11 @@ ROWS = st.lists(st.tuples(QUEUE_IDS, BODIES), min_size=1, max_size=12)
 class StoreMachine(RuleBasedStateMachine):
     """A store, and the bodies that each of its queues must hold."""
 
+    home: ClassVar[Path]
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="rmqstore-machine-"))
+        self.folder = Path(tempfile.mkdtemp(dir=self.home))
         self.number = 0
         self.clock = Clock()
         self.batches = 0
@@ -170,7 +173,8 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.fault
-def test_each_queue_is_its_list() -> None:
+def test_each_queue_is_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreMachine, "home", tmp_path, raising=False)
     run_state_machine_as_test(
         StoreMachine,
         settings=settings(max_examples=examples(12), stateful_step_count=20, deadline=None),

@@ -38,8 +38,8 @@ def data() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Path:
-    path = tmp_path_factory.mktemp("disk") / "file"
+def file(on_disk: Path, data: bytes) -> Path:
+    path = on_disk / "file"
     path.write_bytes(data)
     return path
 

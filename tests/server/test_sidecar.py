@@ -384,8 +384,8 @@ def test_a_store_that_is_gone_is_reported_and_the_others_are_served(tmp_path: Pa
 # ---- the page cache ----------------------------------------------------------------------------
 
 
-def test_reading_old_segments_leaves_the_newest_ones_in_the_page_cache(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_reading_old_segments_leaves_the_newest_ones_in_the_page_cache(on_disk: Path) -> None:
+    path = on_disk / "store"
     with served(path, mapped_file_size_commit_log=16 << 20) as here:
         block = block_of([b"x" * (1 << 20)] * 8)
         for _ in range(12):
