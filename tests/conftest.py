@@ -63,11 +63,13 @@ def pytest_configure(config: pytest.Config) -> None:
     By default, a run ends by removing folders of earlier runs, and fails if it cannot: if a run
     that was killed has left a file system mounted there, or another one is still at work.
 
-    It is in memory where that has room: the tests flush files all the time, and wait for it.
+    With TESTS_IN_MEMORY=1 it is in memory, where that has room: tests flush files all the time, and
+    wait for it. Such files cannot be read without waiting (RWF_NOWAIT), so it is not the default.
     """
     if config.option.basetemp is None:
         _remove_what_others_left()
-        home = (_PREFIX_THERE, _MEMORY) if _has_room_in_memory() else (_PREFIX, None)
+        is_wanted = os.environ.get("TESTS_IN_MEMORY") == "1"
+        home = (_PREFIX_THERE, _MEMORY) if is_wanted and _has_room_in_memory() else (_PREFIX, None)
         folder = config.stash[_OWN_FOLDER] = tempfile.mkdtemp("", *home)
         _is_ours(folder)  # until this process ends, however that is
         config.option.basetemp = os.path.join(folder, "t")  # pytest makes a new one of this name

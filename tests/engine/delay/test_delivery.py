@@ -345,8 +345,8 @@ def test_a_topic_that_was_deleted_meanwhile_is_made_again(tmp_path: Path) -> Non
     assert in_queues(path)["T", 2] == [b"a"]
 
 
-def test_a_full_disk_keeps_them_waiting(tmp_path: Path) -> None:
-    path, clock = tmp_path / "s", Clock()
+def test_a_full_disk_keeps_them_waiting(on_disk: Path) -> None:
+    path, clock = on_disk / "s", Clock()
     full = delayed_config(diskMaxUsedSpaceRatio=1)
     with StoreWriter.open(path, delayed_config(), clock=clock) as store:
         assert store.put_batch(delayed([b"a"], 1)).ok
