@@ -1,7 +1,7 @@
 """As whom this side talks to others: how it signs, and over which TLS.
 
 The access key is in a file of the form of RocketMQ's `tools.yml`. Importing this module, as each
-task of Spark does, imports neither ssl nor yaml.
+task of Spark does, imports neither ssl nor yaml nor the codec.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.signing import SessionCredentials
 
 if TYPE_CHECKING:
     import ssl
 
+    from rmqstore_spark.remoting.access.signing import SessionCredentials
     from rmqstore_spark.remoting.access.yaml_values import YamlValue
 
 _ACCESS_KEY: Final = "accessKey"
@@ -32,6 +32,7 @@ def read_credentials(path: str | os.PathLike[str]) -> SessionCredentials:
     Raises:
         OptionError: the file is missing, accessible to others, or holds anything else.
     """
+    from rmqstore_spark.remoting.access.signing import SessionCredentials
     from rmqstore_spark.remoting.access.yaml_values import parse_yaml
 
     name = os.fspath(path)
