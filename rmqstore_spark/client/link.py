@@ -173,6 +173,7 @@ class Link:
         found = self._staged.head()
         if found is None:
             return None
+        self._staged.pass_head()
         answer, size = found
         if not answer.is_response:
             raise FrameError("it sent a request")

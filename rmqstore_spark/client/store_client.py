@@ -42,6 +42,8 @@ from rmqstore_spark.wire.protocol import MAX_ANSWER, PROTOCOL, Acknowledgement, 
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
 _PERM_READ_WRITE: Final = 6
+_MOST_NAMES: Final = 1000
+"""Topics that one request names: its body is bounded."""
 
 
 class StoreClient:
@@ -221,8 +223,10 @@ class StoreClient:
         """
         names = tuple(names)
         known = dict(opened.topics)
-        if not known.keys() >= set(names):
-            known.update(self.open(names, creates=False).topics)
+        asked = [name for name in dict.fromkeys(names) if name not in known]
+        for begin in range(0, len(asked), _MOST_NAMES):
+            some = asked[begin : begin + _MOST_NAMES]
+            known.update(self.open(some, creates=False).topics)
         found: dict[str, TopicSettings] = {}
         for name in names:
             if name in known:

@@ -378,12 +378,21 @@ class PutStream(BlockStream):
         if not self._is_finished:
             self.drain()
             self._is_finished = True
+            if not self._count:
+                self._advance(self._ask_whether_accepted)
+                self._leave_link()
+                return self.rows
             with suppress(*FAILURES):  # everything is stored: if it is not told, the link is closed
                 assert self._link is not None  # noqa: S101 - `drain` has opened it
                 self._send(self._link, Code.FINISH)
                 self._leave_link()
             self.close()
         return self.rows
+
+    def _ask_whether_accepted(self, link: Link) -> None:
+        """End a stream without blocks: its end is answered, as no block was."""
+        self._send(link, Code.FINISH)
+        self._awaited(link)
 
     def _acknowledged(self, ack: Acknowledgement) -> None:
         self._newest = ack

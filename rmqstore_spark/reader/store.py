@@ -25,7 +25,7 @@ from rmqstore_spark.files.joined import store_id_at
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.layout.constants import is_safe_folder_name, is_system_topic
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, flushed_end, intact_end, is_locked
 from rmqstore_spark.reader.options import (
@@ -317,8 +317,9 @@ class Store:
         directory = self.directory
         segments = None
         # A task of one queue need not list all of them, nor one of many where that is cheap.
-        if not directory.is_listed and not (self._queues and directory.files.lists_trees):
-            segments = directory.queue(topic, queue_id) if "/" not in topic else None
+        is_cheap = self._queues and directory.files.lists_trees
+        if is_safe_folder_name(topic) and not (directory.is_listed or is_cheap):
+            segments = directory.queue(topic, queue_id)
         if not segments:
             self._require_queue(topic, queue_id)
             segments = directory.queue(topic, queue_id)

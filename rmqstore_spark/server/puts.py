@@ -155,16 +155,20 @@ class BlockStreams:
     # ---- puts ----------------------------------------------------------------------------------
 
     def _put(self, store: StoreWriter | Puts, blocks: BlockReader, results: bool) -> None:
+        is_told = False  # by the answer to a block: the end of a stream without any is answered
         while not blocks.is_finished:
             group = blocks.group()
             if not group:
                 break
+            is_told = True
             try:
                 if not self._put_group(store, blocks, group, results):
                     return
             finally:
                 for block in group:
                     block.release()
+        if blocks.is_finished and not is_told:
+            blocks.finish()
 
     def _put_group(
         self,

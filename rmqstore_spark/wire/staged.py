@@ -19,6 +19,7 @@ class StagedBytes:
         self._bytes = memoryview(bytearray(size))
         self._most_header = size // 2
         self._begin = self._end = 0
+        self._body = 0  # where that of the frame begins whose head was read
 
     def __len__(self) -> int:
         """Return how many bytes are there."""
@@ -39,7 +40,9 @@ class StagedBytes:
         self._end += count
 
     def head(self) -> tuple[Command, int] | None:
-        """Take all of a frame before its body; return it and the bytes of that, if it is here.
+        """Return all of a frame before its body, and the bytes of that, if it is here.
+
+        It stays here until `pass_head`: one that is refused is met again.
 
         Raises:
             FrameError: what came is not a frame.
@@ -53,8 +56,12 @@ class StagedBytes:
         if staged < HEAD_BYTES + header:
             return None
         at = self._begin + HEAD_BYTES
-        self._begin = at + header
-        return decode_header(form, self._bytes[at : self._begin].tobytes()), size
+        self._body = at + header
+        return decode_header(form, self._bytes[at : self._body].tobytes()), size
+
+    def pass_head(self) -> None:
+        """Go on to the body of the frame that `head` returned."""
+        self._begin = self._body
 
     def take(self, out: memoryview) -> int:
         """Move bytes into a buffer, as many as are here and fit; return how many."""

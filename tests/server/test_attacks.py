@@ -63,6 +63,17 @@ def test_a_block_larger_than_is_allowed(raw: PlainClient) -> None:
     assert "maxBlockBytes" in raw.answer().remark
 
 
+def test_a_refused_block_is_refused_behind_others_too(raw: PlainClient) -> None:
+    blocks = [block_of([b"a"]).tobytes()] * 3
+    raw.send(
+        request(Code.BLOCKS, b'{"op":"put"}'),
+        *(request(Code.BLOCK, block, number) for number, block in enumerate(blocks)),
+        request(Code.BLOCK, bytes((4 << 20) + 1), 3),
+    )
+    assert [raw.answer().acknowledged for _ in blocks] == ["PUT_OK"] * 3
+    assert "maxBlockBytes" in raw.answer().remark
+
+
 @pytest.mark.parametrize("number", [-1, -(1 << 31), (1 << 31) - 1])
 def test_numbers_of_blocks_are_repeated_whatever_they_are(raw: PlainClient, number: int) -> None:
     raw.begin(op="put")

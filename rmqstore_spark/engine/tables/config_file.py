@@ -131,6 +131,10 @@ class ConfigTable(Generic[_T]):
         found = self._file.value.get("dataVersion")
         return dict(found) if isinstance(found, dict) else {}
 
+    def is_at(self, version: object) -> bool:
+        """Return whether the file has this `dataVersion`."""
+        return self._file.value.get("dataVersion") == version
+
     def set(self, content: dict[str, _T], version: dict[str, Any] | None = None) -> None:
         """Change the content. Only within `changing`.
 

@@ -319,7 +319,7 @@ class TopicTable:
         """
         with self._table.changing():
             version: Any = value.get("dataVersion")
-            if not is_data_version(version) or version == self._table.version:
+            if not is_data_version(version) or self._table.is_at(version):
                 return
             topics = {}
             for name, raw in _table_of(value).items():

@@ -216,6 +216,7 @@ class Receiver:
         if found is None:
             return False
         self._admit(*found)
+        self._staged.pass_head()
         self._head, self._size = found
         self._at = 0
         return True
