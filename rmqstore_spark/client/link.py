@@ -13,9 +13,7 @@ from rmqstore_spark.client.contact import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import (
-    frame_head,
-)
+from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.wire.endpoint import UNIX, Endpoint
 from rmqstore_spark.wire.protocol import (
     MAX_ANSWER,
@@ -228,9 +226,7 @@ def _opened(endpoint: Endpoint, until: float) -> socket.socket:
         return _opened_to(socket.AF_UNIX, endpoint.path, until)
     places = looked_up(endpoint.host, endpoint.port, _left(until))
     for number, (family, _, _, _, address) in enumerate(places):
-        left = _left(until) / (
-            len(places) - number
-        )  # an address that is silent is not the only one
+        left = _left(until) / (len(places) - number)  # one that is silent may not be the only one
         try:
             return _opened_to(family, address, time.monotonic() + left)
         except OSError:

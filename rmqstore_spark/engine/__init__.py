@@ -16,7 +16,7 @@
     delay/       delivers delayed messages
     transactions/  holds half messages, and ends their transactions
     expiry/      removes old segments, and archives them
-    tables/      topics and checkpoint
+    tables/      topics, groups, offsets, checkpoint: what has files of its own
     topic_changes  what clients may change of topics, and what goes with a topic
     workers      the threads of an open store, and its figures
     status       the outcomes of a put; `writable` decides which stores can be written
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["PutResult", "PutStatus", "StoreConfig", "StoreWriter"]
 
 _HOMES: Final = {
-    "PutResult": "status",
-    "PutStatus": "status",
-    "StoreConfig": "config.store_config",
-    "StoreWriter": "store",
+    "PutResult": f"{__name__}.status",
+    "PutStatus": "rmqstore_spark.base.status",
+    "StoreConfig": f"{__name__}.config.store_config",
+    "StoreWriter": f"{__name__}.store",
 }
 
 
 def __getattr__(name: str) -> object:
     # Lazy: clients and the command need single modules of these, and must not load the others.
     if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,6 +20,8 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.layout.fastjson import parse_fastjson
 
+_log = logging.getLogger(__name__)
+
 DELAY_OFFSETS: Final = "delayOffset.json"
 
 _MAX_OFFSET: Final = (1 << 63) - 1
@@ -295,8 +297,6 @@ class Told:
         with self._lock:
             self._texts.pop((files.place, path), None)
 
-
-_log = logging.getLogger(__name__)
 
 # The offsets of 10,000 groups on 64 queues take about 30 MB. A larger file is not a configuration.
 _MAX_BYTES: Final = 64 << 20

@@ -40,6 +40,8 @@ import numpy.typing as npt
 from rmqstore_spark.layout.kernel import pread_spans
 from rmqstore_spark.layout.spans import I4, I8, U1
 
+_log = logging.getLogger(__name__)
+
 
 class DiskReads(Protocol):
     """Reads of open files, by descriptor. Threads can share it.
@@ -243,8 +245,6 @@ def _libc() -> Any:
     libc.munmap.argtypes = (pointer, size)
     return libc
 
-
-_log = logging.getLogger(__name__)
 
 _RWF_DONTCACHE: Final = 0x80
 _UNSUPPORTED: Final = frozenset(

@@ -206,12 +206,12 @@ class SlaveConnection:
         buffer = memoryview(bytearray(_READ_AT_ONCE))
         while not self._closing and (count := self._connection.recv_into(buffer)):
             offsets = reports.feed(bytes(buffer[:count]))
-            fault = self._heed(offsets) if offsets else ""
+            fault = self._check_deviation(offsets) if offsets else ""
             if fault:
                 return fault
         return "the slave closed it"
 
-    def _heed(self, offsets: list[int]) -> str:
+    def _check_deviation(self, offsets: list[int]) -> str:
         """Take reports; return why the connection must end, or ""."""
         slave = self._slave
         if self._first < 0:

@@ -16,6 +16,5 @@ kernel/        the loops over bytes, compiled or in NumPy; one of them reads fro
 Each format is complete, in both directions, though the package itself uses only a part: tests write
 any file with it, and compare it with RocketMQ's.
 
-From outside it imports `errors` alone.
-
+From outside it imports `base.status` and `errors`.
 """

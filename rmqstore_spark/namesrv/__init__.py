@@ -9,7 +9,7 @@ administration requests of administrators: key-value configuration, the name ser
 process        `rmqstore namesrv`: runs it from start to end
 
 From outside it imports `remoting`, `engine.config` (keys, properties files), `files` (configuration
-files, `durable`), `layout.constants`, `base` and `errors`. It behaves as RocketMQ 4.9.8
+files, `durable`, `local`), `layout.constants`, `base` and `errors`. It behaves as RocketMQ 4.9.8
 (NamesrvController, DefaultRequestProcessor, RouteInfoManager, KVConfigManager); docs/namesrv.md
 says where it does not.
 """

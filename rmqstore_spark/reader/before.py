@@ -31,6 +31,15 @@ from rmqstore_spark.layout.fields import (
 )
 from rmqstore_spark.reader.queue import Queue, read_entry_bytes
 
+if TYPE_CHECKING:
+    from rmqstore_spark.reader.log.commitlog import CommitLog
+
+UNKNOWN: Final = -1
+DEAD: Final = -2
+_WHOLE: Final = 4096
+"""Bytes of a record that are read at once: most records are smaller."""
+_GONE: Final = (SegmentExpiredError, CorruptStoreError)
+
 _DIGITS: Final = 12
 _START: Final = struct.Struct(f">ii{SYS_FLAG_AT - 8}xi")  # totalSize, magicCode, sysFlag
 
@@ -80,16 +89,6 @@ def fingerprint(head: bytes, tail: bytes, size: int) -> str:
     if body is None or len(tail) != size - body[1]:
         return ""
     return hashlib.sha256(head[: body[0]] + tail).hexdigest()[:_DIGITS]
-
-
-if TYPE_CHECKING:
-    from rmqstore_spark.reader.log.commitlog import CommitLog
-
-UNKNOWN: Final = -1
-DEAD: Final = -2
-_WHOLE: Final = 4096
-"""Bytes of a record that are read at once: most records are smaller."""
-_GONE: Final = (SegmentExpiredError, CorruptStoreError)
 
 
 class Before(NamedTuple):

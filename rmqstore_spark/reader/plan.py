@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.store import Store
 
 
 _SAMPLE: Final = 256

@@ -1,4 +1,4 @@
-"""Parses the filters on tags and keys that the source's options and the command take.
+"""Parses texts that the source's options and the command take: tags, keys, names, sizes, times.
 
 RocketMQ's tag expression (FilterAPI.buildSubscriptionData) is `*`, or tags with `||` between them.
 It has no other operator. RocketMQ takes anything else as part of a tag: `TagA && TagB` is a single

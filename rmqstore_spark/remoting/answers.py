@@ -1,7 +1,8 @@
 """Answers that the other ends have not read: of a connection, and over all of a server.
 
-What a socket takes is not told, so the count is an upper bound until it is made again. If there is
-too much, no large answer is made, and connections that do not read are ended.
+asyncio does not say how much of an answer it has written, so this may count too much until it
+looks again. If there is too much, no large answer is made, and connections that do not read are
+ended.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class Backlog(Generic[_H]):
         return group
 
     def take(self, most: int) -> list[_H]:
-        """Return the next requests to be handled, as far as it is not full: up to a large one."""
+        """Return the next requests to be handled, until it is full, or they are large together."""
         group: list[_H] = []
         size = 0
         while self.waiting and not self.is_full and len(group) < most and size < _MOST_TAKEN:

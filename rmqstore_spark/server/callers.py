@@ -1,4 +1,4 @@
-"""Whom a connection acts for: an account, a certificate, or anyone where nobody is asked.
+"""The account of a connection: one that logged in, a certificate, or anyone if none is needed.
 
 The accounts are those of RocketMQ's clients (`broker.acl`). A client logs in once a connection: it
 answers a challenge with the secret of its account, and each request is then checked against what

@@ -5,7 +5,6 @@ Each connection has a thread. Whatever a client does or sends can only end its o
 
 from __future__ import annotations
 
-import logging
 import os
 import resource
 import socket
@@ -15,10 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.errors import (
-    OptionError,
-    ServiceError,
-)
+from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import address_text, listen
 from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls
@@ -29,15 +25,10 @@ from rmqstore_spark.server.connections.listener import Connections, Listener
 from rmqstore_spark.server.requests import Requests
 from rmqstore_spark.server.stores.served import ServedStore, StoresByName
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.protocol import (
-    ALPN,
-    CODES,
-)
+from rmqstore_spark.wire.protocol import ALPN, CODES
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-
-_log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 512
 _CONNECTIONS_PER_STREAM: Final = 4

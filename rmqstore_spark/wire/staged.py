@@ -60,7 +60,7 @@ class StagedBytes:
         return decode_header(form, self._bytes[at : self._body].tobytes()), size
 
     def pass_head(self) -> None:
-        """Go on to the body of the frame that `head` returned."""
+        """Continue with the body of the frame that `head` returned."""
         self._begin = self._body
 
     def take(self, out: memoryview) -> int:

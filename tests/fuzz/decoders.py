@@ -68,7 +68,7 @@ from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
-from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
+from rmqstore_spark.layout.record.properties import find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.before import body_end, fingerprint
 from rmqstore_spark.reader.options import ReadOptions
@@ -82,6 +82,7 @@ from rmqstore_spark.wire.protocol import Acknowledgement, piece_lengths, pieces_
 from rmqstore_spark.wire.transport import PlainTransport
 from tests.fuzz.remoting import frames, heartbeat, registration, route, sends
 from tests.support.messages.blocks import block_outcome
+from tests.support.messages.spans import decode_properties
 
 __all__ = ["DECODERS", "check"]
 

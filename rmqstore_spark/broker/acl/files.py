@@ -24,6 +24,8 @@ from rmqstore_spark.remoting.access.signing import SecretKey
 from rmqstore_spark.remoting.access.yaml_values import YamlValue, parse_yaml
 from rmqstore_spark.remoting.codec.fields import MAX_NAME
 
+_log = logging.getLogger(__name__)
+
 _FILE: Final = ("globalWhiteRemoteAddresses", "accounts", "dataVersion")
 _ACCOUNT: Final = (
     "accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm",
@@ -124,8 +126,6 @@ def _named(value: YamlValue, word: str) -> Right:
         raise value.error(f"must have one of the rights {', '.join(RIGHTS)}")
     return right
 
-
-_log = logging.getLogger(__name__)
 
 _NAME: Final = "plain_acl.yml"
 _FOLDER: Final = "acl"

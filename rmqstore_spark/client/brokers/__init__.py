@@ -10,5 +10,5 @@
     sending      `MessageSender`: sends messages, and again where a broker fails
 
 They speak RocketMQ's protocol, with RocketMQ's processes and ours alike. From outside they import
-`remoting`, `wire.endpoint`, `layout.constants`, `client.contact`, `errors` and `printable`.
+`remoting`, `wire.endpoint`, `layout.constants`, `client.contact`, `errors` and `base.printable`.
 """

@@ -23,7 +23,6 @@ from rmqstore_spark.produce.queue_choice import Queues
 
 if TYPE_CHECKING:
     from rmqstore_spark.base.types import StageInfo
-    from rmqstore_spark.client import StoreClient
     from rmqstore_spark.wire.messages import OpenReply
 
 

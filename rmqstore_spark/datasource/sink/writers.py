@@ -81,16 +81,16 @@ def run_task(
         TargetStores,
     )
 
-    with ExitStack() as closing:
+    with ExitStack() as held:
         connection = options.target.connection
         clients = [
-            closing.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
+            held.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
         ]
         stores = TargetStores(clients, options.messages.topic)
         blocks = StoreBlocks(stores.opened, stores.queues)
         encoder = RowEncoder(options.messages, columns, blocks, first_turn)
         kind: type[Sending[Any]] = StageSending if options.delivery.exactly_once else PutSending
-        sending = closing.enter_context(kind(options.delivery, clients, idle_seconds))
+        sending = held.enter_context(kind(options.delivery, clients, idle_seconds))
         rows = 0
         for batch in batches:
             rows += len(batch)

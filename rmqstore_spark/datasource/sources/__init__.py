@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def open_sources(options: Options, first: int = 0, *, by_masters: bool = False) -> list[Source]:
-    """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
+    """Open the stores that `path` or `endpoint` names, in its order, or that name servers know.
 
     Args:
         options: the query's options.

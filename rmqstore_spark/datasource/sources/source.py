@@ -95,7 +95,7 @@ class SourceWatch(Protocol):
         return nullcontext()
 
     def look_before(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Ask for the messages before some offsets, of all sources, if each is a question."""
+        """Ask for messages before offsets at once, where each would be a request of its own."""
         del offsets
 
 

@@ -1,7 +1,7 @@
 """A store whose files are read, where they are or through its process.
 
-`StoreSpec` names a store and opens it, also in a task. It is one whose files can be accessed;
-`EndpointSpec` is one behind a store process, which option `endpoint` names, or name servers tell.
+`StoreSpec` names a store and opens it, also in a task: a `StoreSpec` is of files on a file system,
+an `EndpointSpec` of a store process, which option `endpoint` names, or name servers know.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Nothing in the bytes is trusted: they may come from a foreign process. They may 
 within a record.
 
 `divide` finds where Spark batches begin and end in them, so that a copy shows each as a whole. The
-first record of a batch says where the batch ends (`layout.record.extent`), and all its records have
+first record of a batch says where the batch ends (`layout.record.format`), and all its records have
 one storeTimestamp. A log can hold the first record without the rest: a slave of RocketMQ that
 became the master within a batch has it. There, other records follow before the stated end, and the
 records of the batch are messages like all others.

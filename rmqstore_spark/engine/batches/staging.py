@@ -266,7 +266,7 @@ class Staging:
             self._require_own(ids, identity)
             found = [self._stages.pop(stage_id, None) for stage_id in ids]
             for stage_id in ids:
-                self._bury(stage_id, why)
+                self._remember_why_gone(stage_id, why)
         for stage in found:
             if stage is not None:
                 self._drop(stage, why)
@@ -289,7 +289,7 @@ class Staging:
             if self._stages.get(stage.stage_id) is stage:
                 del self._stages[stage.stage_id]
                 self._release(stage)
-                self._bury(stage.stage_id, why)
+                self._remember_why_gone(stage.stage_id, why)
 
     def expire(self) -> int:
         """Remove stages that nobody has touched for the timeout; return their number.
@@ -332,14 +332,14 @@ class Staging:
         stage.remove(f"it was {why}")
         with self._lock:
             self._release(stage)
-            self._bury(stage.stage_id, why)
+            self._remember_why_gone(stage.stage_id, why)
 
     def _release(self, stage: Stage) -> None:
         self._ended += 1
         self.staged_bytes -= self._held.pop(stage.stage_id, 0)
         self._claimed.pop(stage.stage_id, None)
 
-    def _bury(self, stage_id: str, why: str) -> None:
+    def _remember_why_gone(self, stage_id: str, why: str) -> None:
         """Remember why a stage is gone. An earlier reason stays."""
         self._gone.setdefault(stage_id, why)
         while len(self._gone) > _REMEMBERED:

@@ -175,7 +175,7 @@ class IndexFiles:
         """Take over keys that `settle` will insert.
 
         Args:
-            key_hash: m, as `layout.block.index_hashes` returns them.
+            key_hash: m, as `layout.record.block.index_hashes` returns them.
             phy_offset: m, of their records, ascending.
             store_timestamp: m, of their records, milliseconds.
         """

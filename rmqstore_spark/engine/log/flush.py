@@ -29,6 +29,8 @@ from rmqstore_spark.files.durable import explained, replace_file, write_all
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, FlushMark
 
+_log = logging.getLogger(__name__)
+
 
 class FlushService:
     """Flushes a log. Thread-safe.
@@ -193,11 +195,6 @@ def _closed_gate() -> threading.Lock:
     gate = threading.Lock()
     gate.acquire()
     return gate
-
-
-__all__ = ["FlushMarkKeeper"]
-
-_log = logging.getLogger(__name__)
 
 
 class FlushMarkKeeper:

@@ -122,7 +122,7 @@ class QueueFormat(ABC):
 
     @abstractmethod
     def split(self, data: BytesLike) -> tuple[EntryColumns, bool]:
-        """Return the columns of whole entries, and whether each is a message (`is_message`)."""
+        """Return the columns of whole entries, and whether all are messages (`is_message`)."""
 
     @abstractmethod
     def entry(self, data: bytes) -> Entry:

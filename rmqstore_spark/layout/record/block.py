@@ -166,7 +166,7 @@ def check_block(
             damage: no light queues, no negative reconsumeTimes, no preparedTransactionOffset, and
             no port of bornHost over 65535. (A client that could name light queues could put records
             into any queue, because every dispatch from the log follows them.) Compressed bodies are
-            checked by `packed.check_bodies`.
+            checked by `check_bodies`.
     """
     rules = plain_block.RULE_CLIENT | plain_block.RULE_PRODUCER | plain_block.RULE_BODY_CRC
     rules |= plain_block.RULE_DIGEST if digested else 0

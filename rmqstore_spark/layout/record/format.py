@@ -117,10 +117,6 @@ class Records:
         return self.ints[0]
 
     @property
-    def magic(self) -> I4:
-        return self.ints[1]
-
-    @property
     def body_crc(self) -> I4:
         return self.ints[2]
 

@@ -44,10 +44,11 @@ from rmqstore_spark.pipelines.parquet.files import WrittenFile
 class Attempt:
     """A finished attempt at a piece of work.
 
-    piece: its number in the plan.
-    folder: name of the attempt's folder.
-    files: the files that it wrote.
-    tally: rows by queue.
+    Attributes:
+        piece: its number in the plan.
+        folder: name of the attempt's folder.
+        files: the files that it wrote.
+        tally: rows by queue.
     """
 
     piece: int

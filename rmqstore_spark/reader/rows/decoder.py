@@ -35,6 +35,8 @@ from rmqstore_spark.layout.record.properties import find_properties, split_keys
 from rmqstore_spark.layout.spans import I8, Spans, string_array
 from rmqstore_spark.reader.options import ReadOptions
 
+_log = logging.getLogger(__name__)
+
 _NO_LIMIT: Final = 1 << 62
 
 
@@ -138,9 +140,6 @@ def _bodies(records: Records, rows: npt.NDArray[np.int64], unpacked: dict[int, b
     body.starts[targets] = len(body.buffer) + starts
     body.lengths[targets] = sizes
     return Spans(np.concatenate([body.buffer, joined]), body.starts, body.lengths)
-
-
-_log = logging.getLogger(__name__)
 
 
 class Decoder:

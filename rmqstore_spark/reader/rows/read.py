@@ -34,6 +34,8 @@ from rmqstore_spark.reader.rows.selection import (
     usable_entries,
 )
 
+_log = logging.getLogger(__name__)
+
 _WASTE: Final = 0.25
 
 
@@ -142,8 +144,6 @@ class _Space:
         rest = self._rest[: self._rest_tail]
         return Records(rest, self._rest_at, self._longs, self._ints, parted, crc_checked=True)
 
-
-_log = logging.getLogger(__name__)
 
 _BLOCK: Final = 10_000
 _FILTERED_BLOCK: Final = 300_000

@@ -1,4 +1,4 @@
-"""As whom this side talks to others: how it signs, and over which TLS.
+"""The access key and the TLS with which this process calls others.
 
 The access key is in a file of the form of RocketMQ's `tools.yml`. Importing this module, as each
 task of Spark does, imports neither ssl nor yaml nor the codec.

@@ -14,9 +14,6 @@ from rmqstore_spark.remoting.codec.command import Command, decode_header
 
 MAX_FRAME: Final = 1 << 24
 """Most bytes of a frame with its length, as in RocketMQ (com.rocketmq.remoting.frameMaxLength)."""
-MAX_OWN_FRAME: Final = 1 << 31
-"""Most bytes of a frame between a store process and Spark or the command. Its header and its body
-have bounds of their own."""
 MAX_HEADER: Final = 1 << 18
 """Most bytes of a header. The longest holds 32 KiB of a message's properties, each byte of which
 JSON may write as six."""

@@ -18,13 +18,13 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.record.properties import (
     MAP_TYPE,
-    decode_properties,
     encode_properties,
     find_properties,
     split_keys,
     split_properties,
 )
 from rmqstore_spark.layout.spans import array_spans, string_array
+from tests.support.messages.spans import decode_properties
 from tests.support.messages.strategies import PROPERTIES
 
 fixture_per_test = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

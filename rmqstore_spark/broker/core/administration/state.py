@@ -28,6 +28,8 @@ from rmqstore_spark.engine.tables.followed import DELETED_TOPICS, PROMOTIONS
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import TRACE_TOPIC
 
+_log = logging.getLogger(__name__)
+
 _TIMES: Final = (10.0, 60.0, 600.0)
 _MOST: Final = 64
 
@@ -117,8 +119,6 @@ def _day(now: int) -> tuple[int, int]:
     local = time.localtime(now / 1000)
     return local.tm_year, local.tm_yday
 
-
-_log = logging.getLogger(__name__)
 
 _CHANGEABLE: Final = frozenset(
     {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}

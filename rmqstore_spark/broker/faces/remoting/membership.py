@@ -35,6 +35,8 @@ from rmqstore_spark.remoting.codec.fields import MAX_NAME
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.peerlog import PeerLog
 
+_log = logging.getLogger(__name__)
+
 _Refused = Mapping[str, RemotingError]
 
 
@@ -104,8 +106,6 @@ class NewGroups:
         found = self._catalog.make_groups(groups)
         return {name: refused(error) for name, error in found.items()}
 
-
-_log = logging.getLogger(__name__)
 
 _SILENT_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 10.0

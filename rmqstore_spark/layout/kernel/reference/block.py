@@ -95,7 +95,7 @@ def check_block(
         route_of: n out: the number of each record's queue, in the order of first appearance.
         routes: (n, 3) out: offset and length of each queue's topic, and the queueId.
         table: scratch space; its length is a power of two, greater than n.
-        sums: 2 out: those of `digest.digest` if the block is valid, and zeros if not asked for.
+        sums: 2 out: those of `hashing.digest` if the block is valid, and zeros if not asked for.
 
     Returns:
         The number of records, the number of queues, OK, the length of the block, the number of

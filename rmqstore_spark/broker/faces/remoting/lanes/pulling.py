@@ -57,16 +57,6 @@ class Consuming:
         self._worker: Worker[_Job] = Worker("rmqstore-pull", self, _LOOK_SECONDS, _MOST_AT_ONCE)
         self._worker.start()
 
-    @property
-    def held(self) -> int:
-        """How many requests wait for messages."""
-        return len(self._held)
-
-    @property
-    def given(self) -> int:
-        """How many messages were given to consumers."""
-        return self._pulls.given
-
     def __len__(self) -> int:
         return len(self._worker)
 

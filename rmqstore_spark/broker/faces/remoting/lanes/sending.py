@@ -27,6 +27,8 @@ from rmqstore_spark.errors import RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
+_log = logging.getLogger(__name__)
+
 
 class NewTopics:
     """Creates the topics of sends, and lets them be stored. Its requests come from one thread.
@@ -89,8 +91,6 @@ class NewTopics:
                 if not self.named[name]:
                     del self.named[name]
 
-
-_log = logging.getLogger(__name__)
 
 _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""

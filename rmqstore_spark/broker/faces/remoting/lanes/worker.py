@@ -11,6 +11,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
+_log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 
 
@@ -72,8 +74,6 @@ class FairQueue(Generic[_T]):
         self._count -= len(jobs)
         return jobs
 
-
-_log = logging.getLogger(__name__)
 
 _J = TypeVar("_J")
 _J_contra = TypeVar("_J_contra", contravariant=True)
