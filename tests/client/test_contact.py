@@ -162,8 +162,9 @@ def test_what_is_waited_for_is_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(contact, "_QUIET", 0.01)
-    with contact.FirstContact("the process", LONG) as waiting:
-        waiting.because("It is silent.")
+    waiting = contact.FirstContact("the process", LONG)
+    waiting.because("It is silent.")
+    with waiting:
         eventually(lambda: "Waiting for the process" in caplog.text)
     assert "yet. It is silent. Giving up after 600 s" in caplog.text
 
