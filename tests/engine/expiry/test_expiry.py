@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,14 +214,16 @@ def test_what_is_not_in_the_queues_stays(tmp_path: Path, clock: Clock) -> None:
             append(*args)
 
         store._store.queues.append = stuck  # type: ignore[assignment,method-assign]
-        try:
-            clock.now += HOUR
-            assert store.put_batch(messages([b"x" * 3500])).ok
-            held.wait()
-            store._workers.flusher.flush()
-            assert store.expirable(clock.now + HOUR).segments[-1].end < done
-        finally:
-            release.set()
+        with ThreadPoolExecutor(1) as putting:
+            try:
+                clock.now += HOUR
+                put = putting.submit(store.put_batch, messages([b"x" * 3500]))
+                assert held.wait(60)
+                store._workers.flusher.flush()
+                assert store.expirable(clock.now + HOUR).segments[-1].end < done
+            finally:
+                release.set()
+            assert put.result().ok
 
 
 def test_commits_stay_known_when_their_markers_expire(tmp_path: Path) -> None:
