@@ -21,7 +21,7 @@ import pytest
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.processes.jvm import QUICK_JVM
 from tests.support.processes.surroundings import path_without_pandas, settle_surroundings
 from tests.support.stores.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError

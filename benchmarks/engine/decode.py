@@ -15,9 +15,9 @@ from benchmarks.means.child import in_child
 from benchmarks.means.stores import BODY_SIZES, Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import plan, read_split
-from rmqstore_spark.reader.store import Store
 
 __all__ = [
     "column_figures",

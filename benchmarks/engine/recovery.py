@@ -22,9 +22,8 @@ from benchmarks.report.figures import Figure
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.recovery.log_end import find_end
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import sync_file
 from rmqstore_spark.files.local import LocalFiles

@@ -21,9 +21,9 @@ from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.parquet.files import FileFormat
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import plan, read_split
-from rmqstore_spark.reader.store import Store
 
 __all__ = ["backfill_figures", "run_backfill", "write_ready_made"]
 

@@ -24,9 +24,9 @@ from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.files import split_by_partition
 from rmqstore_spark.pipelines.tables.table import PARTITIONED_BY, table_schema
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import plan, read_split
-from rmqstore_spark.reader.store import Store
 
 __all__ = ["backfill_here", "table_figures", "write_from_driver"]
 

@@ -13,8 +13,7 @@ import pytest
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.faces.remoting.registering import Registering
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import bound_port

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.datasource.conftest import rows_of
 from tests.datasource.driving import Stream

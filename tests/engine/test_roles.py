@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import PutResult, StoreConfig, StoreWriter
 from rmqstore_spark.engine.role import (
     KeptRole,
     Promotion,
@@ -23,8 +23,6 @@ from rmqstore_spark.engine.role import (
     promotions_of,
     save_role,
 )
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.layout.spans import U1
 from tests.ha.peers import log_bytes

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id
 from tests.support.sampling import examples

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from tests.fault.messages import TOPICS, block
 from tests.fault.process import Told, replace, say, work

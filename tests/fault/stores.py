@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.fault.messages import TOPICS, block
 from tests.support.stores.storing import until
 

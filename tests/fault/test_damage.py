@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import block
 from tests.fault.stores import NOW, TINY, Row, SmallStores, make_stores, rows_of, settings

@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers
 from tests.fault.rounds.disk import fill, opened, put, small_disk

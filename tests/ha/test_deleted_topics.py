@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.broker.broker import broker

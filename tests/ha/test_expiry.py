@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
 from tests.ha.peers import PlainSlave, caught_up, following, mastering
 from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually

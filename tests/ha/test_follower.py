@@ -15,7 +15,7 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files

@@ -19,7 +19,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, CommitResult, WriterId
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.ha.master import Master
 from tests.ha.peers import (

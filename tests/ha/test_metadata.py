@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import delay_progress, group_offsets
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.connection import Request
 from tests.cli.processes import run

@@ -18,7 +18,7 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.running import run_tasks
 from rmqstore_spark.pipelines.tasks import VerifyTask
 from rmqstore_spark.pipelines.verify_store import JOB, Runner, verify_stores
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan, verify
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, RmqStoreError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
-from rmqstore_spark.reader.store import Store
 from tests.support.sampling import one_in
 from tests.support.stores.expected import expected_rows, expected_scan, queue_key
 from tests.support.stores.golden import load_records

@@ -11,13 +11,13 @@ import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import (
     DelayProgress,
     GroupOffset,
     delay_progress,
     group_offsets,
 )
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_queues
 
 Golden = Callable[[str], Path]

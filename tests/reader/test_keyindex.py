@@ -17,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import (
     CorruptRecordError,
 )
@@ -28,10 +27,10 @@ from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_position
 from rmqstore_spark.layout.index.hashing import index_key_hash
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader import key_index as index_module
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.sampling import one_in
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.keys import (

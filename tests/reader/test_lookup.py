@@ -18,6 +18,7 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.key_search import KeyWanted
 from rmqstore_spark.reader.lookup import (
     query_by_key,
@@ -27,7 +28,6 @@ from rmqstore_spark.reader.lookup import (
     uniq_key_wanted,
 )
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.sampling import one_in
 from tests.support.stores.expected import expected_row, expected_rows, queue_key
 from tests.support.stores.golden import GOLDEN_NAMES, load_queues, load_records

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.engine.lock import StoreGuard
 from tests.cli.processes import ROOT, run
 from tests.rocketmq.processes import Broker, Client

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller

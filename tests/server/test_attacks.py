@@ -19,8 +19,7 @@ import pytest
 import zstandard
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import BUSY, Code

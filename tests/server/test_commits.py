@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller

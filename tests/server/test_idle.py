@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.client import StoreClient
-from rmqstore_spark.client.streams import StageStream
+from rmqstore_spark.client import StageStream, StoreClient
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient, head_of

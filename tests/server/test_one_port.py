@@ -17,7 +17,7 @@ import pytest
 
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
 from rmqstore_spark.wire.protocol import Code
 from tests.broker.broker import ask, message

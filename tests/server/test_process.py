@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import PutStream, StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, HalfId, WriterId
-from rmqstore_spark.client import StoreClient
-from rmqstore_spark.client.streams import PutStream
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.client import PutStream, StoreClient
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
@@ -30,7 +28,7 @@ from rmqstore_spark.reader.groups import delay_progress, group_offsets
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
-from rmqstore_spark.verify.run import verify
+from rmqstore_spark.verify import verify
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.messages.batches import rows_block, small_segments

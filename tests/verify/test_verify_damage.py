@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import Problem, VerifyReport, verify
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.records import log_files, store_kwargs

@@ -15,9 +15,8 @@ from rmqstore_spark.broker.core.transactions import Ending
 from rmqstore_spark.broker.faces.remoting.lanes.ending import EndRequests
 from rmqstore_spark.broker.faces.remoting.row import LaneRows
 from rmqstore_spark.broker.faces.remoting.table import ENDS, ROWS, Parts
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.queue_reader import QueueReader
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, cast
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.processes.forked import start
 from tests.support.processes.ports import free_port
 from tests.support.stores.storing import until

@@ -21,8 +21,7 @@ from rmqstore_spark.datasource.sink.encode import RowEncoder
 from rmqstore_spark.datasource.sink.requests import BrokerRequests
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, run_task
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RmqStoreError, RowError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.layout import compression
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.compressing import flags_of_type
 from tests.support.messages.strategies import BYTES, HOSTS, INT32, INT64

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.append.appender import StoreTime
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.stores.storing import Clock, config, messages, until
 
 DAY = 86_400_000

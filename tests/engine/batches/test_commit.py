@@ -20,14 +20,14 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId, sum_of_digests
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import batch_block as batchblock
 from rmqstore_spark.engine.batches import batches
 from rmqstore_spark.engine.failpoints import NAMES
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,

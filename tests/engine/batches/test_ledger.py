@@ -16,7 +16,7 @@ from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, Committed, marker_body
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.storebuilder import StoreBuilder
 

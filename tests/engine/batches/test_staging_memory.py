@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import held, spilled, staged_records
 from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.base import HandleCache
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     QUERY,

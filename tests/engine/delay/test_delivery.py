@@ -14,12 +14,12 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.delay.delivery import Waiting
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import delay_progress
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, stage_id
 from tests.support.messages.blocks import encoded

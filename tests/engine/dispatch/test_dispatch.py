@@ -19,8 +19,8 @@ from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import read_block
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.layout.index.format import IndexHeader
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import commit_batch, small_segments
 from tests.support.stores.golden import load_meta, load_queues

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import BATCH, commit_batch, rows_block, small_segments
 from tests.support.processes import forked

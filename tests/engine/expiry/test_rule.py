@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.engine.expiry.rule import Aged, Rule, SteadyClock, stored_before
 from rmqstore_spark.errors import OptionError
 

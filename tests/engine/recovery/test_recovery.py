@@ -21,7 +21,7 @@ from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
 from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes import forked
 from tests.support.stores.golden import load_entries, load_meta, load_queues, load_records

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
 from tests.support.processes import forked

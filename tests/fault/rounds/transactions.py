@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader import transactions
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.reader import Store, transactions
 from tests.fault.claims import Outcome, errors_in
 from tests.fault.process import Told, replace, say, work
 from tests.fault.rounds.lives import PutAccount

@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.messages.blocks import encoded
 
 __all__ = [

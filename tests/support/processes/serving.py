@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.broker.runner import BrokerRunner
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.server import StoreServer

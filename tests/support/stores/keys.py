@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.expected import queue_key
 from tests.support.stores.golden import RecordReport, load_queues, load_records
 from tests.support.stores.records import store_kwargs
