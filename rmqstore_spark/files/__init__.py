@@ -8,7 +8,8 @@
     directory     finds out whether a folder is a store, and locates its parts
     topology      lists topics and queues
     joined        reads a store and its archives as one
-    segments      reads a log that is split into segments, in one folder or several
+    log_files     finds the files of a log, in one folder or several
+    segments      reads a log that is split into such files
     configfiles   reads the broker's JSON, and knows what each file must look like
     links         decides which symbolic links a store may have
     durable       writes files that survive a power cut, and finds what is written of a sparse file

@@ -26,8 +26,8 @@ from rmqstore_spark.files.base import (
     join,
     walk_by_folder,
 )
+from rmqstore_spark.files.log_files import list_or_nothing, segment_start
 from rmqstore_spark.files.names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
-from rmqstore_spark.files.segments import list_or_nothing, segment_start
 
 __all__ = ["JoinedFiles", "archived_store", "store_id_at"]
 

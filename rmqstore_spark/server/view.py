@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.reader.log.end import is_locked
 from rmqstore_spark.wire.messages import FileEntry
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, UNAVAILABLE

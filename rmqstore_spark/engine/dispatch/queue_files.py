@@ -32,8 +32,8 @@ from rmqstore_spark.files.durable import (
     write_all,
     written_end,
 )
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.reads import cached_bytes
-from rmqstore_spark.files.segments import segment_start
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1

@@ -41,8 +41,8 @@ from rmqstore_spark.files.durable import (
     sync_folder,
     written_end,
 )
+from rmqstore_spark.files.log_files import Segment
 from rmqstore_spark.files.names import OWN_FOLDER
-from rmqstore_spark.files.segments import Segment
 
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.segments import Segment, Segments, read_ranges
+from rmqstore_spark.files.log_files import Segment
+from rmqstore_spark.files.segments import Segments, read_ranges
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
