@@ -33,10 +33,8 @@ if TYPE_CHECKING:
 
 # No deadline: a machine under load is not a finding. CI looks at the same examples each time; other
 # runs look at others, and `thorough` at many.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=40)
-hypothesis.settings.register_profile(
-    "ci", deadline=None, max_examples=40, derandomize=True, print_blob=True
-)
+hypothesis.settings.register_profile("default", deadline=None)
+hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")

@@ -177,5 +177,5 @@ def test_each_queue_is_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(StoreMachine, "home", tmp_path, raising=False)
     run_state_machine_as_test(
         StoreMachine,
-        settings=settings(max_examples=examples(12), stateful_step_count=20, deadline=None),
+        settings=settings(max_examples=examples(25), stateful_step_count=20, deadline=None),
     )

@@ -811,7 +811,7 @@ def test_many_problems_are_counted(basic: Patient) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize(
     "name",
     ["tiny", "live", "extcq", "lmq", "trimmed-raw", "unclean-crc", "v5v2topic", "transactions"],

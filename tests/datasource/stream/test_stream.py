@@ -177,7 +177,7 @@ def test_an_empty_range_has_no_partitions(growing: GrowingStore) -> None:
     assert stream.partitions(end, end) == []
 
 
-@hypothesis.settings(max_examples=examples(10))
+@hypothesis.settings(max_examples=examples(25))
 @hypothesis.given(
     steps=st.lists(
         st.sampled_from(["put", "put more", "new queue", "run", "die", "restart"]),

@@ -141,7 +141,7 @@ def damage(store: Path, rnd: random.Random) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_promise_8_whatever_is_damaged_it_opens_or_says_why_not(
     golden: Golden, tmp_path: Path, seed: int
 ) -> None:
