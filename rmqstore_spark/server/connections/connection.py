@@ -178,7 +178,6 @@ class ClientConnection:
                 the room that others wait for.
             TimeoutError: the client sent nothing for `idle_seconds`.
         """
-        self._moved = time.monotonic()
         self._check()
         try:
             request = self._receiver.read(idle_seconds, room_seconds)

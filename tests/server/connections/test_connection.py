@@ -215,11 +215,15 @@ def test_an_idle_stream_that_makes_way_is_told(tmp_path: Path, place: str) -> No
         ExitStack() as opened,
     ):
         endpoint = getattr(here, place)
-        held = [opened.enter_context(PlainClient(endpoint)) for _ in range(4)]
-        for one in held:
-            one.begin(op="put")
-            assert one.put(BLOCK) == "PUT_OK"
-        eventually(lambda: all(call.may_give_way for call in here.server._calls.all()))
+        held = []
+        calls = here.server._calls
+        for _ in range(4):
+            held.append(opened.enter_context(PlainClient(endpoint)))
+            held[-1].begin(op="put")
+            assert held[-1].put(BLOCK) == "PUT_OK"
+            # The process waits for this one before the next begins: it is the order of idleness.
+            eventually(lambda: all(call.waiting_since is not None for call in calls.all()))
+        eventually(lambda: all(call.may_give_way for call in calls.all()))
         with PlainClient(endpoint) as late:
             late.begin(op="put")
             assert late.put(BLOCK) == "PUT_OK"
