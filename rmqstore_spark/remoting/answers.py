@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from typing import Final, Protocol
 
 LARGE: Final = 64 << 10
@@ -164,12 +163,11 @@ class Outbox:
         self._transport: asyncio.WriteTransport | None = None
         self._parts: list[bytes] = []
         self._bytes = 0
-        self._given: deque[int] = deque()
+        self._given: list[int] = []  # a deque or an event would cost 600 bytes a connection
         self._given_bytes = 0
         self._is_counted = False
         self._is_settling = False
-        self._has_room = asyncio.Event()
-        self._has_room.set()
+        self._roomy: asyncio.Future[None] | None = None
 
     @property
     def reads_answers(self) -> bool:
@@ -179,9 +177,12 @@ class Outbox:
     @property
     def held(self) -> int:
         """Bytes in memory. A transport keeps all that it was given at once until all is taken."""
-        unsent = self._unsent
-        while self._given and self._given_bytes - self._given[0] >= unsent:
-            self._given_bytes -= self._given.popleft()
+        given, left, unsent, taken = self._given, self._given_bytes, self._unsent, 0
+        while taken < len(given) and left - given[taken] >= unsent:
+            left -= given[taken]
+            taken += 1
+        del given[:taken]
+        self._given_bytes = left
         return self._bytes + self._given_bytes
 
     @property
@@ -260,7 +261,9 @@ class Outbox:
 
     async def wait_for_room(self) -> None:
         """Return when more should be sent, or when nothing can be sent any more."""
-        await self._has_room.wait()
+        while not self.has_room:
+            self._roomy = self._roomy or self._loop.create_future()
+            await asyncio.shield(self._roomy)
 
     @property
     def _unsent(self) -> int:
@@ -268,10 +271,9 @@ class Outbox:
 
     def _let(self, has_room: bool) -> None:
         self.has_room = has_room
-        if has_room:
-            self._has_room.set()
-        else:
-            self._has_room.clear()
+        if has_room and self._roomy is not None:
+            self._roomy.set_result(None)
+            self._roomy = None
 
     def _settle(self) -> None:
         self._is_settling = False

@@ -183,7 +183,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._used_at = self._loop.time()
         self._frame_since = 0.0
         self._calls = PendingCalls()
-        self._has_ended = asyncio.Event()
+        self._ended = self._loop.create_future()
 
     # ---- for the service
 
@@ -280,11 +280,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
         Args:
             seconds: how long the other end may take; then it is ended.
         """
-        try:
-            await asyncio.wait_for(self._has_ended.wait(), seconds)
-        except asyncio.TimeoutError:
+        await asyncio.wait((self._ended,), timeout=seconds)
+        if not self._ended.done():
             self.abort()
-            await self._has_ended.wait()
+            await asyncio.shield(self._ended)
 
     # ---- for its requests
 
@@ -492,7 +491,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        self._has_ended.set()
+        self._ended.set_result(None)
         self._inbox.close()
         for request in self._backlog.forget_waiting():
             self._drop(request)
