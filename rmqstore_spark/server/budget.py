@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count as numbers
 from typing import Final
 
 _SMALL: Final = 1 << 20
@@ -23,13 +24,16 @@ class Budget:
 
     Args:
         most: maximum bytes in use. A single use may be larger when it is alone.
+        smallest_first: whether the smallest of the waiting uses is the next, and not the first.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, smallest_first: bool = False) -> None:
         self._most = most
+        self._smallest_first = smallest_first
+        self._numbers = numbers()
         self._used = 0
         self._changed = threading.Condition()
-        self._queues: tuple[deque[object], deque[object]] = deque(), deque()
+        self._queues: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
         self._turn = 0
 
     @property
@@ -61,9 +65,10 @@ class Budget:
         Raises:
             OverBudgetError: no room became free in time.
         """
-        ticket, queue = object(), self._queues[is_known]
+        ticket = count if self._smallest_first else 0, next(self._numbers)
+        queue = self._queues[is_known]
         with self._changed:
-            queue.append(ticket)
+            insort(queue, ticket)
             try:
                 if not self._changed.wait_for(
                     lambda: self._next() is ticket and self._fits(count), seconds
@@ -75,7 +80,7 @@ class Budget:
                 queue.remove(ticket)
                 self._changed.notify_all()
 
-    def _next(self) -> object:
+    def _next(self) -> tuple[int, int]:
         queue = self._queues[self._turn] or self._queues[1 - self._turn]
         return queue[0]
 
@@ -101,7 +106,9 @@ class Budget:
 class Room:
     """Room for messages, with a share that only messages of up to 1 MiB can use.
 
-    A put of a few messages therefore does not wait for hundreds of tasks that send megabytes.
+    A put of a few messages therefore does not wait for hundreds of tasks that send megabytes. Of
+    small messages that wait, the smallest is the next: it does not wait for hundreds of clients
+    that announce larger ones, and send them slowly.
 
     Args:
         most: bytes of all messages together.
@@ -110,7 +117,7 @@ class Room:
 
     def __init__(self, most: int, small: int) -> None:
         self.large = Budget(most - small)
-        self.small = Budget(small)
+        self.small = Budget(small, smallest_first=True)
 
     @property
     def used(self) -> int:

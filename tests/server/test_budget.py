@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from rmqstore_spark.server.budget import Budget, OverBudgetError
+from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from tests.support.waiting import PATIENCE, eventually
 
 
@@ -31,6 +31,29 @@ def test_one_client_does_not_wait_for_all_of_the_other_kind(many: str, one: str)
     assert len(served) == 21
     assert served.index(one) <= 1
     assert budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"), [(Room(40, 20).of(10), [11, 15, 15, 19]), (Budget(20), [19, 15, 11, 15])]
+)
+def test_small_messages_wait_in_the_order_of_their_sizes(room: Budget, expected: list[int]) -> None:
+    served = list[int]()
+    room.take(20, PATIENCE)
+
+    def use(size: int) -> None:
+        room.take(size, PATIENCE)
+        served.append(size)
+        room.give_back(size)
+
+    threads = []
+    for number, size in enumerate((19, 15, 11, 15), 1):
+        threads.append(threading.Thread(target=use, args=(size,)))
+        threads[-1].start()
+        eventually(lambda: sum(map(len, room._queues)) == number)  # noqa: B023 - called at once
+    room.give_back(20)
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == expected
 
 
 def test_who_gets_no_room_in_time_leaves_the_queue() -> None:
