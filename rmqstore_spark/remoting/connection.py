@@ -104,10 +104,13 @@ class Request:
         self.is_finished = False
         self._turns = turns
 
-    def reply(self, answer: Command) -> None:
+    def reply(self, answer: Command | bytes) -> None:
         """Finish it with an answer. One that is one-way, or whose client has gone, gets none.
 
         Does nothing if it is finished.
+
+        Args:
+            answer: the answer, or its frame.
         """
         self._finish(None if self.command.is_one_way else answer)
 
@@ -125,11 +128,12 @@ class Request:
         """
         self._turns.in_loop(lambda: self.connection.put_back(self))
 
-    def _finish(self, answer: Command | None) -> None:
+    def _finish(self, answer: Command | bytes | None) -> None:
         if self._turns.is_here:
             self.connection.finished(self, answer)
             return
-        size = 0 if answer is None or len(answer.body) < _PROMISED else len(answer.body)
+        size = _body_size(answer)
+        size = size if size >= _PROMISED else 0
         if size:
             self.connection.out.promise(size)
 
@@ -139,6 +143,10 @@ class Request:
             self.connection.finished(self, answer)
 
         self._turns.in_loop(finish)
+
+
+def _body_size(answer: Command | bytes | None) -> int:
+    return len(answer.body) if isinstance(answer, Command) else 0
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
@@ -229,8 +237,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 flag=command.flag, form=command.form,
             )  # fmt: skip
             head = frame_head(instead, 0)
-        self.out.add(head, body)
-        self._turns.unwritten(self)
+        self._send_frame(head, body)
+
+    def _send_frame(self, head: bytes, body: bytes) -> None:
+        if self.is_open:
+            self.out.add(head, body)
+            self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for its answer, whatever its code.
@@ -287,23 +299,25 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # ---- for its requests
 
-    def finished(self, request: Request, answer: Command | None) -> None:
+    def finished(self, request: Request, answer: Command | bytes | None) -> None:
         """Take note that a request was handled. Does nothing if that was told before.
 
         Args:
             request: one that came on this connection, even if that is closed by now.
-            answer: to send; None for no answer.
+            answer: to send, also as a frame; None for no answer.
         """
         if request.is_finished:
             return
-        is_large = answer is not None and len(answer.body) > LARGE
+        is_large = _body_size(answer) > LARGE
         if is_large and not self._answers.has_room and self.is_open:
             self.put_back(request)  # it is made again when others have read theirs
             return
         request.is_finished = True
         self._backlog.finished(request)
         self._room.give_back(request.command.size, request.held)
-        if answer is not None:
+        if isinstance(answer, bytes):
+            self._send_frame(answer, b"")
+        elif answer is not None:
             self.send(answer)
         self._proceed()
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of, frame_lengths
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
+from rmqstore_spark.remoting.codec.plain import arrived
 from rmqstore_spark.remoting.room import READ_BYTES, SMALL, Asker, FrameRoom
 
 
@@ -86,7 +87,7 @@ class FrameInbox:
                 size = HEAD_BYTES + header + body
                 if len(view) - at < size:
                     break
-                found.append(command_of(view[at : at + size]))
+                found.append(arrived(view[at : at + size]))
                 if size <= SMALL:
                     small += size
                 else:
@@ -146,7 +147,7 @@ class FrameInbox:
         self.held = 0
         self._room.ended(self._asker, len(frame))
         try:
-            return [command_of(frame)], None
+            return [arrived(frame)], None
         except FrameError as error:
             self._room.give_back(len(frame), len(frame))
             return [], error

@@ -67,13 +67,18 @@ class Catalog:
         if not self._store.config.broker_permission & PERM_READ:
             raise self._forbidden("pulling")
 
+    @property
+    def is_writable(self) -> bool:
+        """Whether `brokerPermission` lets clients send messages."""
+        return bool(self._store.config.broker_permission & PERM_WRITE)
+
     def require_writable(self) -> None:
         """Refuse to take messages of clients if `brokerPermission` forbids it.
 
         Raises:
             Refusal: it does.
         """
-        if not self._store.config.broker_permission & PERM_WRITE:
+        if not self.is_writable:
             raise self._forbidden("sending")
 
     def _forbidden(self, what: str) -> Refusal:

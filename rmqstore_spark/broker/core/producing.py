@@ -6,7 +6,7 @@ Upstream: SendMessageProcessor. Unlike it, this looks at the permission of the t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -34,6 +34,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_TRAN_MSG,
     RETRY_GROUP_TOPIC_PREFIX,
     TRANSACTION_MASK,
+    topic_fault,
 )
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
@@ -248,6 +249,25 @@ class Producing:
         results = puts.put_all(pieces, are_units=True)
         for at, send in enumerate(ordered):
             self._note([send], results[min(at, len(results) - 1)])
+
+    def store_records(self, data: U1, counts: Mapping[str, int]) -> PutResult:
+        """Store records of messages that went to topics which take them.
+
+        Args:
+            data: the records, at least one.
+            counts: how many go to each topic.
+        """
+        result = self._store.puts.put(data)
+        if result.status.is_stored:
+            for topic, count in counts.items():
+                self._statistics.count(TOPIC_PUT_NUMS, topic, count)
+        return result
+
+    def open_queues(self, name: str) -> int:
+        """Return how many queues of a topic take messages; 0 if it takes none as they come."""
+        found = self._store.topics.get(name)
+        is_open = found is not None and found.is_writable and self.needs_no_topic(name)
+        return found.write_queue_nums if found and is_open and topic_fault(name) is None else 0
 
     def _note(self, sends: Sequence[Send], result: PutResult) -> None:
         if not result.status.is_stored:

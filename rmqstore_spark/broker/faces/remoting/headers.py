@@ -34,6 +34,7 @@ from rmqstore_spark.remoting.codec.bodies import objects_in, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields, Number
+from rmqstore_spark.remoting.codec.plain import PlainSend
 
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
@@ -98,6 +99,8 @@ short_send: Final[Callable[[Command], Send]] = partial(_send, _send_names("b c d
 
 def named_topic(request: Command) -> str:
     """Return the topic that a request to send names; empty if it names none."""
+    if isinstance(request, PlainSend):
+        return request.topic
     return request.ext.get("topic" if request.code == RequestCode.SEND_MESSAGE else "b", "")
 
 

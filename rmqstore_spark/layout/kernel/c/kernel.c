@@ -68,6 +68,7 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "index.h"
 #include "encode.h"
 #include "batch.h"
+#include "sends.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -98,6 +99,9 @@ static PyMethodDef METHODS[] = {
     {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
     {"join_texts", join_texts, METH_VARARGS, "See plain.join_texts."},
     {"write_records", write_records, METH_VARARGS, "See plain.write_records."},
+    {"plain_send", plain_send, METH_VARARGS, "See plain.plain_send."},
+    {"write_sends", write_sends, METH_VARARGS, "See plain.write_sends."},
+    {"write_answers", write_answers, METH_VARARGS, "See plain.write_answers."},
     {NULL, NULL, 0, NULL},
 };
 

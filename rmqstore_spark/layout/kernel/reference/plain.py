@@ -2,11 +2,11 @@
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
 write records in `encode`, those over blocks to be stored in `block`, those over queue entries in
-`entries`, those over a producer's batch in `batch`, the index's in `index`, and Java's hash in
-`hashing`. Every function has a compiled counterpart of the same name and arguments
-(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
-between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
-means "no value".
+`entries`, those over requests to send in `sends`, those over a producer's batch in `batch`, the
+index's in `index`, and Java's hash in `hashing`. Every function has a compiled counterpart of the
+same name and arguments (`c/kernel.c`). Both write into arrays that the caller allocates, and the
+package `kernel` chooses between them. Positions are byte offsets into `buffer` (uint8), lengths are
+bytes; -1 as a length means "no value".
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     parse,
     split_batch,
 )
+from rmqstore_spark.layout.kernel.reference.sends import plain_send, write_answers, write_sends
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,
     I8,
@@ -87,6 +88,7 @@ __all__ = [
     "number_rows",
     "parse",
     "pick_entries",
+    "plain_send",
     "pread_spans",
     "properties",
     "queue_entries",
@@ -98,7 +100,9 @@ __all__ = [
     "split_spaces",
     "stamp_records",
     "walk",
+    "write_answers",
     "write_records",
+    "write_sends",
 ]
 
 BLANK = 0xCBD43194

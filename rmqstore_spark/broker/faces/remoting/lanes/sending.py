@@ -20,6 +20,7 @@ from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
+from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
@@ -116,6 +117,7 @@ class SendRequests:
     def __init__(self, core: Core, rows: LaneRows[Send]) -> None:
         self._producing = core.producing
         self._rows = rows
+        self._plain = PlainSends(core)
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._new_topics = NewTopics(
@@ -156,6 +158,7 @@ class SendRequests:
         """Store what waits, and end the threads."""
         self._new_topics.close()
         self._worker.close()
+        self._plain.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
@@ -163,6 +166,8 @@ class SendRequests:
 
     def _handle(self, jobs: Sequence[Request], patience: float) -> None:
         try:
+            if time.monotonic() - min(job.arrived for job in jobs) <= patience:
+                jobs = self._plain.store(jobs)
             messages, halves = list[tuple[Request, Send]](), list[tuple[Request, Send]]()
             size = 0
             for request in jobs:
