@@ -99,7 +99,7 @@ class Request:
         self.connection = connection
         self.command = command
         self.arrived = time.monotonic()
-        odd = len(command.ext) - _USUAL_FIELDS
+        odd = command.field_count - _USUAL_FIELDS
         self.held = command.size + _REQUEST_BYTES + (odd * _FIELD_BYTES if odd > 0 else 0)
         self.is_finished = False
         self._turns = turns

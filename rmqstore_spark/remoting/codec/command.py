@@ -78,6 +78,11 @@ class Command:
     size: int = field(default=0, compare=False)
 
     @property
+    def field_count(self) -> int:
+        """How many fields of its own the header has, or a few more."""
+        return len(self.ext)
+
+    @property
     def is_response(self) -> bool:
         """Whether this answers a request."""
         return bool(self.flag & _RESPONSE)

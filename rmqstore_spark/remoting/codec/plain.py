@@ -6,12 +6,15 @@ a field of the header after all gets it: then the header is decoded.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import command_of
+
+_MOST_FIELDS: Final = 24
+"""Most fields of a plain request, as the kernel has it."""
 
 
 class PlainSend(Command):
@@ -46,6 +49,10 @@ class PlainSend(Command):
     remark = _field("remark")
     language = _field("language")
     version = _field("version")
+
+    @property
+    def field_count(self) -> int:
+        return _MOST_FIELDS
 
     def decoded(self) -> Command:
         """Return the request with all its fields."""

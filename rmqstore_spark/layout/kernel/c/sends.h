@@ -11,7 +11,7 @@
 #define FRAME_HEAD 8
 #define SEND_MESSAGE_V2 310
 #define ONE_WAY 2
-#define MOST_FIELDS 64 /* of a plain frame */
+#define MOST_FIELDS 24 /* of a plain frame */
 #define SEPARATOR 2    /* between properties */
 
 typedef struct {

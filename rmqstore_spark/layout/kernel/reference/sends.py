@@ -24,7 +24,7 @@ from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 _FRAME_HEAD: Final = 8
 _SEND_MESSAGE_V2: Final = 310
 _FLAGS: Final = (0, 2)
-_MOST_FIELDS: Final = 64
+_MOST_FIELDS: Final = 24
 _MOST_DIGITS: Final = 18
 _NEEDED: Final = {b"b", b"e", b"f", b"g", b"h"}
 _INT: Final = range(-(1 << 31), 1 << 31)

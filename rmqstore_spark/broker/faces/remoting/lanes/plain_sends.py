@@ -131,7 +131,8 @@ class PlainSends:
             return requests
         if len(taken) == len(requests):
             return ()
-        return [request for request in requests if request not in set(taken)]
+        done = set(taken)
+        return [request for request in requests if request not in done]
 
     def _answered(self, group: _Group, taken: Sequence[Request], result: PutResult) -> bool:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
