@@ -2,8 +2,9 @@
  *
  * Each function does the same as the function of that name in reference/plain.py, over the same
  * arrays. The tests compare the two.
- * Nothing here allocates: the caller passes in every output array. Each span is checked against its
- * buffer before it is accessed, so no content of a file can reach past the buffer.
+ * Nothing here allocates but a topic's name, to look it up: the caller passes in every output
+ * array. Each span is checked against its buffer before it is accessed, so no content of a file or a
+ * frame can reach past the buffer.
  * The interpreter lock is released around every loop that is long enough for it.
  */
 #define PY_SSIZE_T_CLEAN

@@ -4,6 +4,7 @@ worker         a thread that handles all requests that have gathered; connection
 handler_thread one that handles single requests in turn, and reports of offsets, which are answered
                when they are on disk
 sending        requests to send; those to topics that do not exist wait for these
+plain_sends    stores the messages of most of them together, without decoding their headers
 pulling        requests for messages
 ending         requests to end transactions
 changing       requests to change topics and groups
