@@ -132,9 +132,7 @@ def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_without_the_compiled_kernel_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_compiled_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("plain_send", "write_sends", "write_answers"):
         monkeypatch.setattr(kernel.active, name, getattr(plain, name))
     with broker(tmp_path / "store") as served:
