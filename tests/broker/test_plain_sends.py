@@ -17,7 +17,7 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
-from tests.broker.broker import Served, broker, message
+from tests.broker.broker import Served, batch, broker, message
 
 BORN = "1700000000000"
 CASES: tuple[dict[str, Any], ...] = (
@@ -29,6 +29,12 @@ CASES: tuple[dict[str, Any], ...] = (
     {"l": "16", "k": "false", "m": "false", "n": "broker", "d": "8"},
     {"i": ""},
     {"i": "k\x01" + "v" * 20_000},
+)
+BATCHES: tuple[tuple[list[bytes], bytes, dict[str, Any]], ...] = (
+    ([b"a", b"b", b"c"], b"TAGS\x01t\x02", {}),
+    ([b"alone"], b"", {"i": "WAIT\x01true\x02CLUSTER\x01x\x02"}),
+    ([b"", b"\xff"], b"k\x01\xff\x02\x02", {"e": "2", "j": "5", "i": "a\x01b"}),
+    ([b"x" * 100] * 300, b"KEYS\x01k", {"i": "shared\x01" + "v" * 1000}),
 )
 
 
@@ -61,6 +67,7 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: 
     found = []
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         commands = [way(message(b"body", **{"g": BORN, **case})) for case in CASES]
+        commands += [way(batch(bodies, own, **more)) for bodies, own, more in BATCHES]
         for each in commands:
             each.form = form
             frame = memoryview(encode_frame(each))
@@ -68,10 +75,10 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: 
         path = tmp_path / name
         with broker(path, flush_disk_type=flush, listen_port=10911) as served:
             answers = _asked(served, [message(b"first"), *commands])[1:]
-            assert [each.remark for each in answers] == [None] * len(CASES)
+            assert [each.remark for each in answers] == [None] * len(commands)
         told = [(each.code, each.remark, each.ext, each.body, each.form) for each in answers]
         found.append((told, _stored(path)[1:]))
-    assert [code for code, *_ in found[0][0]] == [0] * len(CASES)
+    assert [code for code, *_ in found[0][0]] == [0] * (len(CASES) + len(BATCHES))
     assert found[0] == found[1]
 
 
@@ -86,6 +93,13 @@ REFUSED: tuple[dict[str, Any], ...] = (
     {"body": b"x" * 2000},
     {"f": "1"},  # a body that is not compressed
 )
+REFUSED_BATCHES: tuple[Command, ...] = (
+    batch([b"a", b"b"], b"TRAN_MSG\x01true"),
+    batch([b"a", b"b"], e="99"),
+    batch([b"x" * 600] * 2),
+    Command(320, batch([b"a"]).ext, b"no batch"),
+    Command(320, batch([b"a"]).ext, b""),
+)
 
 
 def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
@@ -96,6 +110,7 @@ def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
             more = {"g": BORN, **case}
             body = more.pop("body", b"b")
             commands.append(way(message(body, more.pop("topic", "orders"), **more)))
+        commands += [way(replace(each)) for each in REFUSED_BATCHES]
         with broker(tmp_path / name, max_message_size=1000, listen_port=10911) as served:
             served.store.create_topic("closed", perm=4)
             _asked(served, [message(b"first")])

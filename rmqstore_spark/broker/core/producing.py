@@ -250,14 +250,18 @@ class Producing:
         for at, send in enumerate(ordered):
             self._note([send], results[min(at, len(results) - 1)])
 
-    def store_records(self, data: U1, counts: Mapping[str, int]) -> PutResult:
+    def store_records(
+        self, data: U1, counts: Mapping[str, int], units: Sequence[int] | None
+    ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
         Args:
             data: the records, at least one.
             counts: how many go to each topic.
+            units: how many records each batch has, in order, and 1 for what is in none; None if
+                there is no batch.
         """
-        result = self._store.puts.put(data)
+        result = self._store.puts.put(data, units=units)
         if result.status.is_stored:
             for topic, count in counts.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, count)

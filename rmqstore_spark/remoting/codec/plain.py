@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import command_of
 
@@ -18,11 +17,11 @@ _MOST_FIELDS: Final = 24
 
 
 class PlainSend(Command):
-    """A plain SEND_MESSAGE_V2.
+    """A plain request to send a message, or a batch of them.
 
     Args:
         frame: all of it.
-        opaque, flag, form: of the header.
+        code, opaque, flag, form: of the header.
         topic: that it names.
 
     Attributes:
@@ -31,10 +30,12 @@ class PlainSend(Command):
 
     __slots__ = ("_read", "frame", "topic")
 
-    def __init__(self, frame: bytes, opaque: int, flag: int, form: int, topic: str) -> None:
+    def __init__(
+        self, frame: bytes, code: int, opaque: int, flag: int, form: int, topic: str
+    ) -> None:
         self.frame = frame
         self.topic = topic
-        self.code = RequestCode.SEND_MESSAGE_V2
+        self.code = code
         self.opaque = opaque
         self.flag = flag
         self.form = Form.ROCKETMQ if form else Form.JSON
@@ -70,4 +71,4 @@ def arrived(frame: memoryview) -> Command:
     found = kernel.active.plain_send(frame)
     if found is None:
         return command_of(frame)
-    return PlainSend(frame.tobytes(), *cast(tuple[int, int, int, str], found))
+    return PlainSend(frame.tobytes(), *cast(tuple[int, int, int, int, str], found))

@@ -1,4 +1,4 @@
-/* Turns requests to send a message, as their frames came, into records and answers. Part of
+/* Turns requests to send messages, as their frames came, into records and answers. Part of
  * kernel.c.
  *
  * Only plain ones: what a frame has that is rare (another code, a delay, a transaction, a text that
@@ -10,6 +10,7 @@
 
 #define FRAME_HEAD 8
 #define SEND_MESSAGE_V2 310
+#define SEND_BATCH_MESSAGE 320
 #define ONE_WAY 2
 #define MOST_FIELDS 24 /* of a plain frame */
 #define SEPARATOR 2    /* between properties */
@@ -25,7 +26,7 @@ typedef struct {
     Text topic, properties;
     const uint8_t *body;
     Py_ssize_t body_size;
-    int64_t queue_id, sys_flag, born, flag, times, opaque, flags, unused;
+    int64_t code, queue_id, sys_flag, born, flag, times, opaque, flags, unused;
     uint32_t given;
     int is_binary;
 } Request;
@@ -184,7 +185,6 @@ enum { CODE, FLAG, OPAQUE, VERSION, EXT_FIELDS, LANGUAGE, TYPE, NAMES_N };
 static int read_json(const uint8_t *p, const uint8_t *end, Request *r)
 {
     int seen = 0;
-    int64_t code = 0;
     p = past(p, end, '{');
     while (p) {
         Text name = {0}, value = {0};
@@ -201,7 +201,7 @@ static int read_json(const uint8_t *p, const uint8_t *end, Request *r)
         } else if (which > EXT_FIELDS) {
             p = quoted(p, end, &value);
         } else {
-            int64_t *to = which == CODE ? &code : which == FLAG ? &r->flags
+            int64_t *to = which == CODE ? &r->code : which == FLAG ? &r->flags
                         : which == OPAQUE ? &r->opaque : &r->unused;
             p = digits(p, end, &value);
             if (p && !number_of(&value, INT32_MIN, INT32_MAX, to))
@@ -211,7 +211,7 @@ static int read_json(const uint8_t *p, const uint8_t *end, Request *r)
             return 0;
         p = spaces(p, end);
         if (p < end && *p == '}')
-            return spaces(p + 1, end) == end && code == SEND_MESSAGE_V2 && seen & 1 << OPAQUE;
+            return spaces(p + 1, end) == end && seen & 1 << OPAQUE;
         p = past(p, end, ',');
     }
     return 0;
@@ -231,8 +231,9 @@ static int is_ascii_text(const uint8_t *p, Py_ssize_t n)
 
 static int read_binary(const uint8_t *p, const uint8_t *end, Request *r)
 {
-    if (end - p < BINARY_HEAD + 8 || (int16_t)(p[0] << 8 | p[1]) != SEND_MESSAGE_V2)
+    if (end - p < BINARY_HEAD + 8)
         return 0;
+    r->code = (int16_t)(p[0] << 8 | p[1]);
     r->opaque = (int32_t)be32(p + 5);
     r->flags = (int32_t)be32(p + 9);
     if (be32(p + BINARY_HEAD) != 0 || be32(p + BINARY_HEAD + 4) != end - p - BINARY_HEAD - 8)
@@ -273,7 +274,8 @@ static int read_request(const uint8_t *frame, Py_ssize_t size, Request *r)
     r->body = end;
     r->body_size = size - FRAME_HEAD - header;
     int found = r->is_binary ? read_binary(begin, end, r) : read_json(begin, end, r);
-    return found && (r->flags == 0 || r->flags == ONE_WAY) && (r->given & NEEDED) == NEEDED &&
+    return found && (r->code == SEND_MESSAGE_V2 || r->code == SEND_BATCH_MESSAGE) &&
+           (r->flags == 0 || r->flags == ONE_WAY) && (r->given & NEEDED) == NEEDED &&
            r->topic.size > 0;
 }
 
@@ -287,7 +289,7 @@ static PyObject *plain_send(PyObject *self, PyObject *args)
     Request r;
     PyObject *found = Py_None;
     if (read_request(data, data_n, &r))
-        found = Py_BuildValue("iii s#", (int)r.opaque, (int)r.flags, r.is_binary,
+        found = Py_BuildValue("iiii s#", (int)r.code, (int)r.opaque, (int)r.flags, r.is_binary,
                               (const char *)r.topic.text, r.topic.size);
     else
         Py_INCREF(found);
@@ -343,6 +345,23 @@ static int begins(const uint8_t *p, Py_ssize_t n, const char *name)
     return n > size && memcmp(p, name, (size_t)size) == 0 && p[size] == 1;
 }
 
+static Py_ssize_t without_separators(const uint8_t *text, Py_ssize_t size)
+{
+    while (size > 0 && text[size - 1] == SEPARATOR)
+        size--;
+    return size;
+}
+
+/* Add the cluster's property behind others, which have no separator at their end. */
+static Py_ssize_t add_cluster(uint8_t *text, Py_ssize_t size, const uint8_t *cluster,
+                              Py_ssize_t cluster_size)
+{
+    if (size)
+        text[size++] = SEPARATOR;
+    memcpy(text + size, cluster, (size_t)cluster_size);
+    return size + cluster_size;
+}
+
 /* Drop the properties that are not stored, and add the cluster's; return the size, or -1 if one
  * of them makes the message odd. In place: the cluster's has room behind the text. */
 static Py_ssize_t store_properties(uint8_t *text, Py_ssize_t size, const uint8_t *cluster,
@@ -361,17 +380,62 @@ static Py_ssize_t store_properties(uint8_t *text, Py_ssize_t size, const uint8_t
         to += n;
         *to++ = SEPARATOR;
     }
-    memcpy(to, cluster, (size_t)cluster_size);
-    return to - text + cluster_size;
+    return add_cluster(text, without_separators(text, to - text), cluster, cluster_size);
+}
+
+static int contains(const uint8_t *p, Py_ssize_t n, const char *wanted)
+{
+    Py_ssize_t size = (Py_ssize_t)strlen(wanted);
+    const uint8_t *end = p + n;
+    while (end - p >= size && (p = memchr(p, wanted[0], (size_t)(end - p - size + 1)))) {
+        if (memcmp(p, wanted, (size_t)size) == 0)
+            return 1;
+        p++;
+    }
+    return 0;
+}
+
+/* Write the records of a batch. Each has its own properties before those that all share.
+ *
+ * text has the shared properties, and behind them room for as many again, and the longest.
+ * Return the bytes of the records, or -1 if the batch is odd, or there is no room. */
+static int64_t put_batch(const Request *r, NewRecord *record, uint8_t *text, Py_ssize_t shared,
+                         uint8_t *out, int64_t room, int32_t most, int32_t *rows)
+{
+    int64_t written = 0;
+    Py_ssize_t at = 0;
+    uint8_t *joined = text + shared;
+    Entry entry;
+    if (contains(text, shared, "TRAN_MSG") || contains(r->body, r->body_size, "TRAN_MSG"))
+        return -1;
+    for (*rows = 0; at < r->body_size; at += entry.size, ++*rows) {
+        if (*rows >= most || !read_entry(r->body, at, r->body_size, &entry))
+            return -1;
+        Py_ssize_t own = without_separators(r->body + entry.properties_at, entry.properties);
+        memcpy(joined, r->body + entry.properties_at, (size_t)own);
+        if (own)
+            joined[own++] = SEPARATOR;
+        memcpy(joined + own, text, (size_t)shared);
+        record->body = r->body + entry.body_at;
+        record->body_size = (int32_t)entry.body;
+        record->flag = entry.flag;
+        record->properties = joined;
+        record->properties_size = (int32_t)(own + shared);
+        int64_t size = put_record(record, out + written, room - written);
+        if (size <= 0)
+            return -1;
+        written += size;
+    }
+    return *rows ? written : -1;
 }
 
 static PyObject *write_sends(PyObject *self, PyObject *args)
 {
-    PyObject *frames, *topics, *o[12];
-    Py_ssize_t most_body;
-    if (!PyArg_ParseTuple(args, "O!O!nOOOOOOOOOOOO", &PyList_Type, &frames, &PyDict_Type, &topics,
-                          &most_body, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7],
-                          &o[8], &o[9], &o[10], &o[11]))
+    PyObject *frames, *topics, *o[13];
+    Py_ssize_t most_body, most_rows;
+    if (!PyArg_ParseTuple(args, "O!O!nnOOOOOOOOOOOOO", &PyList_Type, &frames, &PyDict_Type, &topics,
+                          &most_body, &most_rows, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7],
+                          &o[8], &o[9], &o[10], &o[11], &o[12]))
         return NULL;
     Views views = {.used = 0};
     TAKE(queue_nums, const int32_t, o[0], 0)
@@ -384,18 +448,19 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
     TAKE(forms, uint8_t, o[7], 1)
     TAKE(queue_ids, int32_t, o[8], 1)
     TAKE(sizes, int32_t, o[9], 1)
-    TAKE(text, uint8_t, o[10], 1)
-    TAKE(out, uint8_t, o[11], 1)
+    TAKE(rows, int32_t, o[10], 1)
+    TAKE(text, uint8_t, o[11], 1)
+    TAKE(out, uint8_t, o[12], 1)
     Py_ssize_t n = PyList_GET_SIZE(frames);
-    int64_t at = 0;
+    int64_t at = 0, left = most_rows;
     REQUIRE(wide_n == n && hosts_n == HOST * n && opaques_n == n && forms_n == n &&
-                queue_ids_n == n && sizes_n == n && counts_n == queue_nums_n,
+                queue_ids_n == n && sizes_n == n && rows_n == n && counts_n == queue_nums_n,
             "the arrays differ in number")
     REQUIRE(store_host_n == 8 || store_host_n == 20, "a host has 8 or 20 bytes")
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *frame = PyList_GET_ITEM(frames, i);
         Request r;
-        sizes[i] = 0;
+        sizes[i] = rows[i] = 0;
         REQUIRE(PyBytes_Check(frame), "a frame is not bytes")
         if (!read_request((const uint8_t *)PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), &r))
             continue;
@@ -410,10 +475,15 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
         if (which < 0 || which >= counts_n || r.queue_id < 0 || r.queue_id >= queue_nums[which] ||
             r.body_size > most_body)
             continue;
-        REQUIRE(r.properties.size + 1 + cluster_n <= text_n, SMALL)
+        int is_batch = r.code == SEND_BATCH_MESSAGE;
+        Py_ssize_t most_text = r.properties.size + 1 + cluster_n;
+        REQUIRE((is_batch ? 2 * most_text + LONGEST + 1 : most_text) <= text_n, SMALL)
         Py_ssize_t size = unescape(&r.properties, text);
-        size = size < 0 ? -1 : store_properties(text, size, cluster, cluster_n);
-        if (size < 0)
+        if (size >= 0 && is_batch)
+            size = add_cluster(text, without_separators(text, size), cluster, cluster_n);
+        else if (size >= 0)
+            size = store_properties(text, size, cluster, cluster_n);
+        if (size < 0 || left < 1)
             continue;
         NewRecord record = {
             .body = r.body, .body_size = (int32_t)r.body_size, .topic = r.topic.text,
@@ -422,15 +492,22 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
             .flag = (int32_t)r.flag, .sys_flag = (int32_t)r.sys_flag, .times = (int32_t)r.times,
             .born = r.born, .born_host = hosts + HOST * i, .born_wide = wide[i],
             .stored_host = store_host, .stored_wide = store_host_n == 20, .magic = 0xDAA320A7u};
-        int64_t written = put_record(&record, out + at, out_n - at);
-        if (written < 0)
+        int32_t found = 1;
+        if (is_batch)
+            record.times = 0;
+        int64_t written = is_batch ? put_batch(&r, &record, text, size, out + at, out_n - at,
+                                               (int32_t)(left < INT32_MAX ? left : INT32_MAX), &found)
+                                   : put_record(&record, out + at, out_n - at);
+        if (written < 0 || written > INT32_MAX)
             continue;
         REQUIRE(written > 0, SMALL)
+        left -= found;
+        rows[i] = found;
         sizes[i] = (int32_t)written;
         opaques[i] = (int32_t)r.opaque;
         forms[i] = (uint8_t)r.is_binary;
         queue_ids[i] = (int32_t)r.queue_id;
-        counts[which]++;
+        counts[which] += found;
         at += written;
     }
     release(&views);
@@ -465,20 +542,27 @@ typedef struct {
     const uint8_t *host;
     Py_ssize_t host_size;
     int32_t opaque, version;
-    int64_t physical, queue_id, queue_offset;
+    const int64_t *physical; /* of each message */
+    Py_ssize_t rows;
+    int64_t queue_id, queue_offset;
 } Answer;
 
-static uint8_t *put_msg_id(uint8_t *out, const Answer *a)
+static uint8_t *put_msg_ids(uint8_t *out, const Answer *a)
 {
-    for (Py_ssize_t at = 0; at < a->host_size; at += 4)
-        out = put_hex(out, be32(a->host + at));
-    out = put_hex(out, (uint32_t)((uint64_t)a->physical >> 32));
-    return put_hex(out, (uint32_t)a->physical);
+    for (Py_ssize_t row = 0; row < a->rows; row++) {
+        if (row)
+            *out++ = ',';
+        for (Py_ssize_t at = 0; at < a->host_size; at += 4)
+            out = put_hex(out, be32(a->host + at));
+        out = put_hex(out, (uint32_t)((uint64_t)a->physical[row] >> 32));
+        out = put_hex(out, (uint32_t)a->physical[row]);
+    }
+    return out;
 }
 
 static uint8_t *json_answer(uint8_t *out, const Answer *a)
 {
-    out = put_msg_id(put_text(out, "{\"code\":0,\"extFields\":{\"msgId\":\""), a);
+    out = put_msg_ids(put_text(out, "{\"code\":0,\"extFields\":{\"msgId\":\""), a);
     out = put_number(put_text(out, "\",\"queueId\":\""), a->queue_id);
     out = put_number(put_text(out, "\",\"queueOffset\":\""), a->queue_offset);
     out = put_text(out, "\",\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"},\"flag\":1,"
@@ -514,7 +598,7 @@ static uint8_t *binary_answer(uint8_t *out, const Answer *a)
     put32(out + BINARY_HEAD, 0);
     uint8_t *fields = out += BINARY_HEAD + 8;
     value = begin_field(out, "msgId");
-    out = end_field(value, put_msg_id(value, a));
+    out = end_field(value, put_msg_ids(value, a));
     value = begin_field(out, "queueId");
     out = end_field(value, put_number(value, a->queue_id));
     value = begin_field(out, "queueOffset");
@@ -528,32 +612,40 @@ static uint8_t *binary_answer(uint8_t *out, const Answer *a)
 }
 
 #define MOST_ANSWER 384
+#define MSG_ID 57 /* with a comma */
 
 static PyObject *write_answers(PyObject *self, PyObject *args)
 {
-    PyObject *o[8];
+    PyObject *o[9];
     int version;
-    if (!PyArg_ParseTuple(args, "iOOOOOOOO", &version, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
-                          &o[6], &o[7]))
+    if (!PyArg_ParseTuple(args, "iOOOOOOOOO", &version, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6], &o[7], &o[8]))
         return NULL;
     Views views = {.used = 0};
     TAKE(host, const uint8_t, o[0], 0)
     TAKE(opaques, const int32_t, o[1], 0)
     TAKE(forms, const uint8_t, o[2], 0)
     TAKE(queue_ids, const int32_t, o[3], 0)
-    TAKE(queue_offsets, const int64_t, o[4], 0)
-    TAKE(physical, const int64_t, o[5], 0)
-    TAKE(ends, int64_t, o[6], 1)
-    TAKE(out, uint8_t, o[7], 1)
-    Py_ssize_t n = ends_n;
+    TAKE(rows, const int32_t, o[4], 0)
+    TAKE(queue_offsets, const int64_t, o[5], 0)
+    TAKE(physical, const int64_t, o[6], 0)
+    TAKE(ends, int64_t, o[7], 1)
+    TAKE(out, uint8_t, o[8], 1)
+    Py_ssize_t n = ends_n, all = 0;
     REQUIRE((host_n == 8 || host_n == 20) && opaques_n == n && forms_n == n && queue_ids_n == n &&
-                queue_offsets_n == n && physical_n == n,
+                rows_n == n && queue_offsets_n == physical_n,
             "the arrays differ in number")
-    REQUIRE(out_n >= n * MOST_ANSWER, SMALL)
-    uint8_t *to = out;
     for (Py_ssize_t i = 0; i < n; i++) {
-        Answer answer = {host, host_n, opaques[i], version, physical[i], queue_ids[i],
-                         queue_offsets[i]};
+        REQUIRE(rows[i] > 0 && rows[i] <= physical_n - all, "the arrays differ in number")
+        all += rows[i];
+    }
+    REQUIRE(all == physical_n, "the arrays differ in number")
+    REQUIRE(out_n >= n * MOST_ANSWER + all * MSG_ID, SMALL)
+    uint8_t *to = out;
+    for (Py_ssize_t i = 0, row = 0; i < n; row += rows[i++]) {
+        Answer answer = {.host = host, .host_size = host_n, .opaque = opaques[i],
+                         .version = version, .physical = physical + row, .rows = rows[i],
+                         .queue_id = queue_ids[i], .queue_offset = queue_offsets[row]};
         uint8_t *header = to + FRAME_HEAD;
         uint8_t *end = forms[i] ? binary_answer(header, &answer) : json_answer(header, &answer);
         put32(to, (int32_t)(end - to - 4));

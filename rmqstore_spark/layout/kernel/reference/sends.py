@@ -1,7 +1,8 @@
-"""Turn plain requests to send a message into records, and into answers: part of `plain`.
+"""Turn plain requests to send messages into records, and into answers: part of `plain`.
 
-Plain is what nearly all clients send, SEND_MESSAGE_V2 with a header of ASCII. A frame with anything
-else is odd; its caller decodes it (upstream: SendMessageRequestHeaderV2, RemotingCommand).
+Plain is what nearly all clients send, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE with a header of ASCII.
+A frame with anything else is odd; its caller decodes it (upstream: SendMessageRequestHeaderV2,
+RemotingCommand).
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from rmqstore_spark.layout.constants import (
     BORNHOST_V6_FLAG,
@@ -19,10 +22,12 @@ from rmqstore_spark.layout.constants import (
     STOREHOST_V6_FLAG,
 )
 from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE
+from rmqstore_spark.layout.kernel.reference.parse import split_batch
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
 _FRAME_HEAD: Final = 8
 _SEND_MESSAGE_V2: Final = 310
+_SEND_BATCH_MESSAGE: Final = 320
 _FLAGS: Final = (0, 2)
 _MOST_FIELDS: Final = 24
 _MOST_DIGITS: Final = 18
@@ -53,6 +58,7 @@ class _Text(NamedTuple):
 
 
 class _Request(NamedTuple):
+    code: int
     opaque: int
     flags: int
     is_binary: bool
@@ -143,7 +149,7 @@ def _number(text: _Text, bounds: range) -> int:
     return int(text.raw)
 
 
-def _read_json(header: bytes) -> tuple[int, int, dict[bytes, _Text]]:
+def _read_json(header: bytes) -> tuple[int, int, int, dict[bytes, _Text]]:
     json, found, fields = _Json(header), dict[bytes, int](), dict[bytes, _Text]()
     seen = set()
     for name in json.names():
@@ -161,21 +167,21 @@ def _read_json(header: bytes) -> tuple[int, int, dict[bytes, _Text]]:
             found[name.raw] = _number(json.number(), _INT)
         else:
             raise _OddError
-    if not json.is_at_end or found.get(b"code") != _SEND_MESSAGE_V2 or b"opaque" not in found:
+    if not json.is_at_end or b"opaque" not in found:
         raise _OddError
-    return found[b"opaque"], found.get(b"flag", 0), fields
+    return found.get(b"code", 0), found[b"opaque"], found.get(b"flag", 0), fields
 
 
-def _read_binary(header: bytes) -> tuple[int, int, dict[bytes, _Text]]:
+def _read_binary(header: bytes) -> tuple[int, int, int, dict[bytes, _Text]]:
     if len(header) < _BINARY.size:
         raise _OddError
     code, _, _, opaque, flags, remark, size = _BINARY.unpack_from(header)
     at, fields = _BINARY.size, dict[bytes, _Text]()
-    if code != _SEND_MESSAGE_V2 or remark or size != len(header) - at:
+    if remark or size != len(header) - at:
         raise _OddError
     for count in range(_MOST_FIELDS + 1):
         if at == len(header):
-            return opaque, flags, fields
+            return code, opaque, flags, fields
         name, at = _sized(header, at, 2)
         value, at = _sized(header, at, 4)
         if count == _MOST_FIELDS:
@@ -200,24 +206,27 @@ def _read(frame: bytes) -> _Request:
     if form > 1 or end > len(frame):
         raise _OddError
     header = frame[_FRAME_HEAD:end]
-    opaque, flags, fields = _read_binary(header) if form else _read_json(header)
-    if flags not in _FLAGS or not fields.keys() >= _NEEDED or not fields[b"b"].raw:
+    code, opaque, flags, fields = _read_binary(header) if form else _read_json(header)
+    if code not in (_SEND_MESSAGE_V2, _SEND_BATCH_MESSAGE) or flags not in _FLAGS:
         raise _OddError
-    return _Request(opaque, flags, form == 1, fields, frame[end:])
+    if not fields.keys() >= _NEEDED or not fields[b"b"].raw:
+        raise _OddError
+    return _Request(code, opaque, flags, form == 1, fields, frame[end:])
 
 
-def plain_send(frame: bytes | memoryview) -> tuple[int, int, int, str] | None:
+def plain_send(frame: bytes | memoryview) -> tuple[int, int, int, int, str] | None:
     """Look at a frame that is complete.
 
     Returns:
-        The opaque, the flag, the form of the header (0 is JSON) and the topic of a plain request to
-        send; None for any other frame.
+        The code, the opaque, the flag, the form of the header (0 is JSON) and the topic of a plain
+        request to send; None for any other frame.
     """
     try:
         found = _read(bytes(frame))
     except _OddError:
         return None
-    return found.opaque, found.flags, int(found.is_binary), found.fields[b"b"].raw.decode()
+    topic = found.fields[b"b"].raw.decode()
+    return found.code, found.opaque, found.flags, int(found.is_binary), topic
 
 
 def _unescaped(text: _Text) -> bytes:
@@ -247,6 +256,7 @@ def write_sends(
     frames: list[bytes],
     topics: dict[bytes, int],
     most_body: int,
+    most_rows: int,
     queue_nums: I4,
     hosts: bytes,
     wide: bytes,
@@ -257,6 +267,7 @@ def write_sends(
     forms: U1,
     queue_ids: I4,
     sizes: I4,
+    rows: I4,
     text: U1,
     out: U1,
 ) -> int:
@@ -266,6 +277,7 @@ def write_sends(
         frames: n, all of each.
         topics: the numbers of the topics that take messages, by name.
         most_body: most bytes of a body.
+        most_rows: most records of all.
         queue_nums: k, how many queues each topic has.
         hosts: n times 20 bytes, the clients; an IPv4 host has 8, and zeros behind them.
         wide: n, 1 where it is IPv6.
@@ -273,53 +285,98 @@ def write_sends(
         cluster: the property that is added to all.
         counts: k, in and out: one more for each record of the topic.
         opaques, forms, queue_ids: n, out: of the request, where there is a record.
-        sizes: n, out: bytes of the record; 0 for an odd request, which has none.
-        text: room for the longest frame, `cluster`, and a byte.
-        out: the records.
+        sizes: n, out: bytes of the records of each; 0 for an odd request, which has none.
+        rows: n, out: how many records each has.
+        text: room for the properties of the longest frame, `cluster` and a byte; for a batch twice
+            that, and the longest properties of a record.
+        out: the records. A batch that finds no room there is odd.
 
     Returns:
         Bytes that were written.
     """
-    at = 0
+    at, left = 0, most_rows
     for row, frame in enumerate(frames):
-        sizes[row] = 0
+        sizes[row] = rows[row] = 0
         try:
             request = _read(frame)
             host = hosts[HOST_V6_SIZE * row :][: HOST_V6_SIZE if wide[row] else HOST_SIZE]
-            record, number = _record(
-                request, topics, most_body, queue_nums, cluster, host, store_host, len(text)
-            )
+            number = _topic(request, topics, most_body, queue_nums)
+            records = _records(request, cluster, host, store_host, len(text))
         except _OddError:
             continue
-        if len(record) > len(out) - at:
+        data = b"".join(records)
+        is_batch = request.code == _SEND_BATCH_MESSAGE
+        if len(records) > left or (is_batch and len(data) > len(out) - at):
+            continue
+        if len(data) > len(out) - at:
             raise ValueError("an output array is too small")
-        out[at : at + len(record)] = memoryview(record)
-        at += len(record)
-        sizes[row], opaques[row], forms[row] = len(record), request.opaque, request.is_binary
+        out[at : at + len(data)] = memoryview(data)
+        at += len(data)
+        left -= len(records)
+        sizes[row], rows[row] = len(data), len(records)
+        opaques[row], forms[row] = request.opaque, request.is_binary
         queue_ids[row] = request.number(b"e")
-        counts[number] += 1
+        counts[number] += len(records)
     return at
+
+
+def _topic(request: _Request, topics: Mapping[bytes, int], most_body: int, queue_nums: I4) -> int:
+    """Return the number of the topic that takes the messages of a request."""
+    number, queue = topics.get(request.fields[b"b"].raw, -1), request.number(b"e")
+    if number < 0 or not 0 <= queue < queue_nums[number] or len(request.body) > most_body:
+        raise _OddError
+    return number
+
+
+def _records(
+    request: _Request, cluster: bytes, born_host: bytes, store_host: bytes, room: int
+) -> list[bytes]:
+    is_batch = request.code == _SEND_BATCH_MESSAGE
+    given = request.fields.get(b"i", _Text(b""))
+    most = len(given.raw) + 1 + len(cluster)
+    if (2 * most + MAX_PROPERTIES_LENGTH + 1 if is_batch else most) > room:
+        raise ValueError("an output array is too small")
+    properties = _unescaped(given)
+    if not is_batch:
+        stored = _stored_properties(properties, cluster)
+        return [_record(request, request.body, request.number(b"h"), stored, born_host, store_host)]
+    shared = b"\2".join(filter(None, (properties.rstrip(b"\2"), cluster)))
+    if b"TRAN_MSG" in shared or b"TRAN_MSG" in request.body:
+        raise _OddError
+    found = []
+    for body, flag, own in _entries(request.body):
+        joined = b"\2".join(filter(None, (own.rstrip(b"\2"), shared)))
+        found.append(_record(request, body, flag, joined, born_host, store_host))
+    if not found:
+        raise _OddError
+    return found
+
+
+def _entries(body: bytes) -> Iterator[tuple[bytes, int, bytes]]:
+    """Return the body, the flag and the properties of each message of a batch."""
+    data, most = np.frombuffer(body, np.uint8), len(body) // 22 + 1
+    starts, lengths = np.empty((2, most), np.int64), np.empty((3, most), np.int32)
+    count, broken = split_batch(data, starts[0], lengths[0], starts[1], *lengths[1:])
+    if broken >= 0:
+        raise _OddError
+    for row in range(count):
+        (body_at, properties_at), (size, properties, flag) = starts[:, row], lengths[:, row]
+        yield (
+            body[body_at : body_at + size],
+            int(flag),
+            body[properties_at : properties_at + properties],
+        )
 
 
 def _record(
     request: _Request,
-    topics: Mapping[bytes, int],
-    most_body: int,
-    queue_nums: Sequence[int] | I4,
-    cluster: bytes,
+    body: bytes,
+    flag: int,
+    properties: bytes,
     born_host: bytes,
     store_host: bytes,
-    room: int,
-) -> tuple[bytes, int]:
-    """Return the record of a request, and the number of its topic."""
-    fields, topic = request.fields, request.fields[b"b"].raw
-    number, queue = topics.get(topic, -1), request.number(b"e")
-    if number < 0 or not 0 <= queue < queue_nums[number] or len(request.body) > most_body:
-        raise _OddError
-    given = fields.get(b"i", _Text(b""))
-    if len(given.raw) + 1 + len(cluster) > room:
-        raise ValueError("an output array is too small")
-    properties = _stored_properties(_unescaped(given), cluster)
+) -> bytes:
+    topic, is_batch = request.fields[b"b"].raw, request.code == _SEND_BATCH_MESSAGE
     if len(topic) > MAX_TOPIC_LENGTH or len(properties) > MAX_PROPERTIES_LENGTH:
         raise _OddError
     sys_flag = request.number(b"f") & ~(BORNHOST_V6_FLAG | STOREHOST_V6_FLAG)
@@ -327,21 +384,21 @@ def _record(
     sys_flag |= STOREHOST_V6_FLAG * (len(store_host) > HOST_SIZE)
     parts = [
         struct.pack(
-            ">Iiiiqqiq", _MAGIC, zlib.crc32(request.body) & 0x7FFFFFFF, queue,
-            request.number(b"h"), 0, 0, sys_flag, request.number(b"g"),
+            ">IIiiqqiq", _MAGIC, zlib.crc32(body) & 0x7FFFFFFF, request.number(b"e"), flag, 0, 0,
+            sys_flag, request.number(b"g"),
         ),
         born_host,
         bytes(8),
         store_host,
-        struct.pack(">iqi", request.number(b"j"), 0, len(request.body)),
-        request.body,
+        struct.pack(">iqi", 0 if is_batch else request.number(b"j"), 0, len(body)),
+        body,
         bytes([len(topic)]),
         topic,
         len(properties).to_bytes(2, "big"),
         properties,
     ]  # fmt: skip
     size = 4 + sum(map(len, parts))
-    return b"".join([size.to_bytes(4, "big"), *parts]), number
+    return b"".join([size.to_bytes(4, "big"), *parts])
 
 
 def write_answers(
@@ -350,6 +407,7 @@ def write_answers(
     opaques: I4,
     forms: U1,
     queue_ids: I4,
+    rows: I4,
     queue_offsets: I8,
     physical: I8,
     ends: I8,
@@ -360,21 +418,22 @@ def write_answers(
     Args:
         version: of the store process, as RocketMQ numbers them.
         host: 8 or 20 bytes, of the store.
-        opaques, forms, queue_ids: n, of the requests.
-        queue_offsets, physical: n, where the messages are.
+        opaques, forms, queue_ids, rows: n, of the requests; `rows` says how many messages each has.
+        queue_offsets, physical: where all these messages are.
         ends: n, out: where each answer ends.
-        out: the answers; 384 bytes for each.
+        out: the answers; 384 bytes for each, and 57 for each message.
 
     Returns:
         Bytes that were written.
     """
-    at = 0
-    rows = zip(opaques, forms, queue_ids, queue_offsets, physical, strict=True)
-    for row, (opaque, form, queue_id, queue_offset, place) in enumerate(rows):
+    at = first = 0
+    requests = zip(opaques, forms, queue_ids, rows.tolist(), strict=True)
+    for number, (opaque, form, queue_id, count) in enumerate(requests):
+        places = physical[first : first + count].tolist()
         fields = {
-            "msgId": f"{host.hex().upper()}{int(place):016X}",
+            "msgId": ",".join(f"{host.hex().upper()}{place:016X}" for place in places),
             "queueId": str(queue_id),
-            "queueOffset": str(queue_offset),
+            "queueOffset": str(queue_offsets[first]),
             "MSG_REGION": "DefaultRegion",
             "TRACE_ON": "true",
         }
@@ -389,7 +448,8 @@ def write_answers(
         frame = struct.pack(">iI", 4 + len(header), len(header) | int(form) << 24) + header
         out[at : at + len(frame)] = memoryview(frame)
         at += len(frame)
-        ends[row] = at
+        ends[number] = at
+        first += count
     return at
 
 

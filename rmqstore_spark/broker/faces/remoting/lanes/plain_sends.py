@@ -21,10 +21,15 @@ from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_CLUSTER
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+)
 from rmqstore_spark.layout.fields import HOST_V6_SIZE
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
 from rmqstore_spark.remoting.connection import Request
@@ -33,6 +38,11 @@ _MOST_TOPICS: Final = 4096
 _RECORD_BYTES: Final = 128
 """Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
 _ANSWER_BYTES: Final = 384
+_MSG_ID_BYTES: Final = 57
+_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
+_LEAST_ENTRY: Final = 22
+"""Bytes that a message in a batch has at least."""
+_MOST_BYTES: Final = 64 << 20
 _MOST_PEERS: Final = 16_384
 
 
@@ -119,13 +129,13 @@ class PlainSends:
                 plain.append(request)
                 frames.append(command.frame)
                 names.add(command.topic)
-        if not plain or len(plain) > self._max_rows or not self._catalog.is_writable:
+        if not plain or not self._catalog.is_writable:
             return requests
         group = _Group(plain, frames, self._topics.with_all(names))
-        data = group.records(self._host, self._cluster, self._max_body)
+        data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
         if not len(data) or len(data) > self._max_bytes:
             return requests
-        result = self._producing.store_records(data, group.counts())
+        result = self._producing.store_records(data, group.counts(), group.units())
         taken = group.taken()
         if not self._answered(group, taken, result):
             return requests
@@ -141,15 +151,13 @@ class PlainSends:
             for request, answer in zip(taken, group.answers(self._host, result), strict=True):
                 request.reply(answer)
         elif status.is_stored:
-            places = zip(
-                result.msg_ids(), result.queue_offset.tolist(), group.queue_ids(), strict=True
-            )
-            for request, (msg_id, offset, queue) in zip(taken, places, strict=True):
+            ids, offsets, first = result.msg_ids(), result.queue_offset.tolist(), 0
+            for request, queue, rows in zip(taken, group.queue_ids(), group.rows(), strict=True):
                 send = Send("", queue, "", 0, 0, 0, 0, "", 0, -1, b"", told_queue=queue)
-                send.status, send.remark, send.msg_ids, send.offset = (
-                    status, result.remark, msg_id, offset,
-                )  # fmt: skip
+                send.status, send.remark = status, result.remark
+                send.msg_ids, send.offset = ",".join(ids[first : first + rows]), offsets[first]
                 request.reply(sent(request.command, send))
+                first += rows
         elif status.is_transient or result.is_open:
             error = refused(refusal(result))
             for request in taken:
@@ -179,27 +187,34 @@ class _Group:
         self._opaques = np.empty(count, np.int32)
         self._forms = np.empty(count, np.uint8)
         self._queue_ids = np.empty(count, np.int32)
+        self._rows = np.empty(count, np.int32)
         self._is_taken = np.ones(count, np.bool_)
 
-    def records(self, host: bytes, cluster: bytes, max_body: int) -> U1:
+    def records(self, host: bytes, cluster: bytes, max_body: int, max_rows: int) -> U1:
         """Return the records of those that are plain indeed.
 
         Args:
             host: of the store.
             cluster: the property that names the cluster.
             max_body: most bytes of a body.
+            max_rows: most records.
         """
         frames, count = self._frames, len(self._frames)
         lengths = [*map(len, frames)]
+        room = sum(lengths) + count * (_RECORD_BYTES + len(cluster))
+        text = max(lengths) + len(cluster) + 1
+        if any(request.command.code == _BATCH for request in self._requests):
+            room += min(sum(lengths) // _LEAST_ENTRY, max_rows) * (_RECORD_BYTES + len(cluster))
+            room = min(2 * room, _MOST_BYTES)
+            text = 2 * text + MAX_PROPERTIES_LENGTH + 1
         peers = [_packed(request.connection.peer) for request in self._requests]
         hosts = b"".join([packed for packed, _ in peers])
         sizes = np.empty(count, np.int32)
-        text = np.empty(max(lengths) + len(cluster) + 1, np.uint8)
-        out = np.empty(sum(lengths) + count * (_RECORD_BYTES + len(cluster)), np.uint8)
+        out = np.empty(room, np.uint8)
         written = kernel.active.write_sends(
-            frames, self._topics.numbers, max_body, self._topics.queues, hosts,
+            frames, self._topics.numbers, max_body, max_rows, self._topics.queues, hosts,
             bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._opaques,
-            self._forms, self._queue_ids, sizes, text, out,
+            self._forms, self._queue_ids, sizes, self._rows, np.empty(text, np.uint8), out,
         )  # fmt: skip
         self._is_taken = sizes > 0
         return out[:written]
@@ -220,14 +235,24 @@ class _Group:
         found: list[int] = self._queue_ids[self._is_taken].tolist()
         return found
 
+    def rows(self) -> list[int]:
+        """Return how many messages each request has."""
+        found: list[int] = self._rows[self._is_taken].tolist()
+        return found
+
+    def units(self) -> list[int] | None:
+        """Return the same if there is a batch, whose messages stay together; None if not."""
+        return self.rows() if self._rows[self._is_taken].max() > 1 else None
+
     def answers(self, host: bytes, result: PutResult) -> list[bytes]:
         """Return the frames of the answers to requests whose messages are stored."""
         which = self._is_taken
-        ends = np.empty(result.rows, np.int64)
-        out = np.empty(result.rows * _ANSWER_BYTES, np.uint8)
+        count = int(which.sum())
+        ends = np.empty(count, np.int64)
+        out = np.empty(count * _ANSWER_BYTES + result.rows * _MSG_ID_BYTES, np.uint8)
         kernel.active.write_answers(
             VERSION, host, self._opaques[which], self._forms[which], self._queue_ids[which],
-            result.queue_offset, result.physical_offset, ends, out,
+            self._rows[which], result.queue_offset, result.physical_offset, ends, out,
         )  # fmt: skip
         places = ends.tolist()
         data = out[: places[-1]].tobytes()
