@@ -255,17 +255,24 @@ class Producing:
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
+        They are in queues and index after `finish`, which the caller calls when it has answered.
+
         Args:
             data: the records, at least one.
             counts: how many go to each topic.
             units: how many records each batch has, in order, and 1 for what is in none; None if
                 there is no batch.
         """
-        result = self._store.puts.put(data, units=units)
+        with self._store.queues_later():
+            result = self._store.puts.put(data, units=units)
         if result.status.is_stored:
             for topic, count in counts.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, count)
         return result
+
+    def finish(self) -> None:
+        """Put the last messages of `store_records` into queues and index."""
+        self._store.fill_queues()
 
     def open_queues(self, name: str) -> int:
         """Return how many queues of a topic take messages; 0 if it takes none as they come."""

@@ -15,7 +15,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -176,6 +177,8 @@ class Dispatcher:
         self._waiting = 0
         self._works: deque[_Work] = deque()
         self._is_here = False  # a caller dispatches
+        self._put_off: _Work | None = None  # what a caller dispatches soon, unless another does
+        self._putting_off: set[int] = set()
         self._closing = False
         self._done_timestamp = 0
         self._done_until = self._submitted_until = 0
@@ -198,6 +201,8 @@ class Dispatcher:
     def submit(self, job: DispatchJob, timeout: float | None = None) -> bool:
         """Hand over a block, or dispatch it, when the block before it is done.
 
+        A small one is dispatched here and now, or later if this thread does that (`putting_off`).
+
         Args:
             job: the block.
             timeout: seconds to wait for that.
@@ -208,6 +213,7 @@ class Dispatcher:
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
+        self.dispatch_now()
         with self._lock:
             if self._works and not self._wait_for(self._has_room, timeout):
                 return False
@@ -225,6 +231,35 @@ class Dispatcher:
             if not self._is_here:
                 self._has_come.notify()
                 return True
+            if threading.get_ident() in self._putting_off:
+                self._put_off = work
+                return True
+        self._dispatch_here(work)
+        return True
+
+    @contextmanager
+    def putting_off(self) -> Iterator[None]:
+        """Let `submit` return at once in this thread, which calls `dispatch_now` soon.
+
+        What is waited for until then (`drain`, the next `submit`) is dispatched by who waits.
+        """
+        thread = threading.get_ident()
+        self._putting_off.add(thread)
+        try:
+            yield
+        finally:
+            self._putting_off.discard(thread)
+
+    def dispatch_now(self) -> None:
+        """Dispatch the block that a caller has put off, if there is one."""
+        if self._put_off is None:
+            return
+        with self._lock:
+            work, self._put_off = self._put_off, None
+        if work is not None:
+            self._dispatch_here(work)
+
+    def _dispatch_here(self, work: _Work) -> None:
         is_done = False
         try:
             self._dispatch(work)
@@ -238,7 +273,6 @@ class Dispatcher:
                     self._finish(work)
                 if not is_done or self._closing:
                     self._has_come.notify()
-        return True
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all submitted blocks are in queues and index. Return False on timeout.
@@ -246,6 +280,7 @@ class Dispatcher:
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
+        self.dispatch_now()
         with self._lock:
             done = self._wait_for(self._is_idle, timeout)
             self._raise_failure()
@@ -275,6 +310,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Stop the thread. The next start dispatches what is not dispatched by now."""
+        self.dispatch_now()
         with self._lock:
             self._closing = True
             self._has_come.notify()

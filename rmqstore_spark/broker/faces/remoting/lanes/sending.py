@@ -8,6 +8,7 @@ topic.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -104,7 +105,7 @@ _FAILED: Final = "the send failed because of an error in the broker; its log say
 
 
 class SendRequests:
-    """Handles such requests: in the thread that has read them, or in one of its own.
+    """Handles such requests: in the thread of the event loop, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
     other puts, and for requests that came before. Those that need a topic wait in a third.
@@ -117,13 +118,14 @@ class SendRequests:
     def __init__(self, core: Core, rows: LaneRows[Send]) -> None:
         self._producing = core.producing
         self._rows = rows
+        self._loop = asyncio.get_running_loop()
         self._plain = PlainSends(core)
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._new_topics = NewTopics(
             core.catalog,
             self._make_topics,
-            lambda requests: self._handle(requests, patience),
+            lambda requests: self._store_now(requests, patience),
             _MOST_WAITING,
         )
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
@@ -146,6 +148,7 @@ class SendRequests:
             return
         if self._worker.is_idle and not self._producing.would_wait:
             self._handle(known, self._patience)
+            self._loop.call_soon(self._producing.finish)  # once the answers are written
         else:
             take_requests(self._worker, known, _MOST_WAITING)
 
@@ -162,7 +165,11 @@ class SendRequests:
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
-        self._handle(jobs, self._patience)
+        self._store_now(jobs, self._patience)
+
+    def _store_now(self, jobs: Sequence[Request], patience: float) -> None:
+        self._handle(jobs, patience)
+        self._producing.finish()
 
     def _handle(self, jobs: Sequence[Request], patience: float) -> None:
         try:
