@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,10 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
-from rmqstore_spark.remoting.codec.frames import encode_frame
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
 from tests.broker.broker import Served, batch, broker, message
+from tests.support.waiting import PATIENCE
 
 BORN = "1700000000000"
 CASES: tuple[dict[str, Any], ...] = (
@@ -28,6 +32,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"i": 'quoted\x01"\\/\b\t\x00', "f": "48"},
     {"l": "16", "k": "false", "m": "false", "n": "broker", "d": "8"},
     {"i": ""},
+    {"i": "DELAY\x02WAIT\x01true"},
     {"i": "k\x01" + "v" * 20_000},
 )
 BATCHES: tuple[tuple[list[bytes], bytes, dict[str, Any]], ...] = (
@@ -121,6 +126,46 @@ def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
         found.append(told)
     assert all(code for code, *_ in found[0])
     assert found[0] == found[1]
+
+
+def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:
+    """Also where plain requests and others come together."""
+    texts = ["a", "über", "b", "c", "\x7f", "d"] * 20
+
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            frames = [encode_frame(message(text.encode(), "t", i=f"k\x01{text}")) for text in texts]
+            peer.sendall(b"".join(frames))
+            reader, answers = FrameReader(), list[Command]()
+            while len(answers) < len(texts):
+                answers += reader.feed(peer.recv(1 << 16))[0]
+    assert {each.code for each in answers} == {0}
+    assert [row["body"].decode() for row in _stored(tmp_path / "store")][1:] == texts
+
+
+def test_who_resets_a_connection_fails_no_other(tmp_path: Path) -> None:
+    frame = encode_frame(message(b"x", "t"))
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        ended = threading.Event()
+
+        def reset() -> None:
+            while not ended.is_set():
+                with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                    peer.sendall(frame)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        try:
+            answers = _asked(served, [message(b"y", "t")] * 300)
+        finally:
+            ended.set()
+            thread.join()
+    assert {each.code for each in answers} == {0}
 
 
 def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:

@@ -251,7 +251,7 @@ class Producing:
             self._note([send], results[min(at, len(results) - 1)])
 
     def store_records(
-        self, data: U1, counts: Mapping[str, int], units: Sequence[int] | None
+        self, data: U1, topics: Mapping[str, tuple[int, int]], units: Sequence[int] | None
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
@@ -259,15 +259,15 @@ class Producing:
 
         Args:
             data: the records, at least one.
-            counts: how many go to each topic.
+            topics: how many messages, and how many requests, are for each topic.
             units: how many records each batch has, in order, and 1 for what is in none; None if
                 there is no batch.
         """
         with self._store.queues_later():
             result = self._store.puts.put(data, units=units)
         if result.status.is_stored:
-            for topic, count in counts.items():
-                self._statistics.count(TOPIC_PUT_NUMS, topic, count)
+            for topic, (messages, requests) in topics.items():
+                self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)
         return result
 
     def finish(self) -> None:

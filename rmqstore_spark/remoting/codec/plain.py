@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.remoting.codec.command import Command, Form
-from rmqstore_spark.remoting.codec.frames import command_of
+from rmqstore_spark.remoting.codec.command import Command, Form, decode_header
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of
 
 _MOST_FIELDS: Final = 24
 """Most fields of a plain request, as the kernel has it."""
@@ -46,7 +46,6 @@ class PlainSend(Command):
         return property(lambda self: getattr(self.decoded(), name))
 
     ext = _field("ext")
-    body = _field("body")
     remark = _field("remark")
     language = _field("language")
     version = _field("version")
@@ -55,10 +54,18 @@ class PlainSend(Command):
     def field_count(self) -> int:
         return _MOST_FIELDS
 
+    @property
+    def body(self) -> bytes:  # type: ignore[override]
+        return self.frame[self._body_at :]
+
+    @property
+    def _body_at(self) -> int:
+        return HEAD_BYTES + int.from_bytes(self.frame[5:HEAD_BYTES], "big")
+
     def decoded(self) -> Command:
-        """Return the request with all its fields."""
+        """Return the request with all its fields, but without the body."""
         if self._read is None:
-            self._read = command_of(memoryview(self.frame))
+            self._read = decode_header(self.form, self.frame[HEAD_BYTES : self._body_at])
         return self._read
 
 

@@ -86,7 +86,7 @@ def outcome(
     module: ModuleType, given: list[bytes], room: int = 4096, texts: int = 40_000, most: int = 99
 ) -> Any:
     count = len(given)
-    counts = np.zeros(2, np.int32)
+    counts, asked = np.zeros(2, np.int32), np.zeros(2, np.int32)
     sizes, rows, opaques, queues = (np.zeros(count, np.int32) for _ in range(4))
     forms, text, out = (np.zeros(n, np.uint8) for n in (count, texts, room))
     hosts = b"".join(bytes([row] * 20) for row in range(count))
@@ -94,11 +94,11 @@ def outcome(
     try:
         written = module.write_sends(
             given, {b"t": 0, b"topic": 1}, 99, most, np.array([2, 8], np.int32), hosts, wide,
-            bytes(8), b"CLUSTER\1c", counts, opaques, forms, queues, sizes, rows, text, out,
+            bytes(8), b"CLUSTER\1c", counts, asked, opaques, forms, queues, sizes, rows, text, out,
         )  # fmt: skip
     except ValueError as error:
         return str(error)
-    arrays = (sizes, rows, counts, *(each[sizes > 0] for each in (opaques, queues, forms)))
+    arrays = (sizes, rows, counts, asked, *(each[sizes > 0] for each in (opaques, queues, forms)))
     return bytes(out[:written]), [each.tolist() for each in arrays]
 
 
@@ -124,20 +124,61 @@ def test_both_kernels_make_the_same_of_frames(
     assert one == other
 
 
+def written(header: bytes, form: Form = Form.JSON) -> bytes:
+    """A frame without a body."""
+    return (
+        (4 + len(header)).to_bytes(4, "big")
+        + bytes([form])
+        + len(header).to_bytes(3, "big")
+        + header
+    )
+
+
+NO_ESCAPE = (
+    rb'{"code":310,"opaque":1,"flag":0,'
+    rb'"extFields":{"a":"\q","b":"t","e":"0","f":"0","g":"1","h":"0"}}'
+)
+LONG_NAME = encode_frame(Command(310, USUAL, form=Form.ROCKETMQ))[8:]
+LONG_NAME = (
+    LONG_NAME[:17]
+    + (len(LONG_NAME) - 21 + 40_006).to_bytes(4, "big")
+    + LONG_NAME[21:]
+    + (40_000).to_bytes(2, "big")
+    + b"x" * 40_000
+    + bytes(4)
+)
+
+
 @given(frames())
 @example(encode_frame(Command(310, USUAL, b"x")))
+@example(written(NO_ESCAPE))
+@example(written(NO_ESCAPE.replace(rb"\q", rb"\u12")))
+@example(written(NO_ESCAPE.replace(rb"\q", rb"\ud800")))
+@example(written(LONG_NAME, Form.ROCKETMQ))
 def test_a_plain_request_says_what_its_header_says(frame: bytes) -> None:
     for module in {kernel.active, plain}:
         found = module.plain_send(frame)
         if found is None:
             continue
         request = PlainSend(frame, *found)
-        decoded = command_of(memoryview(frame))
+        decoded = command_of(memoryview(frame))  # which raises nothing
         assert request.code == decoded.code
         for name in ("opaque", "flag", "form", "ext", "body", "remark", "language", "version"):
             assert getattr(request, name) == getattr(decoded, name), name
         assert request.topic == decoded.ext["b"]
         assert request.size == len(frame)
+
+
+def test_what_has_no_room_is_odd() -> None:
+    """A batch must not take the room of a request behind it, and fail both."""
+    given_frames = [
+        encode_frame(Command(320, USUAL, BATCH)),
+        encode_frame(Command(310, USUAL, b"x")),
+    ]
+    for module in {kernel.active, plain}:
+        data, (sizes, rows, *_) = outcome(module, given_frames, room=260)
+        assert rows == [2, 0]
+        assert len(data) == sum(sizes)
 
 
 def test_usual_requests_are_plain() -> None:

@@ -30,6 +30,8 @@ _SEND_MESSAGE_V2: Final = 310
 _SEND_BATCH_MESSAGE: Final = 320
 _FLAGS: Final = (0, 2)
 _MOST_FIELDS: Final = 24
+_MOST_MESSAGES: Final = 4500
+"""Most of a plain batch: their msgIds fit the header of an answer."""
 _MOST_DIGITS: Final = 18
 _NEEDED: Final = {b"b", b"e", b"f", b"g", b"h"}
 _INT: Final = range(-(1 << 31), 1 << 31)
@@ -40,7 +42,7 @@ _NUMBERS: Final = {
 _KNOWN: Final = {bytes([letter]) for letter in b"abcdefghijklmn"}
 
 _SPACES: Final = re.compile(rb"[ \n\r\t]*")
-_TEXT: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\[ -~])*)"')
+_TEXT: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)"')
 _WHOLE: Final = re.compile(rb"(?!-0)(-?(?:0|[1-9][0-9]*))(?![0-9])")
 _ESCAPE: Final = re.compile(rb'\\(?:(["\\/bfnrt])|u00([0-7][0-9a-fA-F]))')
 _ESCAPED: Final = dict(zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True))
@@ -192,9 +194,9 @@ def _read_binary(header: bytes) -> tuple[int, int, int, dict[bytes, _Text]]:
 
 def _sized(header: bytes, at: int, width: int) -> tuple[bytes, int]:
     begin = at + width
-    end = begin + int.from_bytes(header[at:begin], "big")
+    end = begin + int.from_bytes(header[at:begin], "big", signed=True)
     found = header[begin:end]
-    if end > len(header) or not found.isascii() or b"\x7f" in found:
+    if not begin <= end <= len(header) or not found.isascii() or b"\x7f" in found:
         raise _OddError
     return found, end
 
@@ -245,7 +247,7 @@ def _unescaped(text: _Text) -> bytes:
 def _stored_properties(text: bytes, cluster: bytes) -> bytes:
     parts = []
     for part in text.split(b"\2"):
-        if part.startswith((b"DELAY\1", b"TRAN_MSG\1")):
+        if part == b"DELAY" or part.startswith((b"DELAY\1", b"TRAN_MSG\1")):
             raise _OddError
         if part and not part.startswith((b"WAIT\1", b"CLUSTER\1")):
             parts.append(part)
@@ -263,6 +265,7 @@ def write_sends(
     store_host: bytes,
     cluster: bytes,
     counts: I4,
+    asked: I4,
     opaques: I4,
     forms: U1,
     queue_ids: I4,
@@ -283,13 +286,13 @@ def write_sends(
         wide: n, 1 where it is IPv6.
         store_host: 8 or 20 bytes.
         cluster: the property that is added to all.
-        counts: k, in and out: one more for each record of the topic.
+        counts, asked: k, in and out: one more for each record, and each request, of the topic.
         opaques, forms, queue_ids: n, out: of the request, where there is a record.
         sizes: n, out: bytes of the records of each; 0 for an odd request, which has none.
         rows: n, out: how many records each has.
         text: room for the properties of the longest frame, `cluster` and a byte; for a batch twice
             that, and the longest properties of a record.
-        out: the records. A batch that finds no room there is odd.
+        out: the records. What finds no room there is odd.
 
     Returns:
         Bytes that were written.
@@ -306,10 +309,9 @@ def write_sends(
             continue
         data = b"".join(records)
         is_batch = request.code == _SEND_BATCH_MESSAGE
-        if len(records) > left or (is_batch and len(data) > len(out) - at):
+        is_too_long = len(records) > (min(left, _MOST_MESSAGES) if is_batch else left)
+        if is_too_long or len(data) > len(out) - at:
             continue
-        if len(data) > len(out) - at:
-            raise ValueError("an output array is too small")
         out[at : at + len(data)] = memoryview(data)
         at += len(data)
         left -= len(records)
@@ -317,6 +319,7 @@ def write_sends(
         opaques[row], forms[row] = request.opaque, request.is_binary
         queue_ids[row] = request.number(b"e")
         counts[number] += len(records)
+        asked[number] += 1
     return at
 
 

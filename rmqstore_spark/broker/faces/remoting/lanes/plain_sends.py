@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
-from rmqstore_spark.remoting.connection import Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
 _MOST_TOPICS: Final = 4096
 _RECORD_BYTES: Final = 128
@@ -42,7 +42,10 @@ _MSG_ID_BYTES: Final = 57
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 _LEAST_ENTRY: Final = 22
 """Bytes that a message in a batch has at least."""
-_MOST_BYTES: Final = 64 << 20
+_MOST_FRAMES: Final = 4 << 20
+"""Bytes of requests that are stored at once, if there is more than one."""
+_MOST_RECORDS: Final = 64 << 20
+"""Most bytes of records that room is made for."""
 _MOST_PEERS: Final = 16_384
 
 
@@ -79,7 +82,8 @@ class _KnownTopics:
 
     def with_all(self, names: set[str]) -> _Topics:
         """Return the topics, with those of some names as far as they take messages."""
-        topics, queues, changes = self._topics, self._queues, self._changes
+        changes = self._changes  # first: what is read after a change must not count as older
+        topics, queues = self._topics, self._queues
         new = names - queues.keys()
         found = {name: self._producing.open_queues(name) for name in new}
         if not any(found.values()):
@@ -95,7 +99,7 @@ class _KnownTopics:
 
 
 class PlainSends:
-    """Stores such messages; for one thread at a time.
+    """Stores such messages. Thread-safe.
 
     Args:
         core: stores the messages.
@@ -121,28 +125,48 @@ class PlainSends:
         self._watched.unwatch(self._topics)
 
     def store(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Store the messages of plain requests, and answer these; return the other requests."""
-        plain, frames, names = list[Request](), list[bytes](), set[str]()
+        """Store the messages of plain requests, and answer these.
+
+        Returns:
+            The other requests, and those of their connections that came after them: the messages
+            of a connection are stored in their order.
+        """
+        if not self._catalog.is_writable:
+            return requests
+        left, plain, size = list[Request](), list[Request](), 0
+        behind = set[RemotingConnection]()
         for request in requests:
-            command = request.command
-            if isinstance(command, PlainSend):
-                plain.append(request)
-                frames.append(command.frame)
-                names.add(command.topic)
-        if not plain or not self._catalog.is_writable:
-            return requests
-        group = _Group(plain, frames, self._topics.with_all(names))
+            if not isinstance(request.command, PlainSend) or request.connection in behind:
+                left.append(request)
+                behind.add(request.connection)
+                continue
+            if plain and size + request.command.size > _MOST_FRAMES:
+                self._store(plain, left, behind)
+                plain, size = [], 0
+                if request.connection in behind:
+                    left.append(request)
+                    continue
+            plain.append(request)
+            size += request.command.size
+        if plain:
+            self._store(plain, left, behind)
+        return left
+
+    def _store(
+        self, requests: list[Request], left: list[Request], behind: set[RemotingConnection]
+    ) -> None:
+        """Store the messages of requests, or add these, and their connections, to those left."""
+        commands = [cast(PlainSend, request.command) for request in requests]
+        topics = self._topics.with_all({command.topic for command in commands})
+        group = _Group(requests, [command.frame for command in commands], topics)
         data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
-        if not len(data) or len(data) > self._max_bytes:
-            return requests
-        result = self._producing.store_records(data, group.counts(), group.units())
-        taken = group.taken()
-        if not self._answered(group, taken, result):
-            return requests
-        if len(taken) == len(requests):
-            return ()
-        done = set(taken)
-        return [request for request in requests if request not in done]
+        is_stored = False
+        if 0 < len(data) <= self._max_bytes and group.keeps_order():
+            result = self._producing.store_records(data, group.topics(), group.units())
+            is_stored = self._answered(group, group.taken(), result)
+        others = group.others() if is_stored else requests
+        left += others
+        behind.update(request.connection for request in others)
 
     def _answered(self, group: _Group, taken: Sequence[Request], result: PutResult) -> bool:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
@@ -184,6 +208,7 @@ class _Group:
         self._topics = topics
         count = len(requests)
         self._counts = np.zeros(len(topics.names), np.int32)
+        self._asked = np.zeros(len(topics.names), np.int32)
         self._opaques = np.empty(count, np.int32)
         self._forms = np.empty(count, np.uint8)
         self._queue_ids = np.empty(count, np.int32)
@@ -205,7 +230,7 @@ class _Group:
         text = max(lengths) + len(cluster) + 1
         if any(request.command.code == _BATCH for request in self._requests):
             room += min(sum(lengths) // _LEAST_ENTRY, max_rows) * (_RECORD_BYTES + len(cluster))
-            room = min(2 * room, _MOST_BYTES)
+            room = min(2 * room, _MOST_RECORDS)
             text = 2 * text + MAX_PROPERTIES_LENGTH + 1
         peers = [_packed(request.connection.peer) for request in self._requests]
         hosts = b"".join([packed for packed, _ in peers])
@@ -213,8 +238,9 @@ class _Group:
         out = np.empty(room, np.uint8)
         written = kernel.active.write_sends(
             frames, self._topics.numbers, max_body, max_rows, self._topics.queues, hosts,
-            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._opaques,
-            self._forms, self._queue_ids, sizes, self._rows, np.empty(text, np.uint8), out,
+            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._asked,
+            self._opaques, self._forms, self._queue_ids, sizes, self._rows,
+            np.empty(text, np.uint8), out,
         )  # fmt: skip
         self._is_taken = sizes > 0
         return out[:written]
@@ -225,10 +251,30 @@ class _Group:
             return self._requests
         return [self._requests[at] for at in self._is_taken.nonzero()[0].tolist()]
 
-    def counts(self) -> dict[str, int]:
-        """Return how many messages go to each topic."""
+    def others(self) -> Sequence[Request]:
+        """Return the other requests."""
+        if self._is_taken.all():
+            return ()
+        return [self._requests[at] for at in (~self._is_taken).nonzero()[0].tolist()]
+
+    def keeps_order(self) -> bool:
+        """Whether no message would be stored before one that its connection sent before."""
+        if self._is_taken.all():
+            return True
+        behind = set[RemotingConnection]()
+        for request, is_taken in zip(self._requests, self._is_taken.tolist(), strict=True):
+            if is_taken and request.connection in behind:
+                return False
+            if not is_taken:
+                behind.add(request.connection)
+        return True
+
+    def topics(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages, and how many requests, are for each topic."""
         numbers = self._counts.nonzero()[0].tolist()
-        return {self._topics.names[at]: int(self._counts[at]) for at in numbers}
+        return {
+            self._topics.names[at]: (int(self._counts[at]), int(self._asked[at])) for at in numbers
+        }
 
     def queue_ids(self) -> list[int]:
         """Return the queue of each message."""

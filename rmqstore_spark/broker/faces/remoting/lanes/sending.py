@@ -25,7 +25,7 @@ from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
-from rmqstore_spark.errors import RemotingError, StoreWriteError
+from rmqstore_spark.errors import FrameError, RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
@@ -75,9 +75,12 @@ class NewTopics:
     def handle(self, jobs: Sequence[Request]) -> None:
         """Create the topics of requests, and store their messages."""
         try:
-            with suppress(StoreWriteError), self._catalog.together():
-                for request in jobs:
-                    self._create(request)
+            try:
+                with suppress(StoreWriteError), self._catalog.together():
+                    for request in jobs:
+                        self._create(request)
+            except Exception:  # noqa: BLE001 - each of them needs an answer
+                _log.exception("The topics of sends could not be created.")
             self._store(jobs)
         finally:
             self._done([named_topic(request.command) for request in jobs])
@@ -154,7 +157,7 @@ class SendRequests:
 
     def _make_topics(self, request: Request) -> None:
         """Create the topics that a request needs; if it is wrong, storing it tells why."""
-        with suppress(RemotingError):
+        with suppress(RemotingError, FrameError):
             self._producing.make_topics(self._rows.read(request.command))
 
     def close(self) -> None:
@@ -190,6 +193,8 @@ class SendRequests:
                     size += request.command.size
                 except RemotingError as error:
                     _refuse(request, error)
+                except FrameError as error:
+                    _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, str(error)))
                 except Exception:  # noqa: BLE001 - one must not fail those of other clients
                     _log.exception("A send failed.")
                     _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
