@@ -8,4 +8,5 @@ hashing    hashes texts as Java does, and links keys into the chains of an index
 block      checks, numbers and stamps blocks of records to be stored
 entries    splits queue entries, and picks some of them
 encode     writes records from columns
+sends      writes records, and answers, from the frames of plain requests to send
 """
