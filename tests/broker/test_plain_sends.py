@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.faces.remoting.lanes.sending import SendRequests
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
@@ -21,7 +22,8 @@ from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
 from tests.broker.broker import Served, batch, broker, message
-from tests.support.waiting import PATIENCE
+from tests.support.processes.ports import free_port
+from tests.support.waiting import PATIENCE, eventually
 
 BORN = "1700000000000"
 CASES: tuple[dict[str, Any], ...] = (
@@ -69,7 +71,7 @@ def _odd(command: Command) -> Command:
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: str) -> None:
-    found = []
+    found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         commands = [way(message(b"body", **{"g": BORN, **case})) for case in CASES]
         commands += [way(batch(bodies, own, **more)) for bodies, own, more in BATCHES]
@@ -78,7 +80,7 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: 
             frame = memoryview(encode_frame(each))
             assert isinstance(arrived(frame), PlainSend) == (name == "plain")
         path = tmp_path / name
-        with broker(path, flush_disk_type=flush, listen_port=10911) as served:
+        with broker(path, flush_disk_type=flush, listen_port=port) as served:
             answers = _asked(served, [message(b"first"), *commands])[1:]
             assert [each.remark for each in answers] == [None] * len(commands)
         told = [(each.code, each.remark, each.ext, each.body, each.form) for each in answers]
@@ -108,7 +110,7 @@ REFUSED_BATCHES: tuple[Command, ...] = (
 
 
 def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
-    found = []
+    found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         commands = []
         for case in REFUSED:
@@ -116,7 +118,7 @@ def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
             body = more.pop("body", b"b")
             commands.append(way(message(body, more.pop("topic", "orders"), **more)))
         commands += [way(replace(each)) for each in REFUSED_BATCHES]
-        with broker(tmp_path / name, max_message_size=1000, listen_port=10911) as served:
+        with broker(tmp_path / name, max_message_size=1000, listen_port=port) as served:
             served.store.create_topic("closed", perm=4)
             _asked(served, [message(b"first")])
             answers = _asked(served, commands)
@@ -126,6 +128,31 @@ def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
         found.append(told)
     assert all(code for code, *_ in found[0])
     assert found[0] == found[1]
+
+
+def test_queues_are_filled_before_a_wait_for_the_disk(tmp_path: Path) -> None:
+    """Consumers of others do not wait for it; without one, the answer comes first."""
+    with broker(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as served:
+        for count in range(1, 21):
+            _asked(served, [message(b"x", "t")])
+            assert served.store.stats()["queues"]["t"]["0"][1] == count
+
+
+def test_queues_are_filled_although_a_send_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the messages that were answered before."""
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        store_all = SendRequests._store_all
+
+        def fail(self: SendRequests, *kinds: list[Any]) -> None:
+            store_all(self, *kinds)
+            raise MemoryError
+
+        monkeypatch.setattr(SendRequests, "_store_all", fail)
+        assert [each.code for each in _asked(served, [message(b"x", "t")])] == [0]
+        eventually(lambda: served.store.stats()["queues"]["t"]["0"][1] == 2)
 
 
 def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import numpy as np
@@ -255,23 +255,24 @@ class Producing:
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
-        They are in queues and index after `finish`, which the caller calls when it has answered.
-
         Args:
             data: the records, at least one.
             topics: how many messages, and how many requests, are for each topic.
             units: how many records each batch has, in order, and 1 for what is in none; None if
                 there is no batch.
         """
-        with self._store.queues_later():
-            result = self._store.puts.put(data, units=units)
+        result = self._store.puts.put(data, units=units)
         if result.status.is_stored:
             for topic, (messages, requests) in topics.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)
         return result
 
-    def finish(self) -> None:
-        """Put the last messages of `store_records` into queues and index."""
+    def queues_later(self) -> AbstractContextManager[None]:
+        """Store messages before they are in the queues; see `StoreWriter.queues_later`."""
+        return self._store.queues_later()
+
+    def fill_queues(self) -> None:
+        """Put the last messages into the queues; see `queues_later`."""
         self._store.fill_queues()
 
     def open_queues(self, name: str) -> int:

@@ -21,7 +21,7 @@ from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
-from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import PlainSends
+from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
@@ -101,8 +101,6 @@ _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
 _TOPIC_PATIENCE: Final = 3.0
 """Seconds that a send may wait for its topic: as long as for the lock of RocketMQ's table."""
-_MOST_BYTES: Final = 4 << 20
-"""Bytes of requests that are stored at once, if there is more than one."""
 _TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
 
@@ -128,7 +126,7 @@ class SendRequests:
         self._new_topics = NewTopics(
             core.catalog,
             self._make_topics,
-            lambda requests: self._store_now(requests, patience),
+            lambda requests: self._handle(requests, patience),
             _MOST_WAITING,
         )
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
@@ -150,8 +148,11 @@ class SendRequests:
         if not known:
             return
         if self._worker.is_idle and not self._producing.would_wait:
-            self._handle(known, self._patience)
-            self._loop.call_soon(self._producing.finish)  # once the answers are written
+            try:
+                with self._producing.queues_later():  # nothing is waited for meanwhile
+                    self._handle(known, self._patience)
+            finally:
+                self._loop.call_soon(self._producing.fill_queues)  # once the answers are written
         else:
             take_requests(self._worker, known, _MOST_WAITING)
 
@@ -168,11 +169,7 @@ class SendRequests:
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
-        self._store_now(jobs, self._patience)
-
-    def _store_now(self, jobs: Sequence[Request], patience: float) -> None:
-        self._handle(jobs, patience)
-        self._producing.finish()
+        self._handle(jobs, self._patience)
 
     def _handle(self, jobs: Sequence[Request], patience: float) -> None:
         try:
@@ -181,7 +178,7 @@ class SendRequests:
             messages, halves = list[tuple[Request, Send]](), list[tuple[Request, Send]]()
             size = 0
             for request in jobs:
-                if size and size + request.command.size > _MOST_BYTES:
+                if size and size + request.command.size > MOST_BYTES:
                     self._store_all(messages, halves)
                     size = 0
                 try:
