@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
