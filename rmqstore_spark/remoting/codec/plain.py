@@ -6,14 +6,12 @@ a field of the header after all gets it: then the header is decoded.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.kernel.reference.requests import MOST_FIELDS
 from rmqstore_spark.remoting.codec.command import Command, Form, decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of
-
-_MOST_FIELDS: Final = 24
-"""Most fields of a plain request, as the kernel has it."""
 
 
 class PlainSend(Command):
@@ -52,7 +50,7 @@ class PlainSend(Command):
 
     @property
     def field_count(self) -> int:
-        return _MOST_FIELDS
+        return MOST_FIELDS
 
     @property
     def body(self) -> bytes:  # type: ignore[override]

@@ -28,6 +28,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.fields import HOST_V6_SIZE
 from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.kernel.reference.answers import ANSWER_BYTES, MSG_ID_BYTES
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
@@ -37,12 +38,10 @@ from rmqstore_spark.remoting.connection import RemotingConnection, Request
 _MOST_TOPICS: Final = 4096
 _RECORD_BYTES: Final = 128
 """Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
-_ANSWER_BYTES: Final = 384
-_MSG_ID_BYTES: Final = 57
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
 _LEAST_ENTRY: Final = 22
 """Bytes that a message in a batch has at least."""
-_MOST_FRAMES: Final = 4 << 20
+MOST_BYTES: Final = 4 << 20
 """Bytes of requests that are stored at once, if there is more than one."""
 _MOST_RECORDS: Final = 64 << 20
 """Most bytes of records that room is made for."""
@@ -140,7 +139,7 @@ class PlainSends:
                 left.append(request)
                 behind.add(request.connection)
                 continue
-            if plain and size + request.command.size > _MOST_FRAMES:
+            if plain and size + request.command.size > MOST_BYTES:
                 self._store(plain, left, behind)
                 plain, size = [], 0
                 if request.connection in behind:
@@ -295,7 +294,7 @@ class _Group:
         which = self._is_taken
         count = int(which.sum())
         ends = np.empty(count, np.int64)
-        out = np.empty(count * _ANSWER_BYTES + result.rows * _MSG_ID_BYTES, np.uint8)
+        out = np.empty(count * ANSWER_BYTES + result.rows * MSG_ID_BYTES, np.uint8)
         kernel.active.write_answers(
             VERSION, host, self._opaques[which], self._forms[which], self._queue_ids[which],
             self._rows[which], result.queue_offset, result.physical_offset, ends, out,
