@@ -15,7 +15,7 @@ CLASSES := $(VENV)/spark.jsa
 # RocketMQ's Node client, for the tests.
 NODE := $(VENV)/node/.installed
 PYTEST_ARGS ?=
-# Processes that share the tests, much of whose time is waiting.
+# Processes that share the tests: one has those of Spark's JVM, one begins with the slow ones.
 WORKERS ?= 3
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

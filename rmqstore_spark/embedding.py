@@ -23,6 +23,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, TypeAlias
 
+from rmqstore_spark.base.settings import as_text
 from rmqstore_spark.base.workers import use_this_python
 from rmqstore_spark.errors import OptionError, ServiceError
 
@@ -196,7 +197,7 @@ class EmbeddedStore:
             ) from None
 
     def _command(self, ready: Path) -> list[str]:
-        settings = {name: _text(value) for name, value in self._settings.items()}
+        settings = {name: as_text(value) for name, value in self._settings.items()}
         return [
             *(sys.executable or "", "-m", "rmqstore_spark.cli", "serve"),
             *("--store", self.path, "--host", "127.0.0.1", "--port", str(self._port)),
@@ -220,10 +221,6 @@ class EmbeddedStore:
             f"The store process for {self.path} was not ready within {self._ready_seconds:g} s. "
             f"Raise ready_seconds. Its output: {self.output or 'nothing.'}"
         )
-
-
-def _text(value: Setting) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _stop(owner: int, process: subprocess.Popen[bytes], ready: Path, output: BinaryIO) -> None:

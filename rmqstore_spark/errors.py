@@ -109,31 +109,25 @@ class ReplicationError(RmqStoreError):
     """A store cannot be, or remain, a copy of its master's log."""
 
 
-class ReplicaError(RmqStoreError):
-    """A replica of a store does not hold what a query needs, or holds something else.
-
-    Args:
-        text: what is missing or different, and what to do.
-        can_pass: whether the replica can have it a little later, as when it is behind.
-    """
-
-    def __init__(self, text: str, *, can_pass: bool = False) -> None:
-        self.can_pass = can_pass
-        super().__init__(text)
-
-
-class ServiceError(RmqStoreError, ConnectionError):
-    """A store process cannot be started or reached, or refuses a request.
+class _PassingError(RmqStoreError):
+    """What may not be so a little later.
 
     Args:
         text: what happened, and what to do.
-        can_pass: whether the same request can succeed a little later, as when the process is
-            being restarted.
+        can_pass: whether the same can succeed later.
     """
 
     def __init__(self, text: str, *, can_pass: bool = False) -> None:
         self.can_pass = can_pass
         super().__init__(text)
+
+
+class ReplicaError(_PassingError):
+    """A replica of a store does not hold what a query needs, or not yet, or something else."""
+
+
+class ServiceError(_PassingError, ConnectionError):
+    """A store process cannot be started or reached, or refuses a request."""
 
 
 class RemotingError(RmqStoreError):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +21,7 @@ import pytest
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.processes.jvm import QUICK_JVM
 from tests.support.processes.surroundings import path_without_pandas, settle_surroundings
 from tests.support.stores.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
@@ -26,9 +31,11 @@ from tools.java import JavaNotFoundError, find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No deadline: a machine under load is not a finding. CI looks at the same examples each time.
+# No deadline: a machine under load is not a finding. CI looks at the same examples each time; other
+# runs look at others, and `thorough` at many.
 hypothesis.settings.register_profile("default", deadline=None)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile(
     os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
 )
@@ -39,6 +46,9 @@ settle_surroundings()
 Golden = Callable[[str], Path]
 
 _OWN_FOLDER = pytest.StashKey[str]()
+_PREFIX = "rmqstore-tests-"
+_MEMORY, _PREFIX_THERE = "/dev/shm", "rmqtests-"
+_ROOM = 10 << 30
 _FAILED = (
     pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR
 )  # fmt: skip
@@ -50,18 +60,86 @@ def pytest_configure(config: pytest.Config) -> None:
 
     By default, a run ends by removing folders of earlier runs, and fails if it cannot: if a run
     that was killed has left a file system mounted there, or another one is still at work.
+
+    With TESTS_IN_MEMORY=1 it is in memory, where that has room: tests flush files all the time, and
+    wait for it. Such files cannot be read without waiting (RWF_NOWAIT), so it is not the default.
     """
     if config.option.basetemp is None:
-        config.option.basetemp = tempfile.mkdtemp(prefix="rmqstore-tests-")
-        config.stash[_OWN_FOLDER] = config.option.basetemp
+        _remove_what_others_left()
+        is_wanted = os.environ.get("TESTS_IN_MEMORY") == "1"
+        home = (_PREFIX_THERE, _MEMORY) if is_wanted and _has_room_in_memory() else (_PREFIX, None)
+        folder = config.stash[_OWN_FOLDER] = tempfile.mkdtemp("", *home)
+        _is_ours(folder)  # until this process ends, however that is
+        config.option.basetemp = os.path.join(folder, "t")  # pytest makes a new one of this name
+
+
+def _has_room_in_memory() -> bool:
+    try:
+        (available,) = re.findall(
+            r"^MemAvailable: +(\d+) kB$", Path("/proc/meminfo").read_text(), re.MULTILINE
+        )
+        room = min(int(available) << 10, shutil.disk_usage(_MEMORY).free)
+    except (OSError, ValueError):  # this system has no such folder
+        return False
+    return room >= _ROOM and os.access(_MEMORY, os.W_OK)
+
+
+def _remove_what_others_left() -> None:
+    """Give memory back that a run has taken which was killed."""
+    for path in Path(_MEMORY).glob(f"{_PREFIX_THERE}*"):
+        if _is_ours(str(path)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_ours(folder: str) -> bool:
+    """Lock a folder for this process; return False if another one has it."""
+    try:
+        fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.hookimpl(trylast=True)  # when their order has been drawn
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one of several processes begin with the tests that need its JVM, and one with slow ones.
+
+    Each has a part of the tests, and who has done its own takes over from the end of another's: so
+    nobody else starts a JVM, few are at work at a time, and the last tests are short.
+    """
+    parts = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    with_spark = [each for each in items if "spark" in getattr(each, "fixturenames", ())]
+    others = [each for each in items if "spark" not in getattr(each, "fixturenames", ())]
+    slow = [each for each in others if each.get_closest_marker("slow")]
+    quick = iter([each for each in others if not each.get_closest_marker("slow")])
+    first = islice(quick, max(0, len(items) // parts - len(with_spark)))
+    items[:] = [*with_spark, *first, *slow, *quick]
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Remove the run's folder, unless a test has failed: what it wrote may show why."""
     folder = session.config.stash.get(_OWN_FOLDER, None)
-    if folder is not None and exitstatus not in _FAILED:
+    if folder is None:
+        return
+    if exitstatus in _FAILED and folder.startswith(_MEMORY):
+        kept = Path(tempfile.gettempdir(), Path(folder).name)
+        with suppress(OSError):  # then as much as can be
+            shutil.copytree(folder, kept, symlinks=True, ignore=_sockets_and_pipes)
+    if exitstatus not in _FAILED or folder.startswith(_MEMORY):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sockets_and_pipes(folder: str, names: list[str]) -> list[str]:
+    kinds = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
+    return [name for name, mode in kinds.items() if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode)]
+
+
+@pytest.fixture(scope="module")
+def on_disk() -> Iterator[Path]:
+    """A folder that is not in memory, for tests of what the page cache holds."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ SESSION = """
 """
 CHOSEN = "import os; print(os.environ.get('PYSPARK_PYTHON'))"
 HERE = "from rmqstore_spark.base.workers import use_this_python as choose; choose();"
-IN_JOBS = "from rmqstore_spark.pipelines.session import prepare_environment as choose; choose();"
+IN_JOBS = "from rmqstore_spark.pipelines.running import prepare_environment as choose; choose();"
 
 
 def without_a_choice(folder: Path) -> dict[str, str]:
@@ -56,6 +56,7 @@ def run(script: str, env: dict[str, str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_program_with_an_embedded_store_needs_no_setting(tmp_path: Path) -> None:
     script = f"""
         import rmqstore_spark
@@ -70,6 +71,7 @@ def test_a_program_with_an_embedded_store_needs_no_setting(tmp_path: Path) -> No
     assert "['0', '1', '2']" in run(script, without_a_choice(tmp_path), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_python_without_the_packages_is_told_at_once(tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True)
     bare = str(tmp_path / "bare" / "bin" / "python")
@@ -133,6 +135,7 @@ def test_the_packages_and_their_versions_are_those_of_the_distribution() -> None
         assert needed[name] == ".".join(map(str, oldest))
 
 
+@pytest.mark.slow
 def test_executors_whose_python_lacks_a_package_are_told(
     tmp_path: Path, golden: Callable[[str], Path]
 ) -> None:

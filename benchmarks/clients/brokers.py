@@ -112,13 +112,13 @@ def bench(rocketmq: RocketMq, folder: Path) -> Iterator[Bench]:
         settings: dict[str, Setting] = {
             **_SIZES,
             "brokerName": ours.name,
-            "clients": "rocketmq",
-            "listenPort": int(ours.address.rpartition(":")[2]),
+            "clients": "all",
             "vipListenPort": 0,
             "namesrvAddr": name_server.address,
         }
         named: dict[str, Any] = {**_SIZES, "brokerName": theirs.name}
-        own = EmbeddedStore(folder / "ours", settings=settings)
+        own_port = int(ours.address.rpartition(":")[2])
+        own = EmbeddedStore(folder / "ours", port=own_port, settings=settings)
         with (
             Broker(rocketmq, name_server.address, port, folder / "theirs", **named) as broker,
             own,

@@ -21,7 +21,7 @@ from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
-from rmqstore_spark.server.process import allow_many_files
+from rmqstore_spark.server.system import allow_many_files
 from tests.broker.broker import message, pull
 from tests.support.processes.ports import free_port
 

@@ -20,7 +20,7 @@ from benchmarks.engine.writer import new_store
 from benchmarks.means.child import in_child
 from benchmarks.means.stores import Stores
 from benchmarks.report.figures import Figure
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 

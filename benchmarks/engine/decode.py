@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from benchmarks.means.child import in_child
 from benchmarks.means.stores import BODY_SIZES, Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import plan_by_commitlog, plan_by_queue
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import plan, read_split
 
 __all__ = [
     "column_figures",
@@ -45,7 +43,7 @@ _PREADV: Final = 1 << 20
 def measure(
     store: str,
     columns: Sequence[str] | None,
-    by: str,
+    by: Literal["queue", "commitlog"],
     passes: int,
     tags: Sequence[str] | None = None,
     rows: int = ReadOptions.batch_rows,
@@ -54,7 +52,6 @@ def measure(
 
     Args:
         columns: None for all.
-        by: `queue` or `commitlog`.
         tags: only messages with one of these.
         rows: the most of a batch.
     """
@@ -66,8 +63,7 @@ def measure(
     with Store.open(store) as opened:
         queues = opened.queues()
         ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
-        plan = plan_by_commitlog if by == "commitlog" else plan_by_queue
-        splits = plan(opened, ranges)
+        splits = plan(opened, ranges, by=by)
         total = sum(wanted.count for wanted in ranges)
         times = []
         for _ in range(passes + 1):

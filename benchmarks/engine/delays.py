@@ -13,8 +13,7 @@ import numpy as np
 from benchmarks.means.child import in_child
 from benchmarks.means.stores import Stores
 from benchmarks.report.figures import Figure
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns

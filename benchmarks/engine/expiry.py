@@ -11,8 +11,7 @@ from typing import Final
 from benchmarks.means.child import in_child
 from benchmarks.means.stores import Stores
 from benchmarks.report.figures import Figure
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

@@ -19,18 +19,17 @@ from benchmarks.engine.writer import message_columns
 from benchmarks.means.child import in_child
 from benchmarks.means.stores import Stores, record_size
 from benchmarks.report.figures import Figure
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.recovery.log_end import find_end
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import sync_file
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.stores.sparse import GIB, sparse_store
 
 __all__ = [

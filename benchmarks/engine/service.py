@@ -21,8 +21,7 @@ from benchmarks.means.cpu import Cpu, measured_cpu
 from benchmarks.means.stores import BODY_SIZES, Stores
 from benchmarks.report.figures import Figure, ratio_cells, spread
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

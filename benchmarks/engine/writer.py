@@ -18,8 +18,7 @@ import pyarrow as pa
 from benchmarks.means.child import in_child
 from benchmarks.means.stores import BODY_SIZES, Stores, record_size
 from benchmarks.report.figures import Figure
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic, record_columns

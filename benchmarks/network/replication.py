@@ -19,8 +19,7 @@ from benchmarks.means.child import in_child
 from benchmarks.means.stores import Stores
 from benchmarks.network.slaves import cpu_seconds, following, taking
 from benchmarks.report.figures import Figure, met, ratio_cells, spread
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.layout.spans import U1

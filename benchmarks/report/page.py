@@ -24,7 +24,8 @@ _CHAPTERS: Final = {
         "Puts", "Delayed", "Opening", "Memory of the store process",
     ),
     "Broker, name server, replication": (
-        "A store process as", "Remoting", "Pulls", "Spark with", "Replication", "Name server",
+        "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",
+        "Name server",
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""

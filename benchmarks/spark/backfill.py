@@ -21,11 +21,9 @@ from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.parquet.files import FileFormat
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import plan_by_commitlog
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import plan, read_split
 
 __all__ = ["backfill_figures", "run_backfill", "write_ready_made"]
 
@@ -98,7 +96,7 @@ def write_ready_made(store: str, path: str, rows: int) -> float:
     with Store.open(store) as opened:
         queues = opened.queues()
         ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
-        for split in plan_by_commitlog(opened, ranges):
+        for split in plan(opened, ranges, by="commitlog"):
             for batch in read_split(opened, split, options):
                 group.append(batch)
                 if sum(batch.nbytes for batch in group) >= file_format.row_group_bytes:

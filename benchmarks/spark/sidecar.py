@@ -23,11 +23,10 @@ import numpy as np
 from benchmarks.means.stores import Shape, Stores, record_size
 from benchmarks.report.figures import Figure, print_table, ratio_cells, spread
 from benchmarks.spark.queries import ROOT, Turns, session
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
-from rmqstore_spark.reader.sizes import parse_bytes
+from rmqstore_spark.reader.texts import parse_bytes
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import StoreProcess

@@ -21,15 +21,12 @@ from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure, ratio_cells, spread
 from benchmarks.spark.backfill import run_backfill
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.pipelines.backfill import backfill
-from rmqstore_spark.pipelines.backfill_arguments import JOB
-from rmqstore_spark.pipelines.parquet.partitions import split_by_partition
-from rmqstore_spark.pipelines.tables.schema import PARTITIONED_BY, table_schema
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import plan_by_commitlog
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.pipelines.backfill import JOB, backfill
+from rmqstore_spark.pipelines.parquet.files import split_by_partition
+from rmqstore_spark.pipelines.tables.table import PARTITIONED_BY, table_schema
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import plan, read_split
 
 __all__ = ["backfill_here", "table_figures", "write_from_driver"]
 
@@ -151,7 +148,7 @@ def write_from_driver(store: str, folder: str) -> float:
     def batches(opened: Store) -> Iterator[pa.RecordBatch]:
         queues = opened.queues()
         ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
-        for split in plan_by_commitlog(opened, ranges):
+        for split in plan(opened, ranges, by="commitlog"):
             for batch in read_split(opened, split, ReadOptions()):
                 for partition, rows in split_by_partition(batch):
                     arrays = [rows.column(name) for name in (*columns, "topic")]

@@ -1,6 +1,6 @@
 """What became of a put or another request, in RocketMQ's words.
 
-Every floor names a status by this enum. What goes over the wire is its text, or the number that
+Every layer names a status by this enum. What goes over the wire is its text, or the number that
 `broker.faces.remoting` gives a client of RocketMQ for it. (Upstream: PutMessageStatus,
 ResponseCode.)
 """

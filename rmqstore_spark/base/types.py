@@ -121,7 +121,7 @@ class Content:
 
     Records of the same row differ from attempt to attempt in UNIQ_KEY, bornTimestamp and bornHost,
     and in their order, queue and partition if Spark splits a replay differently. All else is the
-    same, and so is the digest (`layout.record.digest`).
+    same, and so is the digest (`layout.record.block`).
 
     Attributes:
         rows: number of records.
@@ -169,7 +169,7 @@ class StageInfo:
         bytes: bytes of all records.
         body_bytes: bytes of all bodies.
         checksum: CRC-32 of the records as they were sent.
-        digest: what the records say (`layout.record.digest`).
+        digest: what the records say (`layout.record.block`).
     """
 
     stage_id: str

@@ -6,7 +6,7 @@ acl/         accounts, and what each may ask
 protection   what protects the port: accounts and TLS
 runner       the thread of the event loop with all of this
 
-From outside it imports `remoting`, `engine`, `reader`, `layout`, `produce.records`, `base` and
-`errors`; `core` imports no frames, and knows no codes. It behaves as RocketMQ 4.9.8; docs/broker.md
-says where it does not.
+From outside it imports `remoting`, `engine`, `reader`, `layout`, `base` and `errors`; `core`
+imports no frames, and knows no codes. It behaves as RocketMQ 4.9.8; docs/broker.md says where it
+does not.
 """

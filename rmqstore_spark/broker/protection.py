@@ -1,4 +1,4 @@
-"""What protects the port of a store process: accounts and TLS; and who this side is.
+"""What protects the port of a store process: accounts, TLS, and this process's own identity.
 
 Upstream: NettyServerConfig, TlsSystemConfig, PlainAccessValidator.
 """

@@ -22,7 +22,7 @@ from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.remoting.server import RemotingServer
 

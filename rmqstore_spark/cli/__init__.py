@@ -2,7 +2,7 @@
 
     app        registers the commands
     commands/  a module for each command, or for a few related ones
-    shared/    arguments, connections, reading, printing; `usage` is for the jobs of pipelines too
+    shared/    arguments, connections, reading, printing; the jobs of pipelines use `terminal`, too
 
 Modules that are slow to import are imported inside the command that needs them. From outside it may
 import all layers below, but neither Spark nor `datasource`.

@@ -11,36 +11,30 @@ import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
-from rmqstore_spark.cli.commands.administration import create_topic, delete_topic, flush, stop
-from rmqstore_spark.cli.commands.expire import expire
+from rmqstore_spark.cli.commands.administration import (
+    create_topic,
+    delete_topic,
+    demote,
+    expire,
+    flush,
+    promote,
+    stop,
+)
 from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
-from rmqstore_spark.cli.commands.namesrv import namesrv
-from rmqstore_spark.cli.commands.offsets import offsets
+from rmqstore_spark.cli.commands.offsets import offsets, reset_offset
 from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
 from rmqstore_spark.cli.commands.read import read
-from rmqstore_spark.cli.commands.recover import recover
-from rmqstore_spark.cli.commands.reset_offset import reset_offset
-from rmqstore_spark.cli.commands.roles import demote, promote
-from rmqstore_spark.cli.commands.serve import serve
+from rmqstore_spark.cli.commands.serve import namesrv, serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
 from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
-from rmqstore_spark.cli.commands.verify import verify
-from rmqstore_spark.cli.shared.connection import (
-    AclFile,
-    Credentials,
-    TlsCa,
-    TlsCert,
-    TlsKey,
-    takes_credentials,
-    use_credentials,
-)
-from rmqstore_spark.cli.shared.terminal import INTERRUPTED, ending
-from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
+from rmqstore_spark.cli.commands.verify import recover, verify
+from rmqstore_spark.cli.shared.parameters import Credentials, use_credentials, with_groups
+from rmqstore_spark.cli.shared.terminal import HELP_NAMES, INTERRUPTED, ending, usage_errors
 
 
 class _Commands(TyperGroup):
@@ -81,7 +75,7 @@ for command in (
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
     *(promote, demote, recover, namesrv),
 ):
-    taken = command if command in _LOCAL else takes_credentials(command)
+    taken = with_groups(command, remote=command not in _LOCAL)
     app.command(command.__name__.replace("_", "-"))(taken)
 
 
@@ -92,15 +86,14 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_groups
 def _start(
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
-    acl_file: AclFile = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    *,
+    credentials: Credentials,
 ) -> None:
     """Inspect, read, verify and write RocketMQ message stores.
 
@@ -109,7 +102,7 @@ def _start(
     serve, follow and recover change a store's files; put and the others ask a store process to. The
     options for accounts and TLS are for store processes that require them.
     """
-    use_credentials(Credentials(acl_file, tls_ca, tls_cert, tls_key))
+    use_credentials(credentials)
 
 
 def main() -> None:

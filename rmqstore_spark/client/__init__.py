@@ -2,13 +2,10 @@
 
     store_client `StoreClient`: calls a store process
     transactions `TransactionProducer`: puts transactional messages, ends and checks them
-    streams      `PutStream`, `StageStream`: put blocks, or stage them
-    blockstream  sends blocks, many in flight, and takes their acknowledgements
+    streams      `PutStream`, `StageStream`: put blocks, or stage them, many in flight
     connection   calls a process, over connections that it keeps, with time limits and retries
     link         one connection: requests and answers as frames
-    names        looks up the name of a host in limited time
-    contact      the first contact with a process, which is given up sooner than later ones
-    pauses       how long a client waits before it tries again
+    contact      how a process is reached: names of hosts, pauses between tries, the first contact
     filesystem   gives access to the store's files as a file system of fsspec
     brokers/     asks name servers and brokers, in RocketMQ's protocol
 

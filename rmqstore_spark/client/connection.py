@@ -8,17 +8,16 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
 from rmqstore_spark.base.secretfiles import read_file
-from rmqstore_spark.client.contact import FirstContact, note_reached, was_reached
+from rmqstore_spark.client.contact import FirstContact, backoff, note_reached, was_reached
 from rmqstore_spark.client.link import Link, connect
-from rmqstore_spark.client.pauses import backoff
 from rmqstore_spark.errors import (
     FrameError,
     OptionError,
@@ -28,18 +27,25 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
 from rmqstore_spark.remoting.tls import client_context
-from rmqstore_spark.wire.codec import MessageError, decode, encode, read_json
+from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.failures import REPEATABLE, UNAUTHENTICATED
-from rmqstore_spark.wire.login import login_answer
 from rmqstore_spark.wire.messages import OpenRequest
-from rmqstore_spark.wire.protocol import ALPN, MAX_ANSWER, MAX_REQUEST, Code
-
-__all__ = ["Connection"]
+from rmqstore_spark.wire.protocol import (
+    ALPN,
+    MAX_ANSWER,
+    MAX_REQUEST,
+    REPEATABLE,
+    UNAUTHENTICATED,
+    Code,
+    login_answer,
+)
 
 _log = logging.getLogger("rmqstore_spark")
 
 T = TypeVar("T")
+
+FAILURES: Final = (RmqStoreError, MessageError, OSError)
+"""What can fail between the two sides."""
 
 _CONNECT_SECONDS: Final = 20.0
 _MOST_IDLE: Final = 8
@@ -116,71 +122,63 @@ class Connection:
             RefusedError: the store process refused the request.
             ServiceError: the store process cannot be reached, or did not answer in time.
         """
-        data = self._call(code, request, repeat)
-        try:
-            return decode(answer, bytes(data), most=MAX_ANSWER)
-        except MessageError as error:
-            raise self.nonsense(error) from None
 
-    def call_json(self, code: Code, request: object) -> Any:
-        """Call a repeatable action whose answer is JSON of no declared class."""
-        data = self._call(code, request, repeat=True)
-        try:
-            return read_json(bytes(data), most=MAX_ANSWER)
-        except MessageError as error:
-            raise self.nonsense(error) from None
+        def read(link: Link, until: float) -> T:
+            return decode(answer, bytes(link.answer(until)), most=MAX_ANSWER)
+
+        return self.ask(code, request, read, repeat=repeat)
 
     def call_table(self, code: Code, request: object) -> pa.Table:
         """Call a repeatable action whose answer is a table."""
-        data = self._call(code, request, repeat=True)
-        with self.own_errors(), pa.ipc.open_stream(pa.py_buffer(data)) as stream:
-            table = stream.read_all()
-            table.validate(full=True)
-            return table
+        return self.ask(code, request, _read_table)
 
-    def _call(self, code: Code, request: object, repeat: bool) -> memoryview:
+    def ask(
+        self,
+        code: Code,
+        request: object,
+        read: Callable[[Link, float], T],
+        *,
+        repeat: bool = True,
+    ) -> T:
+        """Send a request, and read its answers.
+
+        Args:
+            code, request, repeat: as for `call`.
+            read: reads all answers from a connection, until a time, and returns what is in them.
+
+        Raises:
+            RefusedError, ServiceError: as for `call`.
+        """
         body = encode(request)
+        once = partial(self.exchange, code, body, read, self.timeout_s)
+        return self.repeated(once, repeat=repeat)
 
-        def once() -> memoryview:
-            return self._ask(code, body, self.timeout_s)
+    def exchange(
+        self, code: Code, body: bytes, read: Callable[[Link, float], T], seconds: float
+    ) -> T:
+        """Do what `ask` does, once, with errors of sockets and of the protocol.
 
-        if repeat:
-            return self.repeated(once)
-        self._meet()
-        return self.attempt(once)
-
-    def _ask(self, code: Code, body: bytes, seconds: float) -> memoryview:
-        with self.asked(code, body, seconds) as (link, until):
-            _, size = link.head(until)
-            if size > MAX_ANSWER:
-                raise FrameError(f"an answer has {size} bytes")
-            return link.body(size, until)
-
-    @contextmanager
-    def asked(self, code: Code, body: bytes, seconds: float) -> Iterator[tuple[Link, float]]:
-        """Send a request, and lend the connection on which its answers come.
-
-        The context reads all of them, until the time that it gets with the connection. A connection
-        on which anything fails is closed.
+        A connection on which anything fails is closed.
         """
         until = time.monotonic() + seconds
         link = self.take(until)
+
+        def check(_sent: int) -> None:
+            if time.monotonic() > until:
+                raise TimeoutError
+
         try:
-
-            def check(_sent: int) -> None:
-                if time.monotonic() > until:
-                    raise TimeoutError
-
             try:
                 link.send(code, body, check)
             except OSError:
                 link.ready_head()  # the refusal that came before the end
                 raise
-            yield link, until
+            answered = read(link, until)
         except BaseException:
             link.close()
             raise
         self.give_back(link)
+        return answered
 
     def take(self, until: float) -> Link:
         """Return a connection that nobody uses: a kept one, or a new one.
@@ -244,7 +242,9 @@ class Connection:
                     if not error.can_pass or number >= self.retries:
                         raise
                     if time.monotonic() + pause >= give_up:
-                        raise self._given_up(error, self._connect_s) from None
+                        tried = f"connectTimeout ({self._connect_s:g} s)"
+                        text = f"{error} Tried as long as {tried} allows."
+                        raise ServiceError(text, can_pass=True) from None
                     waiting.because(error)
                     time.sleep(pause)
                 else:
@@ -254,84 +254,75 @@ class Connection:
     def _greet(self, seconds: float) -> None:
         """Ask for what every store process answers at once."""
         seconds = min(seconds, self.timeout_s)
-
-        def ask() -> None:
-            self._ask(Code.OPEN, encode(OpenRequest(())), seconds)
-
         try:
-            self.attempt(ask)
-        except _TimedOutError:
+            self.exchange(Code.OPEN, encode(OpenRequest(())), Link.answer, seconds)
+        except TimeoutError:
             raise ServiceError(
                 f"Nothing answers at {self.endpoint}: no answer came within {seconds:.3g} s. Check "
                 f"that a store process runs there (rmqstore serve), and "
                 f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
                 can_pass=True,
             ) from None
+        except FAILURES as error:
+            raise self.told(error) from None
 
-    def _given_up(self, error: ServiceError, seconds: float) -> ServiceError:
-        text = f"{error} Tried as long as connectTimeout ({seconds:g} s) allows."
-        return ServiceError(text, can_pass=True)
+    def repeated(self, work: Callable[[], T], *, repeat: bool = True) -> T:
+        """Run something, and try again after a pause if that can help.
 
-    def attempt(self, work: Callable[[], T]) -> T:
-        """Run something once, and convert its errors to errors of this package."""
-        with self.own_errors():
-            return work()
+        Args:
+            work: may raise errors of sockets and of the protocol (`FAILURES`).
+            repeat: whether it may run twice.
 
-    def repeated(self, work: Callable[[], T]) -> T:
-        """Run something that may run twice, and try again after a pause if that can help."""
+        Raises:
+            RmqStoreError: one of those that `told` returns.
+        """
         self._meet()
         waits = backoff()
-        late = 0
-        for number in range(self.retries):
+        number = late = 0
+        while True:
             began = time.monotonic()
             try:
-                return self.attempt(work)
-            except RefusedError as error:
-                if error.status not in REPEATABLE:
-                    raise
-                self._announce(number, error)
-            except ServiceError as error:
+                return work()
+            except FAILURES as error:
+                failure = self.told(error)
+            if isinstance(failure, RefusedError):
+                may_pass = failure.status in REPEATABLE
+            else:
                 late += time.monotonic() - began >= self.timeout_s
-                if not error.can_pass or late > _MOST_LATE:
-                    raise
-                self._announce(number, error)
+                may_pass = isinstance(failure, ServiceError) and failure.can_pass
+            if not (repeat and may_pass and number < self.retries and late <= _MOST_LATE):
+                raise failure
+            if number == _QUIET_TRIES:
+                left = self.retries - number
+                _log.warning("%s Trying again, up to %d times.", failure, left)
             time.sleep(next(waits))
-        return self.attempt(work)
+            number += 1
 
-    def _announce(self, number: int, error: RmqStoreError) -> None:
-        """Log why a request is tried again, once the first tries did not help."""
-        if number == _QUIET_TRIES:
-            _log.warning("%s Trying again, up to %d times.", error, self.retries - number)
-
-    @contextmanager
-    def own_errors(self) -> Iterator[None]:
-        """Convert errors of sockets and of the protocol to errors that name the endpoint."""
-        try:
-            yield
-        except FrameError as error:
-            raise ServiceError(
+    def told(self, error: Exception) -> RmqStoreError:
+        """Return what to tell of one of `FAILURES`: an error that names the endpoint."""
+        if isinstance(error, FrameError):
+            return ServiceError(
                 f"{self.endpoint} is not a store process of this version: {error}. "
                 f"Check {_WHERE_IT_BREAKS[self.endpoint.scheme]}.",
                 can_pass=True,  # what answers may be about to make room for a store process
-            ) from None
-        except RefusedError as error:
-            if error.status == UNAUTHENTICATED:
-                raise ServiceError(
-                    f"The store process at {self.endpoint} requires an account, or rejected "
-                    f"yours: {error.args[0]} Set aclFile (--acl-file) to the file with its "
-                    "accessKey and secretKey."
-                ) from None
-            raise
-        except RmqStoreError:
-            raise
-        except TimeoutError:
-            raise _TimedOutError(str(self.too_late("answer")), can_pass=True) from None
-        except pa.ArrowException as error:
-            raise ServiceError(
-                f"The store process at {self.endpoint} failed: {error}", can_pass=False
-            ) from None
-        except OSError as error:
-            raise self._unreachable(error) from None
+            )
+        if isinstance(error, RefusedError) and error.status == UNAUTHENTICATED:
+            return ServiceError(
+                f"The store process at {self.endpoint} requires an account, or rejected "
+                f"yours: {error.args[0]} Set aclFile (--acl-file) to the file with its "
+                "accessKey and secretKey."
+            )
+        if isinstance(error, RmqStoreError):
+            return error
+        if isinstance(error, MessageError):
+            return ServiceError(
+                f"{self.endpoint} sent an answer that this version does not understand: {error}. "
+                "Use the same version of rmqstore-spark on both sides."
+            )
+        if isinstance(error, TimeoutError):
+            return self.too_late("answer")
+        assert isinstance(error, OSError), error  # noqa: S101 - the last one of FAILURES
+        return self._unreachable(error)
 
     def _unreachable(self, error: OSError) -> ServiceError:
         if isinstance(error, ConnectionRefusedError | FileNotFoundError):
@@ -364,13 +355,6 @@ class Connection:
             can_pass=True,
         )
 
-    def nonsense(self, error: MessageError) -> ServiceError:
-        """Return the error for an answer that cannot be decoded."""
-        return ServiceError(
-            f"{self.endpoint} sent an answer that this version does not understand: {error}. "
-            "Use the same version of rmqstore-spark on both sides."
-        )
-
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
@@ -381,10 +365,6 @@ def _close_all(links: list[Link]) -> None:
     for link in links:
         link.close()
     links.clear()
-
-
-class _TimedOutError(ServiceError):
-    """A request was not answered in time."""
 
 
 _WHERE_IT_BREAKS: Final = {
@@ -403,9 +383,20 @@ def _plain(error: OSError) -> str:
 
 
 def _credentials(path: str | os.PathLike[str]) -> SessionCredentials:
-    from rmqstore_spark.remoting.access.credentials import read_credentials  # imports yaml
+    from rmqstore_spark.remoting.access.identity import read_credentials  # imports yaml
 
     return read_credentials(path)
+
+
+def _read_table(link: Link, until: float) -> pa.Table:
+    data = link.answer(until)
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+            table = stream.read_all()
+            table.validate(full=True)
+            return table
+    except pa.ArrowException as error:
+        raise MessageError(str(error)) from None
 
 
 def _log_in(link: Link, account: SessionCredentials, until: float) -> None:
@@ -413,10 +404,7 @@ def _log_in(link: Link, account: SessionCredentials, until: float) -> None:
 
     def ask(proof: bytes) -> bytes:
         link.send(Code.LOGIN, proof, lambda _: None, ext={ACCESS_KEY: account.access_key})
-        _, size = link.head(until)
-        if size > MAX_REQUEST[Code.LOGIN]:
-            raise FrameError(f"the answer to a login has {size} bytes")
-        return bytes(link.body(size, until))
+        return bytes(link.answer(until, MAX_REQUEST[Code.LOGIN]))
 
     challenge = ask(b"")
     if challenge:

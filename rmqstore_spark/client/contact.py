@@ -1,4 +1,4 @@
-"""The first contact with a process at an address: is anything there at all?
+"""How a process is reached: its host's name, the first contact with it, pauses between tries.
 
 A process that has answered before may be restarting, and is waited for as long as a restart takes.
 One that has never answered is more likely at another address. So the first contact is given up
@@ -12,9 +12,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import random
+import socket
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -92,3 +95,61 @@ class FirstContact:
             self._why,
             self._seconds,
         )
+
+
+Place: TypeAlias = tuple[Any, Any, int, str, Any]
+"""As `socket.getaddrinfo` returns it: family, type, protocol, name, address."""
+
+
+def looked_up(host: str, port: int, seconds: float) -> list[Place]:
+    """Return the places of a host, in limited time: the resolver of the system has no limit.
+
+    Args:
+        host: its name, or an address.
+        port: of the server.
+        seconds: how long it may take; a search that takes longer ends by itself.
+
+    Raises:
+        OSError: nobody knows the name, or the name servers (DNS) do not answer in time.
+    """
+    if _is_address(host):  # nobody is asked, so no thread is needed
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found: list[list[Place]] = []
+    failed: list[OSError] = []
+
+    def look() -> None:
+        try:
+            found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except OSError as error:
+            failed.append(error)
+        except UnicodeError as error:
+            failed.append(OSError(f"{host!r} is not a name: {error}"))
+
+    thread = threading.Thread(target=look, name="rmqstore-look-up", daemon=True)
+    thread.start()
+    thread.join(max(seconds, 0.0))
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError(f"the name {host} could not be looked up in time")
+    return found[0]
+
+
+def _is_address(host: str) -> bool:
+    for family in (socket.AF_INET, socket.AF_INET6):
+        with suppress(OSError, ValueError):
+            socket.inet_pton(family, host)
+            return True
+    return False
+
+
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 5.0
+
+
+def backoff() -> Iterator[float]:
+    """Yield the seconds to wait before each retry: growing, and random, to spread clients out."""
+    wait = _FIRST_WAIT
+    while True:
+        yield wait * random.uniform(0.5, 1.5)  # noqa: S311 - no secret depends on it
+        wait = min(wait * 2, _LONGEST_WAIT)

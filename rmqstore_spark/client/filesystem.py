@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from fsspec.spec import AbstractFileSystem
 
+from rmqstore_spark.client.link import Link
 from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
-from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.failures import DENIED, NOT_FOUND
 from rmqstore_spark.wire.messages import (
     FileEntry,
     ListReply,
@@ -29,9 +28,7 @@ from rmqstore_spark.wire.messages import (
     RangesRequest,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import Code
-
-__all__ = ["StoreFileSystem"]
+from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, Code
 
 T = TypeVar("T")
 
@@ -88,8 +85,7 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         """List a folder."""
-        found = self._ask(path, Code.LIST, lambda inner: PathRequest(inner), ListReply).entries
-        entries = [self._described(entry) for entry in found]
+        entries = self._walk(path, 0)
         return entries if detail else [entry["name"] for entry in entries]
 
     def find(
@@ -102,16 +98,24 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
     ) -> Any:
         """List everything below a folder."""
         depth = _DEPTH if maxdepth is None else max(maxdepth - 1, 0)
-        reply = self._ask(path, Code.WALK, lambda inner: WalkRequest(inner, depth), ListReply)
-        entries = [entry for entry in reply.entries if withdirs or not entry.is_dir]
-        described = {entry["name"]: entry for entry in map(self._described, entries)}
-        return described if detail else sorted(described)
+        found = {
+            entry["name"]: entry
+            for entry in self._walk(path, depth)
+            if withdirs or entry["type"] == "file"
+        }
+        return found if detail else sorted(found)
+
+    def _walk(self, path: str, depth: int) -> list[dict[str, Any]]:
+        request = WalkRequest(self._inner(path), depth)
+        return [
+            self._described(entry)
+            for entry in self._call(path, Code.WALK, request, ListReply).entries
+        ]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Describe a file or folder."""
-        return self._described(
-            self._ask(path, Code.INFO, lambda inner: PathRequest(inner), FileEntry)
-        )
+        request = PathRequest(self._inner(path))
+        return self._described(self._call(path, Code.INFO, request, FileEntry))
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
@@ -168,33 +172,31 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
             tuple(lengths),
         )
         path = paths[0] if len(files) == 1 else f"{len(files)} files of {self.root}"
-        body, connection = encode(request), self.client.connection
 
-        def read() -> list[bytes]:
+        def read(link: Link, until: float) -> list[bytes]:
             ranges: list[bytes] = []
             parts: list[memoryview] = []
             room = sum(lengths)
-            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
-                while len(ranges) < len(offsets):
-                    sizes, last = link.pieces(until)
-                    room -= sum(sizes)
-                    if room < 0:
-                        raise _other_ranges(path)
-                    data = link.body(sum(sizes), until)
-                    for size, is_last in zip(sizes, last, strict=True):
-                        if size:
-                            parts.append(data[:size])
-                            data = data[size:]
-                        if is_last:
-                            ranges.append(b"".join(parts))
-                            parts = []
+            while len(ranges) < len(offsets):
+                sizes, last = link.pieces(until)
+                room -= sum(sizes)
+                if room < 0:
+                    raise _other_ranges(path)
+                data = link.body(sum(sizes), until)
+                for size, is_last in zip(sizes, last, strict=True):
+                    if size:
+                        parts.append(data[:size])
+                        data = data[size:]
+                    if is_last:
+                        ranges.append(b"".join(parts))
+                        parts = []
             if len(ranges) != len(offsets) or any(
                 len(data) > length for data, length in zip(ranges, lengths, strict=True)
             ):
                 raise _other_ranges(path)
             return ranges
 
-        return self._told(path, lambda: connection.repeated(read))
+        return self._told(path, lambda: self.client.connection.ask(Code.READ, request, read))
 
     def read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         """Fill a buffer from a file; return the bytes read, fewer only at the file's end."""
@@ -209,31 +211,28 @@ class StoreFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no
 
     def _read_into(self, path: str, offset: int, out: npt.NDArray[np.uint8]) -> int:
         request = RangesRequest((self._inner(path),), (1,), (offset,), (len(out),))
-        body, connection = encode(request), self.client.connection
         room = memoryview(out)  # type: ignore[arg-type]
 
-        def read() -> int:
+        def read(link: Link, until: float) -> int:
             done, is_complete = 0, False
-            with connection.asked(Code.READ, body, connection.timeout_s) as (link, until):
-                while not is_complete:
-                    sizes, last = link.pieces(until)
-                    size, is_complete = sum(sizes), last[-1]
-                    if size > len(out) - done or any(last[:-1]):
-                        raise _other_ranges(path)
-                    link.body_into(room[done : done + size], until)
-                    done += size
+            while not is_complete:
+                sizes, last = link.pieces(until)
+                size, is_complete = sum(sizes), last[-1]
+                if size > len(out) - done or any(last[:-1]):
+                    raise _other_ranges(path)
+                link.body_into(room[done : done + size], until)
+                done += size
             return done
 
-        return self._told(path, lambda: connection.repeated(read))
+        return self._told(path, lambda: self.client.connection.ask(Code.READ, request, read))
 
     def _open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
         if mode != "rb":
             raise OSError(f"{path} is read-only: a store process serves its files to readers only.")
         return _RemoteFile(self, path)
 
-    def _ask(self, path: str, code: Code, request: Callable[[str], object], answer: type[T]) -> T:
-        asked = request(self._inner(path))
-        return self._told(path, lambda: self.client.connection.call(code, asked, answer))
+    def _call(self, path: str, code: Code, request: object, answer: type[T]) -> T:
+        return self._told(path, lambda: self.client.connection.call(code, request, answer))
 
     def _told(self, path: str, work: Callable[[], T]) -> T:
         """Run something; raise FileNotFoundError or StoreAccessError if the path is refused."""

@@ -9,18 +9,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rmqstore_spark.client.names import looked_up
+from rmqstore_spark.client.contact import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
-from rmqstore_spark.remoting.codec.command import Command, decode_header
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_head, frame_lengths
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.wire.endpoint import UNIX, Endpoint
-from rmqstore_spark.wire.protocol import STATUS_FIELD, STORE_FIELD, Code, piece_lengths
+from rmqstore_spark.wire.protocol import (
+    MAX_ANSWER,
+    MAX_FRAME,
+    STATUS_FIELD,
+    STORE_FIELD,
+    Code,
+    piece_lengths,
+)
+from rmqstore_spark.wire.staged import StagedBytes
 from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
 
 _STAGED: Final = 64 << 10
-_MOST_HEADER: Final = 32 << 10
-_MOST_FRAME: Final = 1 << 31
 _MOST_PIECES: Final = 1 << 18
 
 
@@ -38,8 +44,7 @@ class Link:
     def __init__(self, transport: Transport, store: str) -> None:
         self._transport = transport
         self._ext = {STORE_FIELD: store} if store else {}
-        self._staged = memoryview(bytearray(_STAGED))
-        self._begin = self._end = 0
+        self._staged = StagedBytes(_STAGED)
         self._pid = os.getpid()
         self.used = time.monotonic()
 
@@ -66,13 +71,11 @@ class Link:
         """
         view = memoryview(body).cast("B")
         fields = {**self._ext, **ext} if ext else self._ext
-        head = frame_head(
-            Command(code, fields, opaque=number, language="PYTHON"), len(view), _MOST_FRAME
-        )
-        self._transport.send((head, view), check)
+        command = Command(code, fields, opaque=number, language="PYTHON")
+        self._transport.send((frame_head(command, len(view), MAX_FRAME), view), check)
 
-    def head(self, until: float) -> tuple[Command, int]:
-        """Return the next answer, without its body, and the bytes of that.
+    def head(self, until: float) -> int:
+        """Wait for the next answer; return the bytes of its body, which follow.
 
         Args:
             until: when it must be here.
@@ -83,18 +86,30 @@ class Link:
             TimeoutError: no answer came in time.
             OSError: the connection broke.
         """
-        while (found := self._staged_head()) is None:
-            self._staged_more(self._transport.recv_into(self._free(), _left(until)))
+        while (found := self._head()) is None:
+            self._add(self._transport.recv_into(self._staged.free(), _left(until)))
         return found
 
-    def ready_head(self) -> tuple[Command, int] | None:
-        """Return the next answer, as `head` does, if it is here."""
-        while (found := self._staged_head()) is None:
-            count = self._transport.recv_now(self._free())
+    def ready_head(self) -> int | None:
+        """Return what `head` does, if the next answer is here."""
+        while (found := self._head()) is None:
+            count = self._transport.recv_now(self._staged.free())
             if count is None:
                 return None
-            self._staged_more(count)
+            self._add(count)
         return found
+
+    def answer(self, until: float, most: int = MAX_ANSWER) -> memoryview:
+        """Return the body of the next answer.
+
+        Raises:
+            FrameError: it has more than `most` bytes.
+            RefusedError, FrameError, TimeoutError, OSError: as for `head`.
+        """
+        size = self.head(until)
+        if size > most:
+            raise FrameError(f"an answer has {size} bytes")
+        return self.body(size, until)
 
     def body(self, size: int, until: float) -> memoryview:
         """Return the next bytes of a body.
@@ -109,13 +124,11 @@ class Link:
 
     def body_into(self, out: memoryview, until: float) -> None:
         """Fill a buffer with the next bytes of a body; see `body`."""
-        done = min(self._end - self._begin, len(out))
-        out[:done] = self._staged[self._begin : self._begin + done]
-        self._begin += done
+        done = self._staged.take(out)
         while done < len(out):
             count = self._transport.recv_into(out[done:], _left(until), whole=True)
             if not count:
-                raise ConnectionResetError("the store process closed the connection")
+                raise _gone()
             done += count
 
     def pieces(self, until: float) -> tuple[Sequence[int], Sequence[bool]]:
@@ -124,7 +137,7 @@ class Link:
         Raises:
             RefusedError, FrameError, TimeoutError, OSError: as for `head`.
         """
-        _, size = self.head(until)
+        size = self.head(until)
         count = int.from_bytes(self.body(min(4, size), until), "little")
         if not 0 < count <= _MOST_PIECES or size < 4 + 4 * count:
             raise FrameError(f"an answer of {size} bytes has {count} pieces")
@@ -141,10 +154,10 @@ class Link:
     @property
     def is_quiet(self) -> bool:
         """Whether the connection is open, and nothing came that was not asked for."""
-        if self._begin != self._end:
+        if len(self._staged):
             return False
         try:
-            return self._transport.recv_now(self._staged) is None
+            return self._transport.recv_now(self._staged.free()) is None
         except OSError:
             return False
 
@@ -154,17 +167,12 @@ class Link:
             self._transport.hang_up()
         self._transport.close()
 
-    def _staged_head(self) -> tuple[Command, int] | None:
-        staged = self._end - self._begin
-        if staged < HEAD_BYTES:
+    def _head(self) -> int | None:
+        found = self._staged.head()
+        if found is None:
             return None
-        form, header, size = frame_lengths(self._staged, self._begin, _MOST_FRAME)
-        if header > _MOST_HEADER:
-            raise FrameError(f"a header has {header} bytes")
-        if staged < HEAD_BYTES + header:
-            return None
-        at = self._begin + HEAD_BYTES
-        answer = decode_header(form, self._staged[at : at + header].tobytes())
+        self._staged.pass_head()
+        answer, size = found
         if not answer.is_response:
             raise FrameError("it sent a request")
         if answer.code != ResponseCode.SUCCESS:
@@ -172,23 +180,16 @@ class Link:
             if status is None:
                 raise FrameError(f"it refused the request: {answer.remark}")
             raise RefusedError(answer.remark or "", status)
-        self._begin = at + header
-        return answer, size
+        return size
 
-    def _free(self) -> memoryview:
-        """Return the part of the stage that is free, which is never empty."""
-        if self._begin == self._end:
-            self._begin = self._end = 0
-        elif len(self._staged) - self._end < _MOST_HEADER:
-            rest = self._staged[self._begin : self._end].tobytes()
-            self._staged[: len(rest)] = rest
-            self._begin, self._end = 0, len(rest)
-        return self._staged[self._end :]
-
-    def _staged_more(self, count: int) -> None:
+    def _add(self, count: int) -> None:
         if not count:
-            raise ConnectionResetError("the store process closed the connection")
-        self._end += count
+            raise _gone()
+        self._staged.add(count)
+
+
+def _gone() -> OSError:
+    return ConnectionResetError("the store process closed the connection")
 
 
 def connect(endpoint: Endpoint, context: ssl.SSLContext | None, seconds: float) -> Link:
@@ -225,9 +226,7 @@ def _opened(endpoint: Endpoint, until: float) -> socket.socket:
         return _opened_to(socket.AF_UNIX, endpoint.path, until)
     places = looked_up(endpoint.host, endpoint.port, _left(until))
     for number, (family, _, _, _, address) in enumerate(places):
-        left = _left(until) / (
-            len(places) - number
-        )  # an address that is silent is not the only one
+        left = _left(until) / (len(places) - number)  # one that is silent may not be the only one
         try:
             return _opened_to(family, address, time.monotonic() + left)
         except OSError:

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
 from rmqstore_spark.client.transactions import TransactionProducer
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.layout.constants import is_topic_of_group
+from rmqstore_spark.wire.codec import read_json
 from rmqstore_spark.wire.endpoint import Endpoint
 from rmqstore_spark.wire.messages import (
     AbortRequest,
     CommitOffsetsReply,
     CommitOffsetsRequest,
-    CommitRequest,
-    CommitResult,
     DemoteReply,
     DemoteRequest,
     Done,
@@ -36,13 +36,14 @@ from rmqstore_spark.wire.messages import (
     QueryRequest,
     TopicRequest,
     TopicSettings,
-    TopicsReply,
 )
-from rmqstore_spark.wire.protocol import PROTOCOL, Acknowledgement, Code
+from rmqstore_spark.wire.protocol import MAX_ANSWER, PROTOCOL, Acknowledgement, Code
 
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
 _PERM_READ_WRITE: Final = 6
+_MOST_NAMES: Final = 1000
+"""Topics that one request names: its body is bounded."""
 
 
 class StoreClient:
@@ -108,18 +109,18 @@ class StoreClient:
 
     # ---- writing -------------------------------------------------------------------------------
 
-    def open(self, topics: Sequence[str] | None = None) -> OpenReply:
+    def open(self, topics: Sequence[str] | None = None, *, creates: bool = True) -> OpenReply:
         """Fetch what is needed to encode records.
 
         Args:
-            topics: the topics to write; missing ones are created if the store creates topics
-                automatically. None for all topics.
+            topics: the topics to write; None for all topics.
+            creates: whether missing ones are created, if the store creates topics automatically.
 
         Raises:
             RefusedError: a topic cannot be created.
             ServiceError: the process cannot be reached, or speaks another version of the protocol.
         """
-        request = OpenRequest(None if topics is None else tuple(topics))
+        request = OpenRequest(None if topics is None else tuple(topics), creates)
         reply = self.connection.call(Code.OPEN, request, OpenReply)
         if reply.protocol != PROTOCOL:
             raise ServiceError(
@@ -220,7 +221,12 @@ class StoreClient:
             The settings by name: for a missing topic those that it will get, if the store creates
             topics automatically.
         """
-        known = self.topics()
+        names = tuple(names)
+        known = dict(opened.topics)
+        asked = [name for name in dict.fromkeys(names) if name not in known]
+        for begin in range(0, len(asked), _MOST_NAMES):
+            some = asked[begin : begin + _MOST_NAMES]
+            known.update(self.open(some, creates=False).topics)
         found: dict[str, TopicSettings] = {}
         for name in names:
             if name in known:
@@ -232,7 +238,7 @@ class StoreClient:
 
     def topics(self) -> dict[str, TopicSettings]:
         """Return all topics by name."""
-        return dict(self.connection.call(Code.TOPICS, Done(), TopicsReply).topics)
+        return dict(self.open().topics)
 
     def offsets(self, topics: Sequence[str] | None = None) -> OffsetsReply:
         """Return the ends of the log, and of the queues of some or all topics."""
@@ -321,7 +327,11 @@ class StoreClient:
 
     def stats(self) -> dict[str, Any]:
         """Return the store's figures (docs/operate.md)."""
-        stats: dict[str, Any] = self.connection.call_json(Code.STATS, Done())
+        stats: dict[str, Any] = self.connection.ask(
+            Code.STATS,
+            Done(),
+            lambda link, until: read_json(bytes(link.answer(until)), most=MAX_ANSWER),
+        )
         return stats
 
     def stop(self) -> None:

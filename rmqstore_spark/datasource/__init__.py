@@ -1,8 +1,8 @@
 """The Spark data source: `format("rmqstore")`, batch and streaming.
 
-    source       the class that Spark calls first
+    source       the class that Spark calls first; lets the processes of an application know what
+                 the others have reached
     spark_api    makes up for what older versions of Spark lack
-    contacts     lets the processes of an application know what the others have reached
     options/     parses and checks options
     tables       carries a catalog table's options to its queries
     schema       defines the columns, and checks a user's choice of them

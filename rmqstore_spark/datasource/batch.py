@@ -15,14 +15,19 @@ from rmqstore_spark.datasource.resolve import ending_offsets, starting_offsets
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.sources import open_sources
 from rmqstore_spark.datasource.sources.failover import FAILURES
-from rmqstore_spark.datasource.sources.queues import check_pattern, check_topics, chosen_queues
+from rmqstore_spark.datasource.sources.queues import (
+    check_pattern,
+    check_topics,
+    chosen_queues,
+    topics_of,
+)
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Source, SourcePartition
 from rmqstore_spark.datasource.tasks import SentToTasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
+    from rmqstore_spark.reader.options import QueueRange, Split
 
 
 class RmqStoreReader(SentToTasks, DataSourceReader):
@@ -71,11 +76,12 @@ def _planned(options: Options, opened: Sequence[Source]) -> list[SourcePartition
 
 def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Split]]:
     """Plan each source of a batch query."""
-    with_queues = [source for source in opened if source.has_queues]
-    check_topics(options.queues, opened)
-    check_pattern(options.queues, opened)
-    chosen = list(chosen_queues(options.queues, with_queues))
-    ranges = _ranges(options.positions, chosen) if with_queues else {}
+    known = topics_of(opened)
+    check_topics(options.queues, known)
+    check_pattern(options.queues, known)
+    held = {source: topics for source, topics in known.items() if source.has_queues}
+    chosen = list(chosen_queues(options.queues, held))
+    ranges = _ranges(options.positions, chosen) if held else {}
     total = sum(part.count for parts in ranges.values() for part in parts)
     plans: list[Sequence[Split]] = []
     for source in opened:
@@ -87,7 +93,7 @@ def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Sp
 def _ranges(
     positions: PositionOptions, chosen: Sequence[ChosenQueue]
 ) -> dict[str, list[QueueRange]]:
-    from rmqstore_spark.reader.rows.splits import QueueRange
+    from rmqstore_spark.reader.options import QueueRange
 
     starts = starting_offsets(chosen, positions)
     ends = ending_offsets(chosen, positions, starts)

@@ -11,16 +11,15 @@ import functools
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, ParamSpec, TypeVar
 
 from rmqstore_spark.errors import RmqStoreError
 
-__all__ = ["host_name", "is_spark_worker", "plain_errors", "plain_errors_of", "some"]
+__all__ = ["hide_traceback", "host_name", "is_spark_worker", "plain_errors", "some"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -41,22 +40,13 @@ def plain_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except RmqStoreError as error:
-            _hide_traceback(error)
+            hide_traceback(error)
             raise
 
     return wrapper
 
 
-def plain_errors_of(items: Iterator[T]) -> Iterator[T]:
-    """Do the same for the exceptions of an iterator."""
-    try:
-        yield from items
-    except RmqStoreError as error:
-        _hide_traceback(error)
-        raise
-
-
-def _hide_traceback(error: RmqStoreError) -> None:
+def hide_traceback(error: RmqStoreError) -> None:
     """Let Spark show only the message. Outside its workers, errors are left unchanged."""
     _log.debug("raised to Spark", exc_info=error)
     if is_spark_worker():

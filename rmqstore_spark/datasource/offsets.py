@@ -73,7 +73,7 @@ class Mark(NamedTuple):
         last_physical: physical offset of the entry before it, -1 if unknown.
         begin: where the first micro-batch of this queue began, None once a later one has read from
             the queue.
-        fingerprint: of the record before it (`layout.record.fingerprint`), "" if unknown.
+        fingerprint: of the record before it (`reader.before.fingerprint`), "" if unknown.
     """
 
     next: int

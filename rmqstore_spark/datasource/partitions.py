@@ -16,18 +16,18 @@ from uuid import uuid4
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from rmqstore_spark.datasource.failures import plain_errors_of
+from rmqstore_spark.datasource.failures import hide_traceback
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.table import PartitionOptions
 from rmqstore_spark.datasource.schema import Projection
 from rmqstore_spark.datasource.sources.source import Source, SourcePartition
 from rmqstore_spark.datasource.tasks import one_ahead, short_collections
+from rmqstore_spark.errors import RmqStoreError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
 
 _PACK: Final = 1 << 20
 _STRETCH: Final = 64 << 20
@@ -62,7 +62,7 @@ def batch_partitions(
     Args:
         ranges: the first offset of each queue, and one past the last.
     """
-    from rmqstore_spark.reader.rows.splits import QueueRange
+    from rmqstore_spark.reader.options import QueueRange
 
     by_broker: dict[str, list[QueueRange]] = {}
     for key, (first, last) in ranges.items():
@@ -134,12 +134,12 @@ def read_partition(
 
 def _run(batches: Generator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with short_collections(), closing(batches):
-        for batch in plain_errors_of(batches):
-            yield _as_spark_wants(batch, schema)
-
-
-def _as_spark_wants(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Set names as the user spelled them, and NOT NULL, in a batch's schema."""
-    if batch.schema.equals(schema) or not len(schema):
-        return batch
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        try:
+            for batch in batches:
+                if not len(schema) or batch.schema.equals(schema):
+                    yield batch
+                else:  # names as the user spelled them, and NOT NULL
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        except RmqStoreError as error:
+            hide_traceback(error)
+            raise

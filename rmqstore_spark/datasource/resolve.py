@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
-from rmqstore_spark.datasource.options.positions import (
+from rmqstore_spark.datasource.options.table import PositionOptions
+from rmqstore_spark.datasource.options.values import (
     EARLIEST,
     AtOffsets,
     AtTime,
@@ -18,7 +19,6 @@ from rmqstore_spark.datasource.options.positions import (
     PerQueue,
     Position,
 )
-from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.sources.source import ChosenQueue, QueueName, Source
 from rmqstore_spark.errors import DataLossError, OptionError
 

@@ -6,7 +6,11 @@ kept here between calls.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import MutableMapping
+from contextlib import suppress
+from typing import Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,8 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.base.workers import check_packages, check_spark
-from rmqstore_spark.datasource.contacts import share_contacts
-from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.failures import is_spark_worker, plain_errors
 from rmqstore_spark.datasource.options.parsing import (
     check_options,
     check_table_options,
@@ -33,6 +36,9 @@ from rmqstore_spark.datasource.tables import (
     with_options,
 )
 from rmqstore_spark.errors import OptionError
+
+_FILES: Final = "userFiles-"
+_CONTACTS: Final = "rmqstore-contacts"
 
 
 class RmqStoreDataSource(DataSource):
@@ -84,8 +90,8 @@ class RmqStoreDataSource(DataSource):
     @plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of a batch write."""
+        from rmqstore_spark.datasource.options.parsing import parse_sink_options
         from rmqstore_spark.datasource.sink.columns import find_columns
-        from rmqstore_spark.datasource.sink.options import parse_sink_options
         from rmqstore_spark.datasource.sink.targets import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreWriter
 
@@ -105,8 +111,8 @@ class RmqStoreDataSource(DataSource):
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:
         """Create the writer of a stream."""
+        from rmqstore_spark.datasource.options.parsing import parse_sink_options
         from rmqstore_spark.datasource.sink.columns import find_columns
-        from rmqstore_spark.datasource.sink.options import parse_sink_options
         from rmqstore_spark.datasource.sink.targets import find_targets
         from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
 
@@ -120,3 +126,48 @@ class RmqStoreDataSource(DataSource):
         options = parse_sink_options(self.options, streaming=True)
         columns = find_columns(schema, options.messages)
         return RmqStoreStreamWriter(find_targets(options, schema, streaming=True), columns)
+
+
+def share_contacts() -> None:
+    """Let the processes of a Spark application know what the others have reached.
+
+    Spark runs each planning and each commit in a Python process of its own. What a micro-batch has
+    reached may be restarting when the next one is planned, and is then waited for. So the processes
+    of one driver share a folder (`client.contact`). It is among the files of the application, which
+    Spark removes when the application ends.
+    """
+    if not is_spark_worker():
+        return
+    # Not before the packages that it needs are checked.
+    from rmqstore_spark.client.contact import remember_in
+
+    folder = os.path.join(_files_of_the_application(), _CONTACTS)
+    with suppress(OSError):
+        _make_own(folder)
+        remember_in(folder)
+
+
+def _files_of_the_application() -> str:
+    """Return the folder of the files that all tasks of the application may read.
+
+    A process may be told a folder in it instead, for what one session or all streams have added:
+    that need not exist.
+    """
+    from pyspark import SparkFiles
+
+    told = os.path.abspath(SparkFiles.getRootDirectory())
+    around = os.path.dirname(told)
+    return around if os.path.basename(around).startswith(_FILES) else told
+
+
+def _make_own(folder: str) -> None:
+    """Create a folder that nobody else can write.
+
+    Raises:
+        OSError: somebody else has created it.
+    """
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")

@@ -16,7 +16,6 @@ its branches are deleted.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from abc import ABC
 from collections.abc import Iterator, Sequence
@@ -74,7 +73,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark expects for one of its own."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+    code = to_arrow_schema.__code__
+    if "timezone" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)  # before 4.2: always UTC, unless told otherwise
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from pyspark.sql.types import StructField, StructType
 
-from rmqstore_spark.datasource.options.table import READING
+from rmqstore_spark.datasource.options.table import PLACES, READING
 from rmqstore_spark.datasource.spark_api import KEEPS_TABLE_OPTIONS
 from rmqstore_spark.errors import OptionError
 
@@ -94,7 +94,7 @@ def query_options(given: Mapping[str, str], schema: StructType) -> dict[str, str
             that the query does not read.
     """
     own = {_canonical(name): (name, value) for name, value in given.items()}
-    if own.keys().isdisjoint(("path", "endpoint", "namesrvAddr")):
+    if own.keys().isdisjoint(PLACES):
         stored = options_in(schema)
         if stored and not KEEPS_TABLE_OPTIONS:
             raise OptionError(
@@ -107,5 +107,5 @@ def query_options(given: Mapping[str, str], schema: StructType) -> dict[str, str
 
 
 def _canonical(name: str) -> str:
-    option = READING.named(name)
+    option = READING.by_name.get(name.lower())
     return option.name if option else name.lower()

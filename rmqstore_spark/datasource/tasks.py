@@ -1,7 +1,6 @@
 """Helps tasks of Spark.
 
-What their Python lacks is told, one batch is read ahead, and Spark's garbage collections stay
-short.
+Checks the packages of a task's Python, reads one batch ahead, and keeps garbage collections short.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     store        the API of the writer
     open_store   the open store: opens and closes it
     role         what the store may do now, as master or slave; `role_changes` changes it
-                 (`role_file`: on disk)
-    lock, guard  keep other writers and brokers away
+    lock         keeps other writers and brokers away
     reserve      keeps room on the disk for the next start
     config/      the configuration of a store
     recovery/    recovers a store when it is opened
@@ -17,18 +16,16 @@
     delay/       delivers delayed messages
     transactions/  holds half messages, and ends their transactions
     expiry/      removes old segments, and archives them
-    tables/      topics and checkpoint
+    tables/      topics, groups, offsets, checkpoint: what has files of its own
     topic_changes  what clients may change of topics, and what goes with a topic
-    figures      what a store tells of itself
-    workers      the threads of an open store
+    workers      the threads of an open store, and its figures
     status       the outcomes of a put; `writable` decides which stores can be written
 
 `store` is an API: its methods are docstrings and a line or a few of calls.
-`periodic` repeats work in a thread; `histogram` and `failure_counts` count for metrics.
-`failpoints` are places where tests kill the process. What the writer relies on is asserted, once a
-batch or file: an AssertionError fails the store (`health`), which then refuses all messages, and
-its next start checks the log. From outside, the engine imports `reader`,
-`files`, `produce`, `layout` and what lies below.
+`counters` count for metrics. `failpoints` are places where tests kill the process. What the writer
+relies on is asserted, once a batch or file: an AssertionError fails the store (`health`), which
+then refuses all messages, and its next start checks the log. From outside, the engine imports
+`reader`, `files`, `produce`, `layout` and what lies below.
 """
 
 from __future__ import annotations
@@ -45,15 +42,15 @@ if TYPE_CHECKING:
 __all__ = ["PutResult", "PutStatus", "StoreConfig", "StoreWriter"]
 
 _HOMES: Final = {
-    "PutResult": "status",
-    "PutStatus": "status",
-    "StoreConfig": "config.store_config",
-    "StoreWriter": "store",
+    "PutResult": f"{__name__}.status",
+    "PutStatus": "rmqstore_spark.base.status",
+    "StoreConfig": f"{__name__}.config.store_config",
+    "StoreWriter": f"{__name__}.store",
 }
 
 
 def __getattr__(name: str) -> object:
     # Lazy: clients and the command need single modules of these, and must not load the others.
     if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

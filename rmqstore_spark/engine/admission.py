@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rmqstore_spark.base.status import PutStatus
@@ -16,7 +16,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES, PERM_WRITE, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import (
     COMPRESSED_FLAG,
@@ -25,8 +25,7 @@ from rmqstore_spark.layout.constants import (
     is_topic_of_group,
     topic_fault,
 )
-from rmqstore_spark.layout.packed import check_bodies
-from rmqstore_spark.layout.record.block import Block, Route, check_block
+from rmqstore_spark.layout.record.block import Block, Route, check_block, check_bodies
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.spans import U1
 
@@ -69,11 +68,13 @@ class Admission:
         self._health = health
         self._unpacking = threading.Semaphore(_UNPACKING)
         self.disk_used_ratio = 0.0
+        self._full_ratio = store.config.disk_full_ratio
         self.look_at_disk()
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Follow another configuration from now on."""
         self._config = config
+        self._full_ratio = config.disk_full_ratio
 
     @property
     def state(self) -> str:
@@ -127,8 +128,10 @@ class Admission:
         Raises:
             RefusedError: it does not.
         """
-        self.require_master()
-        if self._is_disk_full():
+        health = self._health
+        if health.is_closed or health.failure is not None or not self._role.accepts:
+            self.require_master()
+        if self.disk_used_ratio > self._full_ratio:
             raise RefusedError(
                 f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
                 f"{self._disk_limit}. Free some space: the store then accepts messages again.",
@@ -186,15 +189,16 @@ class Admission:
             BlockError: a record is invalid.
             RefusedError: the block is too large, or the store or a topic accepts no messages.
         """
-        return self.scheduled(self.check_clients(data))
+        block = self.check_clients(data)
+        return self.scheduled(block) if block.delayed else block
 
     def scheduled(self, block: Block) -> Block:
-        """Return the block to store for one that `check_clients` has checked; see `check`.
+        """Return the block to store for one with delays that `check_clients` has checked.
 
         Raises:
             BlockError: a delay level is invalid, or a delayed message would be too long.
         """
-        return schedule(block, self._config.delays) if block.delayed else block
+        return schedule(block, self._config.delays)
 
     def check_clients(self, data: U1, *, creates: bool = True, digested: bool = False) -> Block:
         """Check a block as `check` does, and return its messages as they are.
@@ -239,17 +243,25 @@ class Admission:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)
-        missing = self._missing(last)
-        if creates:
-            self._create(missing)
-        counts = {} if creates else dict(zip(missing, self.queue_nums(missing), strict=True))
+        found = dict(zip(last, map(self._topics.get, last), strict=True))
+        faults = list(filter(None, map(topic_fault, last)))
+        if faults:
+            raise _illegal(faults[0])
+        if not all(found.values()):
+            missing = [name for name, topic in found.items() if topic is None]
+            if not self._config.auto_create_topic_enable:
+                raise _no_topic(missing[0])
+            if creates:
+                self._create(missing)
+                found = dict(zip(last, map(self._topics.get, last), strict=True))
+            else:
+                counts = zip(missing, self.queue_nums(missing), strict=True)
+                found.update((name, TopicConfig(name, k, k)) for name, k in counts)
         for name, queue_id in last.items():
-            topic = self._topics.get(name)
-            if topic is None and name in counts:
-                topic = TopicConfig(name, counts[name], counts[name])
+            topic = found[name]
             if topic is None:  # deleted in the meantime
                 raise _no_topic(name)
-            if not topic.is_writable:
+            if not topic.perm & PERM_WRITE:
                 raise RefusedError(
                     f"The topic {topic.name} is not writable (perm {topic.perm}).",
                     PutStatus.NO_PERMISSION,
@@ -270,25 +282,8 @@ class Admission:
             counts.append(min(max(least, held), MOST_QUEUES))
         return counts
 
-    def _missing(self, names: Collection[str]) -> list[str]:
-        """Return which topics do not exist.
-
-        Raises:
-            RefusedError: a name is none, or the store does not create topics.
-        """
-        for name in names:
-            fault = topic_fault(name)
-            if fault is not None:
-                raise _illegal(fault)
-        missing = [name for name in names if name not in self._topics]
-        if missing and not self._config.auto_create_topic_enable:
-            raise _no_topic(missing[0])
-        return missing
-
     def _create(self, missing: Sequence[str]) -> None:
         """Create missing topics with one write of the file."""
-        if not missing:
-            return
         counts = self.queue_nums(missing)
         try:
             self._topics.create_all(
@@ -308,7 +303,7 @@ class Admission:
         return any(error is not None for error in found)
 
     def _is_disk_full(self) -> bool:
-        return self.disk_used_ratio > self._config.disk_full_ratio
+        return self.disk_used_ratio > self._full_ratio
 
     @property
     def _disk_limit(self) -> str:

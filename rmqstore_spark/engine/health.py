@@ -1,8 +1,10 @@
-"""Remembers whether a store can still be written: what failed, and whether it was closed."""
+"""Remembers whether a store can still be written, and runs periodic work whose errors end that."""
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 
 from rmqstore_spark.errors import StoreWriteError
 
@@ -17,28 +19,22 @@ class Health:
 
     Args:
         store: the store directory.
+
+    Attributes:
+        failure: the first error that made it unsafe to continue; `fail` sets it.
+        is_closed: whether the store was closed, or is closing.
     """
 
     def __init__(self, store: str) -> None:
         self._store = store
-        self._failure: Exception | None = None
-        self._is_closed = False
-
-    @property
-    def failure(self) -> Exception | None:
-        """The first error that made it unsafe to continue."""
-        return self._failure
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the store was closed, or is closing."""
-        return self._is_closed
+        self.failure: Exception | None = None
+        self.is_closed = False
 
     def fail(self, error: Exception) -> None:
         """Stop accepting messages: it is no longer known what is on disk."""
-        if self._failure is None:
+        if self.failure is None:
             _log.error("The store %s accepts no more messages: %s", self._store, error)
-            self._failure = error
+            self.failure = error
 
     def fail_wrong_state(self, error: AssertionError) -> StoreWriteError:
         """Stop accepting messages: an invariant of the writer does not hold.
@@ -57,4 +53,45 @@ class Health:
 
     def close(self) -> None:
         """Stop accepting messages: another process may have the store from now on."""
-        self._is_closed = True
+        self.is_closed = True
+
+
+class Periodic:
+    """Calls a function at intervals until it is closed.
+
+    Args:
+        name: name of the thread.
+        interval_ms: time from the end of one call to the next.
+        work: the function. An exception ends the thread.
+        health: fails with that exception, or if the thread cannot start.
+
+    Raises:
+        RuntimeError: it cannot: there are no more threads.
+    """
+
+    def __init__(
+        self, name: str, interval_ms: int, work: Callable[[], object], health: Health
+    ) -> None:
+        self._interval = interval_ms / 1000
+        self._work = work
+        self._health = health
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            health.fail(error)
+            raise
+
+    def close(self) -> None:
+        """Stop the thread; waits for a running call."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._interval):
+            try:
+                self._work()
+            except Exception as error:  # noqa: BLE001 - nobody else would see it
+                self._health.fail(error)
+                return

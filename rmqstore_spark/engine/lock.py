@@ -1,8 +1,13 @@
-"""The lock that gives a store a single writer: byte 0 of `<store>/lock`.
+"""Keeps others away from a store that is open: the lock against writers, the guard against brokers.
 
-A broker holds a POSIX record lock there (Java `tryLock(0, 1)`). An open file description lock on
-the same byte conflicts with it, both ways. Unlike a POSIX lock, it is not lost when another
-descriptor of the file is closed in this process. The kernel releases it when the process ends.
+A broker holds a POSIX record lock on byte 0 of `<store>/lock` (Java `tryLock(0, 1)`). An open file
+description lock on the same byte conflicts with it, both ways. Unlike a POSIX lock, it is not lost
+when another descriptor of the file is closed in this process. The kernel releases it when the
+process ends.
+
+A broker takes that lock only after it has recovered and truncated the log. But before that, it
+refuses to load a store whose `commitlog/` holds a file of another size than its segments. The guard
+is such a file. After a kill it stays until our own recovery and a clean close remove it.
 """
 
 from __future__ import annotations
@@ -13,12 +18,29 @@ import os
 import struct
 from typing import Final
 
-from rmqstore_spark.errors import StoreLockedError
-from rmqstore_spark.files.durable import FILE_MODE, explained
+from rmqstore_spark.errors import StoreLockedError, StoreWriteError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    NO_ROOM,
+    explained,
+    remove_file,
+    replace_file,
+    sync_folder,
+)
+from rmqstore_spark.files.names import GUARD_NAME
 
 _F_OFD_SETLK: Final = 37
 _FLOCK: Final = "hhqqi4x"
 _HELD: Final = frozenset({errno.EACCES, errno.EAGAIN})
+_TEXT: Final = """\
+rmqstore-spark has this message store open for writing, or was killed while it had.
+
+While this file is here a RocketMQ broker refuses to start on the store, and that is its purpose:
+a broker would cut the log under the process that writes it.
+
+To hand the store over to a broker: stop the process (rmqstore stop), which removes this file. If
+the process was killed, run `rmqstore recover` on the store. Do not just delete the file.
+"""
 
 
 class StoreLock:
@@ -83,3 +105,47 @@ class StoreLock:
 
 def _whole_byte(kind: int) -> bytes:
     return struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 1, 0)
+
+
+class StoreGuard:
+    """The guard file of a store.
+
+    Args:
+        commitlog: the folder of the CommitLog.
+    """
+
+    def __init__(self, commitlog: str) -> None:
+        self.path = os.path.join(commitlog, GUARD_NAME)
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the guard file exists."""
+        return os.path.lexists(self.path)
+
+    def place(self, *, is_full: bool = False) -> None:
+        """Create the guard file durably; if the disk is full, with its length and no content."""
+        if self.is_placed:
+            return
+        try:
+            replace_file(self.path, _TEXT.encode())
+        except StoreWriteError as error:
+            if not (is_full and error.errno in NO_ROOM):
+                raise
+            self._place_hole()
+
+    def _place_hole(self) -> None:
+        """Create the file without a block of the disk: only its name and length matter."""
+        with explained(self.path, "made"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(self.path, flags, FILE_MODE)
+            try:
+                os.ftruncate(descriptor, len(_TEXT))
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        sync_folder(os.path.dirname(self.path))
+
+    def remove(self) -> None:
+        """Remove the guard file durably. After that, a broker may open the store."""
+        remove_file(f"{self.path}.tmp")  # left by a kill during `place`
+        remove_file(self.path)

@@ -6,22 +6,21 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.guard import StoreGuard
-from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.engine.lock import StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
-from rmqstore_spark.engine.log.flush_mark import FlushMarkKeeper
+from rmqstore_spark.engine.log.flush import FlushMarkKeeper
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
-from rmqstore_spark.engine.recovery.configuration import check_configuration
-from rmqstore_spark.engine.recovery.progress_check import check_progress
-from rmqstore_spark.engine.recovery.recover import Progress, RecoverySettings, recover
+from rmqstore_spark.engine.recovery.configuration import check_configuration, check_progress
+from rmqstore_spark.engine.recovery.queues_and_index import Progress, RecoverySettings
+from rmqstore_spark.engine.recovery.recover import recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.reserve import Reserve
 from rmqstore_spark.engine.role import Role
@@ -31,11 +30,11 @@ from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
+from rmqstore_spark.files.directory import looks_like_store
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
-from rmqstore_spark.files.finding import looks_like_store
 from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 
@@ -148,33 +147,31 @@ def open_store(
     refuse_links(path)
     _require_store_or_nothing(path)
     reserve = Reserve(path, config.mapped_file_size_commit_log)
-    asked = _Asked(path, log_folder, config, clock, progress, reserve, cut, rebuild)
+    shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
+    settings = RecoverySettings(
+        clock,
+        queue_file_size=config.mapped_file_size_consume_queue,
+        index_shape=shape if config.message_index_enable else None,
+        delay_levels=config.message_delay_level,
+        cut=cut,
+        rebuild=rebuild,
+        progress=progress,
+    )
     try:
-        return _opened(asked)
+        return _opened(path, config, reserve, settings)
     except StoreWriteError as error:
         if error.errno not in NO_ROOM:
             raise
         reserve.free()
         _log.warning("%s The start tries again, with the room that was kept for it.", error)
-        return _opened(asked, is_full=True)
+        return _opened(path, config, reserve, replace(settings, is_full=True))
 
 
-class _Asked(NamedTuple):
-    """What a store is opened with; see `open_store`."""
-
-    path: str
-    log_folder: str
-    config: StoreConfig
-    clock: Callable[[], int]
-    progress: Progress
-    reserve: Reserve
-    cut: bool
-    rebuild: bool
-
-
-def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
+def _opened(
+    path: str, config: StoreConfig, reserve: Reserve, settings: RecoverySettings
+) -> OpenStore:
     """Open a store; on a disk that is known to be full, what can wait is left out."""
-    path, log_folder, config, clock, progress, reserve, cut, rebuild = asked
+    log_folder, clock = os.path.join(path, "commitlog"), settings.clock
     with ExitStack() as files:
         make_folder(path)
         lock = StoreLock(path)
@@ -183,16 +180,7 @@ def _opened(asked: _Asked, *, is_full: bool = False) -> OpenStore:
         _require_own_folders(path)
         role = Role(path, config)
         check_configuration(path)
-        shape = IndexShape(config.max_hash_slot_num, config.max_index_num)
-        settings = RecoverySettings(
-            queue_file_size=config.mapped_file_size_consume_queue,
-            index_shape=shape if config.message_index_enable else None,
-            delay_levels=config.message_delay_level,
-            cut=cut,
-            rebuild=rebuild,
-            is_full=is_full,
-        )
-        found = recover(path, clock=clock, settings=settings, progress=progress)
+        found = recover(path, settings)
         if found.indexes is not None:
             files.callback(found.indexes.close)
         files.callback(found.queues.close)

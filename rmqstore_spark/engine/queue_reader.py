@@ -20,8 +20,6 @@ from rmqstore_spark.layout.queues.format import Entries
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.spans import I4, I8
 
-__all__ = ["QueueReader", "Reading"]
-
 _LOOKED_AT: Final = 800
 _MOST: Final = 32
 _MOST_BYTES: Final = 256 << 10

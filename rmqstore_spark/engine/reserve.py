@@ -17,7 +17,7 @@ from typing import Final
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import FILE_MODE, explained
-from rmqstore_spark.files.own_names import GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 
@@ -33,18 +33,16 @@ class Reserve:
     Args:
         store: the store directory.
         segment_size: bytes of a segment of its log; a store of small files keeps a small reserve.
+
+    Attributes:
+        lacking: why the reserve could not be made; None once it is there.
     """
 
     def __init__(self, store: str, segment_size: int) -> None:
         self._own = os.path.join(store, OWN_FOLDER)
         self._log_folder = os.path.join(store, "commitlog")
         self._size = min(max(segment_size // 16, _LEAST), _MOST) // _FILES
-        self._lacking: StoreWriteError | None = None
-
-    @property
-    def lacking(self) -> StoreWriteError | None:
-        """Why the reserve could not be made; None once it is there."""
-        return self._lacking
+        self.lacking: StoreWriteError | None = None
 
     def free(self) -> None:
         """Remove the reserve, and segments that were made ahead."""
@@ -56,13 +54,13 @@ class Reserve:
 
     def fill(self) -> None:
         """Make what is missing of the reserve, if there is room for it."""
-        was_lacking = self._lacking is not None
+        was_lacking = self.lacking is not None
         try:
             for path in self._paths:
                 if not os.path.lexists(path):
                     self._make(path)
         except StoreWriteError as error:
-            self._lacking = error
+            self.lacking = error
             if not was_lacking:
                 _log.warning(
                     "%s The disk is full: the store can be read, and accepts messages again when "
@@ -70,7 +68,7 @@ class Reserve:
                     error, self._size * _FILES >> 10,
                 )  # fmt: skip
             return
-        self._lacking = None
+        self.lacking = None
         if was_lacking:
             _log.warning("There is room on the disk again: the store accepts messages.")
 

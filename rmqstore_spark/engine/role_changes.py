@@ -22,9 +22,8 @@ from uuid import uuid4
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.recovery.progress_check import check_progress
-from rmqstore_spark.engine.role import ASYNC_MASTER, SYNC_MASTER
-from rmqstore_spark.engine.role_file import Promotion
+from rmqstore_spark.engine.recovery.configuration import check_progress
+from rmqstore_spark.engine.role import ASYNC_MASTER, SYNC_MASTER, Promotion
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 

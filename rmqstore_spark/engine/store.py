@@ -11,29 +11,22 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
-from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.batches.staging import Stage
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
-from rmqstore_spark.engine.figures import Figures
-from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.queue_reader import QueueReader
-from rmqstore_spark.engine.recovery.recover import Progress
-from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.recovery.queues_and_index import Progress
 from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
-from rmqstore_spark.engine.tables.topics import TopicConfig
+from rmqstore_spark.engine.tables.topics import TopicChange, TopicConfig
 from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
@@ -41,6 +34,9 @@ from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _wall_clock() -> int:
@@ -51,11 +47,18 @@ class StoreWriter:
     """The single writer of a store. Thread-safe; created by `open`.
 
     Attributes:
+        path, log_folder: the store directory, and the folder of the CommitLog.
         config: the store's configuration.
+        clock: returns milliseconds since the epoch.
+        recovery: what recovery found and did when the store was opened.
         role: what the store may do now.
+        published: where the log ends for readers, and how to wait for more.
         topics: the store's topics.
         groups: the consumer groups that RocketMQ's clients use.
+        consumer_offsets: the offsets of consumer groups.
+        batches: the batches of Spark: stages and commits them.
         slaves: the slaves that have a copy of the log.
+        puts: stores blocks of records.
         replica: appends the bytes of a master's log, if the store is a slave.
         transactions: holds half messages, and ends their transactions.
     """
@@ -64,6 +67,12 @@ class StoreWriter:
         self.config = store.config
         self.topics = store.topics
         self.groups = store.groups
+        self.consumer_offsets = store.consumer_offsets
+        self.path = store.path
+        self.log_folder = store.log_folder
+        self.clock = store.clock
+        self.published = store.log.published
+        self.recovery = store.recovery
         self._store = store
         self._closing = threading.Lock()
         self._configuring = threading.Lock()
@@ -71,12 +80,11 @@ class StoreWriter:
         self._workers = workers = Workers(store)
         self._admission = workers.admission
         self._appender = workers.appender
-        self._batches = workers.batches
+        self.batches = workers.batches
         self.slaves = workers.slaves
         self.transactions = workers.transactions
         self.replica = workers.replica()
-        self._puts = Puts(store.config, self._admission, self._appender, workers.durability)
-        self._figures = Figures(store, workers, self._puts)
+        self.puts = workers.puts
         self._topic_changes = TopicChanges(store, workers)
         self._role_changes = RoleChanges(store, workers)
 
@@ -126,34 +134,14 @@ class StoreWriter:
         self.close()
 
     @property
-    def path(self) -> str:
-        """The store directory."""
-        return self._store.path
-
-    @property
-    def log_folder(self) -> str:
-        """The folder of the CommitLog."""
-        return self._store.log_folder
-
-    @property
-    def clock(self) -> Callable[[], int]:
-        """Returns milliseconds since the epoch."""
-        return self._store.clock
-
-    @property
     def is_busy(self) -> bool:
         """Whether something is being appended, so that a put would wait."""
-        return self._appender.is_busy
+        return self._appender.lock.held_since is not None
 
     @property
     def published_end(self) -> int:
         """The physical offset up to which the log holds whole records that readers may see."""
         return self._store.log.max_offset
-
-    @property
-    def published(self) -> PublishedEnd:
-        """Where the log ends for readers, and how to wait for more."""
-        return self._store.log.published
 
     def queue_reader(self) -> QueueReader:
         """Return a reader of the queues and their records; the caller closes it."""
@@ -168,11 +156,6 @@ class StoreWriter:
         return PublishedLog(self._store.log, self._store.log_folder)
 
     @property
-    def recovery(self) -> Recovery:
-        """What recovery found and did when the store was opened."""
-        return self._store.recovery
-
-    @property
     def state(self) -> str:
         """One of `status.STATES`. The store accepts messages only when RUNNING."""
         return self._admission.state
@@ -180,7 +163,7 @@ class StoreWriter:
     @property
     def put_messages(self) -> int:
         """How many messages were stored since the store was opened."""
-        return self._puts.messages
+        return self.puts.messages
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Follow another configuration until the store is closed. The role stays.
@@ -202,39 +185,17 @@ class StoreWriter:
 
     # ---- topics --------------------------------------------------------------------------------
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int = 6,
-        order: bool = False,
-    ) -> TopicConfig:
+    def create_topic(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Create a topic; see `TopicChanges.create`."""
-        return self._topic_changes.create(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
-            order=order,
-        )  # fmt: skip
+        return self._topic_changes.create(name, **settings)
 
     def create_topics(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create_topic` does: all or none."""
         self._topic_changes.create_all(names)
 
-    def update_topic(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int | None = None,
-        order: bool | None = None,
-    ) -> TopicConfig:
-        """Change the given settings of a topic; see `TopicTable.update` and `create_topic`."""
-        return self._topic_changes.update(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
-            order=order,
-        )  # fmt: skip
+    def update_topic(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
+        """Change the given settings of a topic; see `TopicTable.update`."""
+        return self._topic_changes.update(name, **settings)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; see `delete_topics`."""
@@ -250,11 +211,6 @@ class StoreWriter:
         return self._store.deleted.ends
 
     # ---- consumer groups -----------------------------------------------------------------------
-
-    @property
-    def consumer_offsets(self) -> ConsumerOffsets:
-        """The offsets of consumer groups."""
-        return self._store.consumer_offsets
 
     def commit_offsets(
         self, group: str, offsets: Mapping[str, Mapping[int, int]], *, reset: bool = False
@@ -299,7 +255,7 @@ class StoreWriter:
         Raises:
             ValueError: the units have another number of records than the block.
         """
-        return self._puts.put(data, wait=wait, units=units)
+        return self.puts.put(data, wait=wait, units=units)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
@@ -312,7 +268,7 @@ class StoreWriter:
             The outcome of each block. A transient refusal is the last outcome: the blocks after it
             are not stored, and have none.
         """
-        return self._puts.put_all(blocks, are_units=are_units)
+        return self.puts.put_all(blocks, are_units=are_units)
 
     def put_batch(self, batch: pa.RecordBatch) -> PutResult:
         """Encode and store messages.
@@ -328,57 +284,21 @@ class StoreWriter:
         columns = record_columns(batch, self._store.clock(), self.config.host[0])
         return self.put(encode_records(columns).data)
 
+    def queues_later(self) -> AbstractContextManager[None]:
+        """Let puts of this thread return before their messages are in queues and index.
+
+        The caller tells its clients of them, and calls `fill_queues` then. Who needs the queues
+        before that fills them itself.
+        """
+        return self._workers.dispatcher.putting_off()
+
+    def fill_queues(self) -> None:
+        """Put messages into queues and index for which there was no time; see `queues_later`."""
+        self._workers.dispatcher.dispatch_now()
+
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the disk and slaves, as configured; return the result after that."""
-        return self._puts.settle(result)
-
-    # ---- batches of Spark ----------------------------------------------------------------------
-
-    def begin_stage(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
-        """Begin to stage the records of one task attempt.
-
-        Args:
-            stage_id: 32 hex digits, new for each attempt.
-            owner: name of the writer, for messages.
-            identity: the identity in the client's certificate; empty if there is none.
-
-        Raises:
-            RefusedError: the id is invalid, in use or aborted, or the store accepts nothing.
-        """
-        return self._batches.begin_stage(stage_id, owner, identity)
-
-    def staged_topics(self, stages: Sequence[StageInfo]) -> Collection[str]:
-        """Return the topics of stages; nothing of a stage that is not here."""
-        return self._batches.staged_topics(stages)
-
-    def commit(self, request: CommitRequest, identity: str = "") -> CommitResult:
-        """Commit a batch: append its stages to the log, all of it and once; see `Committer.commit`.
-
-        Args:
-            request: what to commit.
-            identity: the identity in the client's certificate; empty if there is none.
-
-        Raises:
-            RefusedError: nothing was committed; see `Committer.commit` for two exceptions.
-            StoreWriteError: whether the batch was committed is unknown until the store is opened
-                again.
-        """
-        begin = time.monotonic()
-        result = self._batches.commit(request, identity)
-        self._figures.committed(request, result, begin)
-        return result
-
-    def abort(self, stage_ids: Iterable[str], identity: str = "") -> None:
-        """Remove stages, which cannot be used again. Committed stages stay committed.
-
-        Args:
-            stage_ids: the stages.
-            identity: the identity in the client's certificate; empty if there is none.
-
-        Raises:
-            RefusedError: a stage belongs to another client; nothing was removed.
-        """
-        self._batches.abort(stage_ids, identity)
+        return self.puts.settle(result)
 
     # ---- expiry --------------------------------------------------------------------------------
 
@@ -447,7 +367,7 @@ class StoreWriter:
 
     def stats(self) -> dict[str, Any]:
         """Return the store's metrics as JSON values."""
-        return self._figures.stats()
+        return self._workers.stats()
 
     def close(self) -> None:
         """Stop accepting messages, flush everything, and release the store.
@@ -464,13 +384,13 @@ class StoreWriter:
             clean = False
             try:
                 self._admission.close()
-                self._appender.finish()
+                self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
                 if self._admission.failure is None:
                     self.replica.erase_hidden()
                     self._workers.flush()
-                    self._batches.save()
+                    self.batches.save()
                     self._workers.delivery.save()
                     self.transactions.save()
                     clean = True

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.tables.topics import TopicConfig, require_clients_topic
+from rmqstore_spark.engine.tables.topics import (
+    TopicChange,
+    TopicConfig,
+    require_clients_topic,
+)
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.layout.constants import is_listed_topic_name, is_safe_topic_name
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class TopicChanges:
@@ -28,25 +36,14 @@ class TopicChanges:
         self._appender = workers.appender
         self._flusher = workers.flusher
 
-    def create(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int = 6,
-        order: bool = False,
-    ) -> TopicConfig:
+    def create(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Create a topic. An existing topic stays as it is.
 
         Args:
             name: its name.
-            read_queue_nums: defaults to writeQueueNums.
-            write_queue_nums: defaults to readQueueNums. If neither is given, the topic gets
-                `defaultTopicQueueNums` queues, or as many as the store already holds if that is
-                more.
-            perm: the sum of 4 (read) and 2 (write).
-            order: what `mqadmin updateTopic -o` says of it; the store does nothing with it.
+            settings: each of readQueueNums and writeQueueNums defaults to the other. If neither is
+                given, the topic gets `defaultTopicQueueNums` queues, or as many as the store
+                already holds if that is more.
 
         Raises:
             OptionError: no broker accepts the name or a number, or the name belongs to the store.
@@ -55,8 +52,10 @@ class TopicChanges:
         self._admission.require_master()
         if is_safe_topic_name(name) or not is_listed_topic_name(name):
             require_clients_topic(name)
-        write = write_queue_nums or read_queue_nums or self._admission.queue_nums([name])[0]
-        return self._topics.create(name, read_queue_nums or write, write, perm, order=order)
+        read, write = settings.pop("read_queue_nums", None), settings.pop("write_queue_nums", None)
+        write = write or read or self._admission.queue_nums([name])[0]
+        topic = TopicConfig(name, read or write, write).changed(**settings)
+        return self._topics.create_all([topic])[0]
 
     def create_all(self, names: Sequence[str]) -> None:
         """Create topics with default numbers of queues, as `create` does: all or none."""
@@ -66,22 +65,11 @@ class TopicChanges:
         counts = self._admission.queue_nums(names)
         self._topics.create_all([TopicConfig(n, k, k) for n, k in zip(names, counts, strict=True)])
 
-    def update(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int | None = None,
-        order: bool | None = None,
-    ) -> TopicConfig:
-        """Change the given settings of a topic; see `TopicTable.update` and `create`."""
+    def update(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
+        """Change the given settings of a topic; see `TopicTable.update`."""
         self._admission.require_master()
         require_clients_topic(name)
-        return self._topics.update(
-            name, read_queue_nums=read_queue_nums, write_queue_nums=write_queue_nums, perm=perm,
-            order=order,
-        )  # fmt: skip
+        return self._topics.update(name, **settings)
 
     def delete(self, names: Collection[str]) -> None:
         """Delete topics, their queues, and the offsets that consumer groups have in them.

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from contextlib import ExitStack
-from typing import Final
+from typing import Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.durability import Durability
+from rmqstore_spark.engine.append.durability import Durability, Slaves
+from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.append.replica import Replica
-from rmqstore_spark.engine.append.slaves import Slaves
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.flush import QueueFlusher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
 from rmqstore_spark.engine.expiry.expiry import Expiry
-from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.health import Health, Periodic
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.checks import Checks
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import StoreWriteError
@@ -48,6 +47,7 @@ class Workers:
         flusher: flushes the log.
         slaves: the slaves of the store.
         durability: waits for the disk and for slaves.
+        puts: stores what clients put.
         batches: the batches of Spark.
         health: remembers what failed.
         expiry: removes old segments.
@@ -58,6 +58,7 @@ class Workers:
 
     def __init__(self, store: OpenStore) -> None:
         self._store = store
+        self._opened = time.monotonic()
         self.health = health = Health(store.path)
         with ExitStack() as ends:
             self.dispatcher = Dispatcher(store.queues, store.indexes, store.checkpoint, health)
@@ -69,8 +70,9 @@ class Workers:
             ends.callback(self.flusher.close)
             self.slaves = Slaves(store.log.published, store.config.ha_slave_fallbehind_max)
             self.durability = Durability(store.config, store.role, self.flusher, self.slaves)
+            self.puts = Puts(store.config, self.admission, self.appender, self.durability)
             self.batches = Batches(
-                store, self.admission, self.appender, self.flusher, self.durability
+                store, self.admission, self.appender, self.flusher, self.durability, self.puts
             )
             ends.callback(self.batches.close)
             for name, interval, work in (
@@ -92,7 +94,7 @@ class Workers:
             ends.callback(self.expiry.close)
             self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
             ends.callback(self.delivery.stop)
-            self.checks = Checks(self.transactions, self.admission, store, health)
+            self.checks = Checks(self.transactions, self.admission, store)
             ends.callback(self.checks.stop)
             self._ends = ends.pop_all()
 
@@ -123,6 +125,31 @@ class Workers:
             StoreWriteError: dispatching failed, or there is no room for queues and index.
         """
         self.dispatcher.drain_or_refuse()
+
+    def stats(self) -> dict[str, Any]:
+        """Return the figures of the store, which commands and Prometheus show, as JSON values."""
+        log = self._store.log
+        return {
+            "state": self.admission.state,
+            "uptimeSeconds": time.monotonic() - self._opened,
+            **self.puts.stats(),
+            "commitLatency": self.batches.latency.to_json(),
+            "flushLatency": self.flusher.latency.to_json(),
+            "commitLogMinOffset": log.min_offset,
+            "commitLogMaxOffset": log.max_offset,
+            "commitLogFlushedOffset": log.flushed_offset,
+            **self.batches.stats(),
+            **self.expiry.stats(),
+            **self.delivery.stats(),
+            **self.transactions.stats(),
+            "dispatchBehindBytes": self.dispatcher.behind_bytes,
+            "diskUsedRatio": self.admission.disk_used_ratio,
+            "clockBehindSeconds": self.appender.time.behind_ms / 1000,
+            "queues": {
+                topic: {str(queue_id): list(bounds) for queue_id, bounds in numbers.items()}
+                for topic, numbers in self._store.queues.ranges().items()
+            },
+        }
 
     def close(self) -> None:
         """Stop all threads. The next recovery handles whatever is not flushed by now."""

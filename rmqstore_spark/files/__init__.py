@@ -3,21 +3,17 @@
     open          turns a user's path or URL into a file system and a path
     schemes       says what a file system of another kind lacks
     base          the interface of a file system, and its errors; `local` and `remote` implement it
-    disk/         reads local files: the page cache, the rate
-    listing       lists trees of folders
-    handles       caches open files
+    reads         how the bytes of local files are read: the page cache, the rate
     spans         joins small ranges into few reads, and limits the memory of a read
-    finding       finds out whether a folder is a store
-    directory     names the parts of a store
+    directory     finds out whether a folder is a store, and locates its parts
     topology      lists topics and queues
     joined        reads a store and its archives as one
-    log/          reads a log that is split into segments, in one folder or several
-    configfiles   reads the broker's JSON; `configshapes` says what each file must look like
-    told          tells of a damaged file once
+    log_files     finds the files of a log, in one folder or several
+    segments      reads a log that is split into such files
+    configfiles   reads the broker's JSON, and knows what each file must look like
     links         decides which symbolic links a store may have
-    durable       writes files that survive a power cut
-    holes         finds what is written of a sparse file
-    own_names     names the files that only this project adds to a store
+    durable       writes files that survive a power cut, and finds what is written of a sparse file
+    names         names the files that only this project adds to a store
 
 Nothing in this package knows what a message means.
 """

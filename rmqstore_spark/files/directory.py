@@ -1,23 +1,164 @@
-"""Locate the parts of a store directory (`docs/format.md`, "A store directory")."""
+"""Find out whether a folder is a store, and locate the store's parts.
+
+See `docs/format.md`, "A store directory".
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmqstore_spark.errors import OptionError, StoreNotFoundError, UnsupportedStoreError
-from rmqstore_spark.files.base import FileInfo, Files, Skipped, join
+from rmqstore_spark.errors import (
+    OptionError,
+    RmqStoreError,
+    StoreAccessError,
+    StoreNotFoundError,
+    UnsupportedStoreError,
+)
+from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
-from rmqstore_spark.files.finding import dledger_folders, looks_like_store, no_store
 from rmqstore_spark.files.joined import JoinedFiles
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.open import is_endpoint, local_path, open_files
+from rmqstore_spark.files.reads import PLAIN, DiskReads
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.format import QueueFormat
+
+_COMMITLOG = "commitlog"
+_DLEDGER_PREFIX = "dledger-"
+
+# A broker creates these beside the CommitLog. If one exists, an empty `commitlog/` is a new store.
+_COMPANIONS = frozenset(
+    {"abort", "abort.bak", "checkpoint", "config", "consumequeue", "index", "lock"}
+)
+
+_NAMES_SHOWN = 8
+_FOLDERS_TRIED = 64
+_PARENTS_TRIED = 4
+
+
+def looks_like_store(files: Files, path: str, listing: Listing) -> bool:
+    """Return whether a folder holds a CommitLog or DLedger log, or is the store of a new broker.
+
+    Args:
+        files: where the folder lies.
+        path: the folder.
+        listing: what it holds; sizes are not needed.
+
+    Raises:
+        FileNotFoundError: the folder does not exist.
+        StoreAccessError: the folder may not be listed.
+    """
+    folders = {info.name for info in listing if info.is_dir}
+    if _COMMITLOG in folders:
+        within = files.list(join(path, _COMMITLOG), sizes=False)
+        if _has_segments(within):
+            return True
+        # A new broker's folder is empty, but for what the root of a linked file system has; a store
+        # of this project can hold a guard file.
+        others = [info for info in within if info.name != "lost+found"]
+        if len(others) <= 1 and not _COMPANIONS.isdisjoint(info.name for info in listing):
+            return True
+    return bool(dledger_folders(files, path, listing))
+
+
+def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
+    """Return the names of the folders of a store that hold the log of a DLedger member.
+
+    Args:
+        files: where the store lies.
+        path: the store.
+        listing: its entries.
+    """
+    names = [info.name for info in listing if info.is_dir and info.name.startswith(_DLEDGER_PREFIX)]
+    return [name for name in names if _segments_in(files, join(path, name, "data"))]
+
+
+def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
+    """Return the error for a path that is not a store: what was expected, what was found, a remedy.
+
+    Args:
+        files: the file system.
+        path: the path on it.
+        url: the path as the user gave it.
+    """
+    fault = f"no RocketMQ store at {url}: looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/"
+    fault += " with files named by 20 digits; "
+    try:
+        listing = files.list(path, sizes=False)
+        fault += f"found {_some(listing)}"
+    except FileNotFoundError:
+        listing = []
+        fault = f"{fault}it is a file" if files.exists(path) else f"{url} does not exist"
+    hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
+    if path.endswith(".zip"):
+        hint = (
+            f"To read an archive, use zip://FOLDER::{path}, where FOLDER is the store's path in it."
+        )
+    return StoreNotFoundError(f"{fault}. {hint}")
+
+
+def _some(listing: Listing) -> str:
+    if not listing:
+        return "an empty folder"
+    names = [info.name + ("/" if info.is_dir else "") for info in listing[:_NAMES_SHOWN]]
+    more = len(listing) - len(names)
+    text = ", ".join(names) + (f" and {more} more" if more else "")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _inside(files: Files, path: str) -> str:
+    """Return a hint if the path leads into a store."""
+    parent = path
+    for _ in range(_PARENTS_TRIED):
+        parent, slash, _name = parent.rstrip("/").rpartition("/")
+        if not slash or not parent:
+            return ""
+        if _is_store(files, parent):
+            return f"The path is inside the store {parent}: use that path."
+    return ""
+
+
+def _below(files: Files, path: str, listing: Listing) -> str:
+    """Return a hint if one or more stores lie below the path."""
+    folders = [join(path, info.name) for info in listing if info.is_dir][:_FOLDERS_TRIED]
+    tried = [candidate for folder in folders for candidate in (folder, join(folder, "store"))]
+    found = [candidate for candidate in tried if _is_store(files, candidate)]
+    return f"This looks like a store: {' or '.join(found[:_NAMES_SHOWN])}." if found else ""
+
+
+def _elsewhere(listing: Listing) -> str:
+    """Return a hint if no store is near."""
+    if "consumequeue" in {info.name for info in listing if info.is_dir}:
+        return (
+            "The folder has queues but no CommitLog. If the CommitLog is elsewhere, name its "
+            "folders (storePathCommitLog)."
+        )
+    return "Use the broker's storePathRootDir, or a copy of it."
+
+
+def _is_store(files: Files, path: str) -> bool:
+    try:
+        return looks_like_store(files, path, files.list(path, sizes=False))
+    except (OSError, RmqStoreError):
+        return False
+
+
+def _segments_in(files: Files, folder: str) -> bool:
+    try:
+        return _has_segments(files.list(folder, sizes=False))
+    except FileNotFoundError:
+        return False
+
+
+def _has_segments(listing: Listing) -> bool:
+    return any(not info.is_dir and segment_start(info.name) is not None for info in listing)
+
 
 _INDEX_DIGITS = 17  # yyyyMMddHHmmssSSS
 
@@ -72,7 +213,8 @@ class StoreDirectory:
         self.path = path
         self.commitlog_folders = tuple(commitlog_folders or (join(path, "commitlog"),))
         self._topology: Topology | None = None
-        self._extensions: Topology | None = None
+        self._opened: tuple[Segments, DLedgerLog | None] | None = None
+        """The logs that `open` has found, for the first look at them."""
 
     @classmethod
     def open(
@@ -110,9 +252,13 @@ class StoreDirectory:
         folders = [_same_system(files, item, storage_options) for item in commitlog_paths or ()]
         for folder in folders:
             _require_folder(files, folder, "CommitLog folder (storePathCommitLog)")
+        found = cls(files, path, folders)
         try:
             listing = files.list(path, sizes=False)
-            if not folders and not looks_like_store(files, path, listing):
+            log = None
+            with suppress(StoreAccessError):  # perhaps its files' sizes alone
+                log = found.commit_log()
+            if not (folders or log or looks_like_store(files, path, listing)):
                 raise no_store(files, path, os.fspath(url))
         except StoreNotFoundError:
             raise
@@ -124,7 +270,9 @@ class StoreDirectory:
                 f"{path} holds the logs of several DLedger members ({', '.join(members)}). "
                 "Copy the store with one of them, and read the copy."
             )
-        return cls(files, path, folders)
+        if log is not None:
+            found._opened = log, found._dledger_of(members)
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         # Without the topology: it can be large, and is stale on arrival.
@@ -135,6 +283,11 @@ class StoreDirectory:
 
     # ---- logs ----------------------------------------------------------------------------------
 
+    def logs(self) -> tuple[Segments, DLedgerLog | None]:
+        """Return `commit_log` and `dledger_log`: the first time, as of `open`."""
+        found, self._opened = self._opened, None
+        return found or (self.commit_log(), self.dledger_log())
+
     def commit_log(self) -> Segments:
         """Return the plain CommitLog, in all its folders; empty if there is only a DLedger log."""
         return Segments.load(self.files, self.commitlog_folders)
@@ -142,12 +295,14 @@ class StoreDirectory:
     def dledger_log(self) -> DLedgerLog | None:
         """Return the DLedger member's log, or None if the store has none."""
         listing = self.files.list(self.path, sizes=False)
-        names = dledger_folders(self.files, self.path, listing)
-        if not names:
+        return self._dledger_of(dledger_folders(self.files, self.path, listing))
+
+    def _dledger_of(self, members: Sequence[str]) -> DLedgerLog | None:
+        if not members:
             return None
-        folder = join(self.path, names[0])
+        folder = join(self.path, members[0])
         return DLedgerLog(
-            names[0].partition("-")[2],
+            members[0].partition("-")[2],
             join(folder, "data"),
             join(folder, "index"),
             join(folder, "checkpoint"),
@@ -161,7 +316,6 @@ class StoreDirectory:
         Raises:
             StoreAccessError: a folder may not be listed.
         """
-        self._extensions = None
         self._topology = Topology.load(self.files, join(self.path, "consumequeue"))
         return self._topology
 
@@ -170,25 +324,24 @@ class StoreDirectory:
         """Topics and queues as of the last `refresh`."""
         return self._topology or self.refresh()
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether topics and queues have been listed."""
+        return self._topology is not None
+
     def queue(self, topic: str, queue_id: int) -> Segments:
         """Return the files of a ConsumeQueue, from the last `refresh` if that listed them."""
         folder = join(self.path, "consumequeue", topic, str(queue_id))
-        listing = self.topology.listings.get((topic, queue_id))
-        if listing is None:
-            return Segments.load(self.files, [folder])
-        return Segments(self.files, [folder], [listing])
+        if self._topology is not None:
+            listing = self._topology.listings.get((topic, queue_id))
+            if listing is not None:
+                return Segments(self.files, [folder], [listing])
+        return Segments.load(self.files, [folder])
 
     def queue_extension(self, topic: str, queue_id: int) -> Segments:
         """Return the files of a ConsumeQueue's extension units; empty if it has none."""
-        root = join(self.path, "consumequeue_ext")
-        folder = join(root, topic, str(queue_id))
-        if not self.files.lists_trees:
-            return Segments.load(self.files, [folder])
-        if self._extensions is None:
-            self._extensions = Topology.load(self.files, root)
-        return Segments(
-            self.files, [folder], [self._extensions.listings.get((topic, queue_id), [])]
-        )
+        folder = join(self.path, "consumequeue_ext", topic, str(queue_id))
+        return Segments.load(self.files, [folder])
 
     def batch_queues(self) -> Topology:
         """Return the topics and queues of RocketMQ 5's batch queues, which cannot be read."""

@@ -1,7 +1,9 @@
 """Write local files so that a power cut leaves the old or the new content, never a mix.
 
 The writer creates, flushes and removes all its small files through this module. See
-docs/semantics.md, and RocketMQ's own order of writes in docs/format.md, "Start, recovery".
+docs/semantics.md, and RocketMQ's own order of writes in docs/format.md, "Start, recovery". Its
+large files have their full length from the start: `written_end` finds what is written of them. The
+rest is a hole, which reads as zeros, takes no room, and is skipped without reading it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,15 +57,17 @@ class _Explained:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, OSError) or isinstance(error, StoreWriteError):
-            return
-        reason = error.strerror or error
-        is_disk = error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT)
-        hint = " Check the disk." if is_disk else ""
-        text = f"{self._path} could not be {self._doing}: {reason}.{hint}"
-        failure = StoreWriteError(text)
-        failure.errno = error.errno
-        raise failure from error
+        if isinstance(error, OSError) and not isinstance(error, StoreWriteError):
+            raise explanation(error, self._path, self._doing) from error
+
+
+def explanation(error: OSError, path: str, doing: str) -> StoreWriteError:
+    """Return the error that names the file; see `explained`."""
+    is_disk = error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT)
+    hint = " Check the disk." if is_disk else ""
+    failure = StoreWriteError(f"{path} could not be {doing}: {error.strerror or error}.{hint}")
+    failure.errno = error.errno
+    return failure
 
 
 def explained(path: str, doing: str) -> _Explained:
@@ -168,3 +173,57 @@ def sync_file(path: str) -> None:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+
+_CHUNK: Final = 4 << 20
+
+
+def written_end(path: str, start: int) -> int | None:
+    """Return one past the last nonzero byte of a file, from an offset on; None if all are zeros.
+
+    Raises:
+        StoreWriteError: the file could not be read.
+    """
+    last = None
+    with explained(path, "read"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            at = _next_data(descriptor, start) if start < size else None
+            while at is not None and at < size:
+                count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
+                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
+                if not len(data):
+                    break
+                if data.any():
+                    last = at + int(np.flatnonzero(data)[-1]) + 1
+                at = _next_data(descriptor, at + len(data))
+        finally:
+            os.close(descriptor)
+    return last
+
+
+def solid_end(descriptor: int, size: int) -> int | None:
+    """Return where a file's only hole begins, which reaches to its end.
+
+    Return None if data follows it, or if the file system cannot say.
+
+    Args:
+        descriptor: an open file.
+        size: its size, which is returned if it has no hole.
+    """
+    try:
+        end = os.lseek(descriptor, 0, os.SEEK_HOLE)
+        return end if end >= size or _next_data(descriptor, end) is None else None
+    except OSError:
+        return None
+
+
+def _next_data(descriptor: int, at: int) -> int | None:
+    """Return the first byte at or after another that is not in a hole; None if there is none."""
+    try:
+        return os.lseek(descriptor, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None

@@ -24,10 +24,10 @@ from rmqstore_spark.files.base import (
     Listing,
     UInt8Array,
     join,
+    walk_by_folder,
 )
-from rmqstore_spark.files.listing import walk_by_folder
-from rmqstore_spark.files.log.log_folders import list_or_nothing, segment_start
-from rmqstore_spark.files.own_names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
+from rmqstore_spark.files.log_files import list_or_nothing, segment_start
+from rmqstore_spark.files.names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
 
 __all__ = ["JoinedFiles", "archived_store", "store_id_at"]
 

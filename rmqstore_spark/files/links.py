@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Final
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 
 LINKABLE: Final = ("commitlog", "consumequeue", "consumequeue_ext", "index", "config")
 """Folders of a store that may be links to folders."""

@@ -18,15 +18,15 @@ from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.base import (
     FileInfo,
     FileRange,
+    HandleCache,
     Int64Array,
     Listing,
     UInt8Array,
     join,
     translated,
+    walk_by_folder,
 )
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.listing import walk_by_folder
+from rmqstore_spark.files.reads import PLAIN, DiskReads
 
 _OPEN_FILES = 128
 
@@ -76,9 +76,10 @@ class LocalFiles:
 
     def list(self, path: str, *, sizes: bool = True) -> Listing:
         """Return the entries of a folder by name; see `Files.list`."""
+        prefix = join(path, "")
         try:
             with os.scandir(path) as entries:
-                found = [self._info(path, entry) if sizes else _kind(entry) for entry in entries]
+                found = [self._info(prefix, entry) if sizes else _kind(entry) for entry in entries]
         except OSError as error:
             raise translated(error, path) from error
         found.sort()
@@ -167,7 +168,7 @@ class LocalFiles:
         except OSError as error:
             raise translated(error, path) from error
 
-    def _info(self, folder: str, entry: os.DirEntry[str]) -> FileInfo:
+    def _info(self, prefix: str, entry: os.DirEntry[str]) -> FileInfo:
         """Return an entry with its size; a vanished file or a dangling link has size 0."""
         try:
             status = entry.stat()
@@ -175,17 +176,15 @@ class LocalFiles:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise
             return FileInfo(entry.name, 0, False, -1, entry.is_symlink())
-        self._drop_if_replaced(join(folder, entry.name), status)
+        path = prefix + entry.name
+        opened = self._handles.peek(path)
+        if opened and (opened.device, opened.inode) != (status.st_dev, status.st_ino):
+            self._handles.drop(path)  # another file is there now
         is_dir = stat.S_ISDIR(status.st_mode)
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
         return FileInfo(
             entry.name, size, is_dir, status.st_mtime_ns // 1_000_000, entry.is_symlink()
         )
-
-    def _drop_if_replaced(self, path: str, status: os.stat_result) -> None:
-        opened = self._handles.peek(path)
-        if opened and (opened.device, opened.inode) != (status.st_dev, status.st_ino):
-            self._handles.drop(path)
 
 
 def _kind(entry: os.DirEntry[str]) -> FileInfo:

@@ -15,8 +15,8 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
 )
 from rmqstore_spark.files.base import Files
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.schemes import check_names_place, unusable
 
 __all__ = ["is_endpoint", "local_path", "open_files"]

@@ -7,9 +7,10 @@ archive a handle moves forward cheaply, but going back decompresses from the sta
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
@@ -26,14 +27,14 @@ from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.base import (
     FileInfo,
     FileRange,
+    HandleCache,
     Int64Array,
     Listing,
     UInt8Array,
     join,
     translated,
+    walk_by_folder,
 )
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.listing import by_folder, described, last_part, walk_by_folder
 from rmqstore_spark.files.schemes import lacks_rights, plain_text, refused_access
 from rmqstore_spark.files.spans import plan_runs
 from rmqstore_spark.layout import kernel
@@ -66,7 +67,6 @@ class FsspecFiles:
 
     Args:
         fs: the file system. It must be possible to create it again from its own arguments.
-        open_files: maximum number of open handles.
     """
 
     is_local = False
@@ -75,15 +75,14 @@ class FsspecFiles:
     block = 64 << 10
     stretch = _AT_ONCE_BYTES  # a request costs more than a cache gains
 
-    def __init__(self, fs: AbstractFileSystem, open_files: int = _OPEN_FILES) -> None:
+    def __init__(self, fs: AbstractFileSystem) -> None:
         self.place = tokenize(type(fs), fs.storage_args, fs.storage_options)
         self._fs = fs
-        self._open_files = open_files
-        self._handles: HandleCache[Any] = HandleCache(_close, open_files)
+        self._handles: HandleCache[Any] = HandleCache(_close, _OPEN_FILES)
         self._pid = os.getpid()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._fs, self._open_files)
+        return type(self), (self._fs,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({type(self._fs).__name__})"
@@ -95,9 +94,9 @@ class FsspecFiles:
             # Many file systems cache listings, but a store can grow.
             fs.invalidate_cache(path)
             found = {
-                info.name: info for info in map(described, fs.ls(path, detail=True)) if info.name
+                info.name: info for info in map(_described, fs.ls(path, detail=True)) if info.name
             }
-            if list(found) == [last_part(path)] and not fs.isdir(path):
+            if list(found) == [_last_part(path)] and not fs.isdir(path):
                 raise FileNotFoundError(f"{path} is not a folder")
             if sizes:
                 found = {name: self._sized(path, info) for name, info in found.items()}
@@ -119,7 +118,7 @@ class FsspecFiles:
         except (OSError, RmqStoreError) as error:
             on_error("", error)
             return
-        folders = by_folder(found, fs._strip_protocol(path).strip("/"), depth)
+        folders = _by_folder(found, fs._strip_protocol(path).strip("/"), depth)
         if not folders and not self.exists(path):
             on_error("", FileNotFoundError(f"{path} does not exist"))
             return
@@ -314,6 +313,71 @@ class FsspecFiles:
         if not isinstance(self._fs, AbstractArchiveFileSystem):
             for name in names:
                 self._handles.drop(join(folder, name))
+
+
+def _by_folder(
+    found: Mapping[str, Mapping[str, Any]], root: str, depth: int
+) -> dict[str, dict[str, FileInfo]]:
+    """Group the files of a tree by folder, down to a depth.
+
+    Args:
+        found: fsspec's description of each path.
+        root: path of the tree, without slashes at its ends.
+        depth: levels of folders below the root.
+
+    Returns:
+        Entries by name, by folder relative to the root. Includes folders that only occur as part of
+        a path.
+    """
+    folders: dict[str, dict[str, FileInfo]] = {}
+    for key, raw in found.items():
+        path = key.strip("/")
+        if root and not path.startswith(root + "/"):
+            continue
+        parts = path[len(root) :].strip("/").split("/", depth + 1)
+        folder = ""
+        for part in parts[:-1]:
+            folders.setdefault(folder, {}).setdefault(part, FileInfo(part, 0, True, -1))
+            folder = f"{folder}/{part}" if folder else part
+        if len(parts) <= depth + 1:
+            info = _described(raw)
+            entries = folders.setdefault(folder, {})
+            if info.name and not (info.name in entries and info.is_dir):
+                entries[info.name] = info
+                if info.is_dir and len(parts) <= depth:
+                    folders.setdefault(f"{folder}/{info.name}" if folder else info.name, {})
+    return folders
+
+
+def _described(raw: Mapping[str, Any]) -> FileInfo:
+    """Return an entry as fsspec describes it; size -1 if it gives none."""
+    kind, size = raw.get("type"), raw.get("size")
+    is_dir = kind == "directory"
+    if is_dir or kind == "other":  # a pipe, a device, a dangling link
+        size = 0
+    return FileInfo(
+        _last_part(str(raw["name"])),
+        -1 if size is None else int(size),
+        is_dir,
+        _mtime_ms(raw),
+        bool(raw.get("islink", False)),
+    )
+
+
+def _last_part(path: str) -> str:
+    """Return the name of a file or folder."""
+    return path.rstrip("/").rsplit("/", 1)[-1]
+
+
+def _mtime_ms(raw: Mapping[str, Any]) -> int:
+    """Return the time of the last change; file systems use different names for it."""
+    for key in ("mtime", "LastModified", "last_modified", "updated", "modified", "created"):
+        value = raw.get(key)
+        if isinstance(value, dt.datetime):
+            return int(value.timestamp() * 1000)
+        if isinstance(value, (int, float)):
+            return int(value * 1000)
+    return -1
 
 
 def _at_once(requests: Sequence[FileRange]) -> Iterator[Sequence[FileRange]]:

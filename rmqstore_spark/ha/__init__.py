@@ -3,13 +3,11 @@
     frames            the bytes on the wire, to values and back
     connection        a connection of either end, plain or TLS
     follower          follows a master: connects, again and again, until it is closed
-    session           one connection to a master: asks, compares, receives
-    incoming          collects received bytes until records are whole
-    reporter          tells the master what is held
+    session           one connection to a master: asks, compares, receives, reports
     follower_progress  how far behind its master a follower is
-    metadata          copies a master's topics, groups and progress: `master_broker` asks for them
+    master_broker     asks a master's broker for topics, groups and progress, and copies them
     master            lets slaves connect
-    slave_connection  one connection of a slave: `frame_sender` sends it the log
+    slave_connection  one connection of a slave: sends it the log, takes its reports
     replication       starts what the role of a store needs
 
 Bytes arrive in `session` and go into the store through `StoreWriter.replica`. They leave a master

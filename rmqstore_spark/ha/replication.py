@@ -16,13 +16,12 @@ import threading
 from dataclasses import replace
 from typing import Final
 
-from rmqstore_spark.engine.append.slaves import Handover
+from rmqstore_spark.engine.append.durability import Handover
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master
-from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.ha.metadata import Metadata
+from rmqstore_spark.ha.master_broker import MasterBroker, Metadata
 from rmqstore_spark.remoting.access.identity import client_tls
 
 _log = logging.getLogger(__name__)

@@ -1,8 +1,11 @@
-"""One connection of a follower to its master: asks for the log, compares, and receives it.
+"""One connection of a follower to its master: asks for the log, compares, receives, reports.
 
 A follower asks for the last bytes that it holds, and continues only if the master has the same.
 So a master whose log has diverged is noticed at once. (Upstream: HAService.HAClient asks
 from its end on, and never notices.)
+
+It reports what it has after each change, and as a heartbeat. An observer repeats its first report:
+a master takes any other as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -12,6 +15,10 @@ import threading
 import time
 from typing import Final
 
+import numpy as np
+
+from rmqstore_spark.engine.append.replica import Replica
+from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import (
@@ -24,13 +31,14 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.ha.connection import HaConnection
 from rmqstore_spark.ha.follower_progress import Progress
-from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes
-from rmqstore_spark.ha.incoming import Incoming
+from rmqstore_spark.ha.frames import FrameDecoder, ReceivedBytes, encode_report
 from rmqstore_spark.ha.master_broker import MasterBroker
-from rmqstore_spark.ha.reporter import Reporter
+from rmqstore_spark.layout.spans import U1
 
 _log = logging.getLogger(__name__)
 
+_ROOM: Final = 4 << 20
+_MOST: Final = MAX_UNIT_SIZE + _ROOM
 _COMPARED: Final = 64 << 10
 _RECEIVED_AT_ONCE: Final = 1 << 20
 _LOOK_S: Final = 0.05
@@ -42,6 +50,116 @@ _RESTART: Final = (
     "To keep this store's log aside and copy the master's from its beginning: `rmqstore follow "
     "--restart-from earliest`."
 )
+
+
+class Reporter:
+    """Sends the reports of one connection, until it is closed. Ends the connection if it cannot.
+
+    Args:
+        connection: to the master.
+        replica: the copy of its log.
+        first: the first report; sent at once.
+        acknowledge: `haAcknowledge`.
+        interval: seconds between heartbeats.
+    """
+
+    def __init__(
+        self,
+        connection: HaConnection,
+        replica: Replica,
+        first: int,
+        *,
+        acknowledge: str,
+        interval: float,
+    ) -> None:
+        self._connection = connection
+        self._replica = replica
+        self._first = first
+        self._acknowledge = acknowledge
+        self._interval = interval
+        self._changed = threading.Condition()
+        self._is_checked = False
+        self._is_due = False
+        self._closing = False
+        connection.sendall(encode_report(first))
+        self._thread = threading.Thread(target=self._run, name="rmqstore-ha-report", daemon=True)
+        self._thread.start()
+
+    def stored(self) -> None:
+        """Note that more is in the store, which is known to be the master's."""
+        if self._acknowledge == "false":
+            return
+        with self._changed:
+            self._is_checked = self._is_due = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._is_due or self._closing, self._interval)
+                    if self._closing:
+                        return
+                    self._is_due = False
+                self._connection.sendall(encode_report(self._held()))
+        except (OSError, StoreWriteError):  # the store remembers the second one
+            self._connection.cut()
+
+    def _held(self) -> int:
+        if not self._is_checked:
+            return self._first
+        return self._replica.flush() if self._acknowledge == "true" else self._replica.end
+
+
+class Incoming:
+    """Bytes that were received and are not in the store yet.
+
+    Attributes:
+        size: their number.
+    """
+
+    def __init__(self) -> None:
+        self._buffer: U1 = np.empty(0, np.uint8)
+        self.size = 0
+
+    @property
+    def data(self) -> U1:
+        """The bytes. They are not changed any more once `drop` was called."""
+        return self._buffer[: self.size]
+
+    @property
+    def room(self) -> int:
+        """How many bytes can be added before some should be dropped."""
+        return (len(self._buffer) or _ROOM) - self.size
+
+    def add(self, data: memoryview) -> None:
+        """Add bytes, at most as many as there is room for."""
+        if not len(self._buffer):
+            self._buffer = np.empty(_ROOM, np.uint8)
+        end = self.size + len(data)
+        self._buffer[self.size : end] = np.frombuffer(data, np.uint8)
+        self.size = end
+
+    def drop(self, count: int) -> None:
+        """Drop the first bytes, which are in the store; later ones are copied elsewhere.
+
+        If nothing is dropped although there is no room, a record is larger: there is more room
+        then.
+        """
+        if not count and self.room:
+            return
+        rest = self.data[count:]
+        room = _ROOM if len(rest) < _ROOM else min(2 * len(rest), _MOST)
+        self._buffer = np.empty(room, np.uint8)
+        self._buffer[: len(rest)] = rest
+        self.size = len(rest)
 
 
 class BrokenStreamError(Exception):

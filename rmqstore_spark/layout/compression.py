@@ -56,11 +56,6 @@ def compression_type(sys_flag: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return kind
 
 
-def flags_of_type(kind: int) -> int:
-    """Return the sysFlag bits of a body that is compressed with this type."""
-    return COMPRESSED_FLAG | kind << COMPRESSION_TYPE_SHIFT
-
-
 def compress(body: BytesLike, kind: int) -> bytes:
     """Compress a body.
 

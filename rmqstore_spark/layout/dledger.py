@@ -1,4 +1,4 @@
-"""Decode and encode DLedger's log entries, which wrap CommitLog records, and its index.
+"""Decode DLedger's log entries, which wrap CommitLog records, and its index.
 
     entry    magic 4 = 1 | size 4 | index 8 | term 8 | position 8 | channel 4 | chainCrc 4
              | bodyCrc 4 | bodyLength 4 | an ordinary CommitLog record
@@ -22,7 +22,6 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, records_at, records_in
 
 ENTRY_MAGIC: Final = 1
-BLANK_MAGIC: Final = -1
 
 ENTRY_HEADER_DTYPE: Final = np.dtype(
     [
@@ -89,28 +88,6 @@ def decode_entry_headers(
     return headers, valid
 
 
-def encode_entry_headers(
-    index: npt.ArrayLike, term: npt.ArrayLike, position: npt.ArrayLike, body_length: npt.ArrayLike
-) -> bytes:
-    """Encode one header per entry as a broker writes it: without checksums.
-
-    Args:
-        index: int64, numbers of the entries.
-        term: int64; a scalar applies to all.
-        position: int64, position of each header in the whole log.
-        body_length: int32, bytes of each CommitLog record.
-    """
-    numbers = np.asarray(index, np.int64)
-    headers = np.zeros(numbers.shape, ENTRY_HEADER_DTYPE)
-    headers["magic"] = ENTRY_MAGIC
-    headers["size"] = np.asarray(body_length, np.int64) + ENTRY_HEADER_SIZE
-    headers["index"] = numbers
-    headers["term"] = term
-    headers["position"] = position
-    headers["bodyLength"] = body_length
-    return headers.tobytes()
-
-
 def index_unit_position(index: int) -> int:
     """Return the byte offset of an entry's unit in the concatenated index files."""
     return index * INDEX_UNIT_SIZE
@@ -137,27 +114,6 @@ def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUn
         file=file,
         offset=index_unit_position(index),
     )
-
-
-def encode_index_units(
-    position: npt.ArrayLike, size: npt.ArrayLike, index: npt.ArrayLike, term: npt.ArrayLike
-) -> bytes:
-    """Encode one unit per entry; see `IndexUnit`.
-
-    Args:
-        position: int64.
-        size: int32.
-        index: int64.
-        term: int64; a scalar applies to all.
-    """
-    numbers = np.asarray(index, np.int64)
-    units = np.empty(numbers.shape, INDEX_UNIT_DTYPE)
-    units["magic"] = ENTRY_MAGIC
-    units["position"] = position
-    units["size"] = size
-    units["index"] = numbers
-    units["term"] = term
-    return units.tobytes()
 
 
 def parse_committed_index(text: str, *, file: str = "") -> int:

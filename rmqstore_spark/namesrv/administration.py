@@ -1,17 +1,27 @@
-"""Requests of administrators: the key-value configuration, and the name server's own."""
+"""Requests of administrators: the key-value configuration, and the name server's own.
+
+Administrators and brokers share the former, by namespace and key. Its file is RocketMQ's
+`kvConfig.json`: `{"configTable":{namespace:{key:value}}}`. Upstream: KVConfigManager, which also
+reports success when the file could not be written; this does not.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.engine.config.properties_file import edit_properties, parse_properties
 from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
+from rmqstore_spark.files.configfiles import SHAPES, read_config
+from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig
-from rmqstore_spark.namesrv.kvconfig import KvConfig, Saver
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -20,10 +30,125 @@ from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import Handler
 from rmqstore_spark.remoting.peerlog import PeerLog
 
+ORDER_TOPICS: Final = "ORDER_TOPIC_CONFIG"
+"""The namespace that says over which queues an ordered topic goes: `broker-a:4;broker-b:4`."""
+
+_MAX_BYTES: Final = 4 << 20
+"""Most bytes of all namespaces, keys and values as JSON: they must fit an answer."""
 _MAX_CHANGE: Final = 64 << 10
 _MOST_LINES: Final = 20
 """Lines about the requests of one host that are logged in a minute, of each kind."""
 _FIXED: Final = {key.name for key in KEYS} - CHANGEABLE | {"configBlackList", "rocketmqHome"}
+
+
+class KvConfig:
+    """Values by namespace and key.
+
+    Args:
+        path: the file. It may be missing.
+
+    Raises:
+        CorruptStoreError: the file is not what RocketMQ or this class writes, and it has no copy
+            `.bak` that is.
+        StoreAccessError: the file cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._spaces = _read(path)
+        self._held = sum(
+            _size(name) + sum(_size(key) + _size(value) for key, value in values.items())
+            for name, values in self._spaces.items()
+        )
+        self._saver = Saver(path, self._encoded)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return a value; None if there is none."""
+        return self._spaces.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """Return the values of a namespace by key; None if there is no such namespace."""
+        return self._spaces.get(namespace)
+
+    async def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value. It holds at once; this returns when it is on disk.
+
+        Raises:
+            RemotingError: there is no room for it, and nothing has changed.
+            StoreWriteError: the file could not be written.
+        """
+        more = _size(value)
+        before = self.get(namespace, key)
+        if before is not None:
+            more -= _size(before)
+        else:
+            more += _size(key) + (0 if namespace in self._spaces else _size(namespace))
+        if more > 0 and self._held + more > _MAX_BYTES:
+            raise RemotingError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the key-value configuration has no room for {key[:80]}: the most are "
+                f"{_MAX_BYTES} bytes. Delete keys that nobody needs.",
+            )
+        self._held += more
+        self._spaces.setdefault(namespace, {})[key] = value
+        await self._saver.save()
+
+    async def delete(self, namespace: str, key: str) -> None:
+        """Remove a value, if there is one. It is gone at once; this returns when the file has it.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        value = self._spaces.get(namespace, {}).pop(key, None)
+        if value is not None:
+            self._held -= _size(key) + _size(value)
+            await self._saver.save()
+
+    def _encoded(self) -> bytes:
+        return json.dumps({"configTable": self._spaces}, separators=(",", ":")).encode()
+
+
+class Saver:
+    """Writes a file in a thread. Changes that come meanwhile are written together.
+
+    Args:
+        path: the file; its folder is created.
+        content: returns what to write.
+    """
+
+    def __init__(self, path: str, content: Callable[[], bytes]) -> None:
+        self._path = os.path.abspath(path)
+        self._content = content
+        self._lock = asyncio.Lock()
+        self._wanted = 0
+        self._saved = 0
+
+    async def save(self) -> None:
+        """Return when the content as it is now, or later, is on disk.
+
+        Raises:
+            StoreWriteError: the file could not be written.
+        """
+        self._wanted += 1
+        mine = self._wanted
+        async with self._lock:
+            if self._saved < mine:
+                latest = self._wanted
+                await asyncio.to_thread(self._write, self._content())
+                self._saved = latest
+
+    def _write(self, content: bytes) -> None:
+        make_folder(os.path.dirname(self._path))
+        replace_file(self._path, content)
+
+
+def _size(text: str) -> int:
+    return len(json.dumps(text))
+
+
+def _read(path: str) -> dict[str, dict[str, str]]:
+    found = read_config(LocalFiles(), path, SHAPES["kvConfig.json"]) or {}
+    table: dict[str, dict[str, str]] = found.get("configTable", {})
+    return table
 
 
 class Administration:
@@ -56,7 +181,7 @@ class Administration:
 
     async def _put(self, connection: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
-        with _Explained(self._log, connection):
+        with _explained(self._log, connection):
             await self._kv.put(fields.name("namespace"), fields.name("key"), fields.text("value"))
         return request.answer()
 
@@ -73,7 +198,7 @@ class Administration:
 
     async def _delete(self, connection: RemotingConnection, request: Command) -> Command:
         fields = Fields(request.ext)
-        with _Explained(self._log, connection):
+        with _explained(self._log, connection):
             await self._kv.delete(fields.name("namespace"), fields.name("key"))
         return request.answer()
 
@@ -112,7 +237,7 @@ class Administration:
         self._log.info(
             connection.peer, "%s changed the configuration: %s.", escaped(connection.peer), changed
         )
-        with _Explained(self._log, connection):
+        with _explained(self._log, connection):
             await self._saver.save()
         return request.answer()
 
@@ -134,25 +259,14 @@ class Administration:
             raise StoreWriteError(str(error)) from error
 
 
-class _Explained:
-    """Turns a failure to write a file into an answer.
-
-    Args:
-        log: where it is logged.
-        connection: that asked for the change.
-    """
-
-    def __init__(self, log: PeerLog, connection: RemotingConnection) -> None:
-        self._log = log
-        self._peer = connection.peer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StoreWriteError):
-            self._log.log(logging.ERROR, self._peer, "%s", error)
-            raise RemotingError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the change holds until the name server ends, but was not saved: {error}",
-            ) from error
+@contextmanager
+def _explained(log: PeerLog, connection: RemotingConnection) -> Iterator[None]:
+    """Log a failure to write a file that a connection asked for, and make it an answer."""
+    try:
+        yield
+    except StoreWriteError as error:
+        log.log(logging.ERROR, connection.peer, "%s", error)
+        raise RemotingError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the change holds until the name server ends, but was not saved: {error}",
+        ) from error

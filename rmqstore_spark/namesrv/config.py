@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.base.settings import settings_of
-from rmqstore_spark.engine.config.checks import address
 from rmqstore_spark.engine.config.key import (
+    address,
     as_properties,
     choice,
     flag,

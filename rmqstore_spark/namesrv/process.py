@@ -16,13 +16,12 @@ from typing import Final
 
 import uvloop
 
-from rmqstore_spark.namesrv.administration import Administration
+from rmqstore_spark.namesrv.administration import Administration, KvConfig
 from rmqstore_spark.namesrv.config import NamesrvConfig
-from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.processor import NameServer
 from rmqstore_spark.namesrv.tables import RouteTables
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import ServerTls
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.namesrv.administration import Administration
-from rmqstore_spark.namesrv.kvconfig import ORDER_TOPICS, KvConfig
+from rmqstore_spark.namesrv.administration import ORDER_TOPICS, Administration, KvConfig
 from rmqstore_spark.namesrv.registration import (
     BrokerId,
     read_broker,
@@ -76,8 +75,8 @@ class NameServer:
                 RequestCode.GET_BROKER_MEMBER_GROUP: self._members,
                 RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
                 RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
-                RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
-                RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
+                RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._set_write,
+                RequestCode.ADD_WRITE_PERM_OF_BROKER: self._set_write,
                 RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             }
         )
@@ -220,23 +219,16 @@ class NameServer:
 
     # ---- administrators
 
-    def _wipe_write(self, connection: RemotingConnection, request: Command) -> Command:
+    def _set_write(self, connection: RemotingConnection, request: Command) -> Command:
         name = Fields(request.ext).name("brokerName")
-        count = self._tables.set_write_permission(name, may_write=False)
+        may_write = request.code == RequestCode.ADD_WRITE_PERM_OF_BROKER
+        count = self._tables.set_write_permission(name, may_write=may_write)
         self._log.info(
-            connection.peer, "%s said that %d topics of the broker %s may not be sent to any more.",
+            connection.peer, "%s said that %d topics of the broker %s may %s.",
             escaped(connection.peer), count, escaped(name),
+            "be sent to again" if may_write else "not be sent to any more",
         )  # fmt: skip
-        return request.answer(ext={"wipeTopicCount": str(count)})
-
-    def _add_write(self, connection: RemotingConnection, request: Command) -> Command:
-        name = Fields(request.ext).name("brokerName")
-        count = self._tables.set_write_permission(name, may_write=True)
-        self._log.info(
-            connection.peer, "%s said that %d topics of the broker %s may be sent to again.",
-            escaped(connection.peer), count, escaped(name),
-        )  # fmt: skip
-        return request.answer(ext={"addTopicCount": str(count)})
+        return request.answer(ext={"addTopicCount" if may_write else "wipeTopicCount": str(count)})
 
     def _delete_topic(self, _: RemotingConnection, request: Command) -> Command:
         topic = Fields(request.ext).name("topic")

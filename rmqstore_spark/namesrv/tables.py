@@ -12,17 +12,70 @@ from typing import Any, Final
 
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.layout.constants import MASTER_ID
-from rmqstore_spark.namesrv.answers import AnswerCache
-from rmqstore_spark.namesrv.brokers import BrokerNames, LiveBroker, LiveBrokers, MemberAddresses
+from rmqstore_spark.namesrv.brokers import (
+    BrokerNames,
+    LiveBroker,
+    LiveBrokers,
+    MemberAddresses,
+    TopicRoutes,
+)
 from rmqstore_spark.namesrv.registration import BrokerId, DataVersion, Registration
-from rmqstore_spark.namesrv.topics import TopicRoutes
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
+_ENTRY_BYTES: Final = 200
+"""About what an entry needs beside its answer."""
 _UNIT: Final = 1
 _UNIT_SUB: Final = 2
 _MAX_ROUTES: Final = 64 << 20
 """Most bytes of encoded routes that are kept. Those of a topic on 10,000 brokers have 2 MB."""
+
+
+class AnswerCache:
+    """Answers by name, up to a number of bytes. The oldest make room for others.
+
+    Args:
+        most: most bytes.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._answers: dict[str, bytes] = {}
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        """Bytes of all answers."""
+        return self._held
+
+    def get(self, name: str) -> bytes | None:
+        """Return an answer; None if it is not kept."""
+        return self._answers.get(name)
+
+    def keep(self, name: str, answer: bytes) -> None:
+        """Keep an answer that is not kept yet, if there can be room for it."""
+        size = _size(name, answer)
+        if size > self._most:
+            return
+        while self._held + size > self._most:
+            self.forget(next(iter(self._answers)))
+        self._answers[name] = answer
+        self._held += size
+
+    def forget(self, name: str) -> None:
+        """Drop an answer, if it is kept."""
+        found = self._answers.pop(name, None)
+        if found is not None:
+            self._held -= _size(name, found)
+
+    def clear(self) -> None:
+        """Drop all answers."""
+        self._answers.clear()
+        self._held = 0
+
+
+def _size(name: str, answer: bytes) -> int:
+    return len(name) + len(answer) + _ENTRY_BYTES
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,18 @@
 """Ready-made Spark jobs (docs/jobs.md): `python -m rmqstore_spark.pipelines.NAME --help`.
 
     backfill           copies stores to Parquet, which `parquet/` writes, or to a table, which
-                       `tables/` knows; `backfill_arguments` are its options
-    stream_to_parquet  does the same as a stream; `following` prints its progress
-    verify_store       verifies stores in many tasks (`verify_task`), and prints its `progress`
-    replay             writes messages again, of stores or Parquet (`replay_parquet`), at a rate
-                       (`pacing`); `replay_arguments` are its options
-    copy_topic         copies one topic; `targets` has the options of the sink, and `target_topics`
-                       creates what is missing
+                       `tables/` knows
+    stream_to_parquet  does the same as a stream
+    verify_store       verifies stores in many tasks
+    replay             writes messages again, of stores or Parquet, at a rate
+    copy_topic         copies one topic
 
-All of them use `arguments`, `session` and `failures`. The programs in `jobs/` call them,
-for spark-submit. Tasks load `parquet/`, `pacing` or `verify_task`, and no command line.
+All of them parse their command line with `arguments`, and run with `running`. Those that write to
+stores find out with `targets` which topics and options those need. The programs in `jobs/` call
+them, for spark-submit. Tasks load `parquet/` or `tasks`, and no command line.
 
 From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only
-`shared.usage`.
-
+`shared.terminal`.
 """
 
 import sys

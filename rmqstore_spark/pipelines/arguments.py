@@ -10,16 +10,20 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Annotated, Any, Final, Generic, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from rmqstore_spark.base.settings import Declaration
-from rmqstore_spark.cli.shared.usage import HELP_NAMES, usage_errors
-from rmqstore_spark.datasource.options.table import OWN
+from rmqstore_spark.cli.shared.terminal import HELP_NAMES, usage_errors
+from rmqstore_spark.datasource.options.table import READING
+from rmqstore_spark.datasource.schema import COLUMN_TYPES, full_schema, project
+from rmqstore_spark.errors import OptionError
 
-__all__ = ["Endpoint", "Job", "Schema", "StoreArguments", "as_parser", "place_option"]
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 
 _PREFIX: Final = "source_"
 _EPILOG: Final = "docs/jobs.md describes the jobs, docs/options.md the options of the source."
@@ -32,7 +36,6 @@ Endpoint = Annotated[
         metavar="ENDPOINT",
         help="endpoint of the store process to write to; several comma-separated; or name servers: "
         "namesrv://HOST:9876",
-        show_default=False,
     ),
 ]
 
@@ -44,7 +47,6 @@ Schema = Annotated[
         metavar="DDL",
         help='columns to write, as in .schema(...): "queueOffset bigint, body string"; topic and '
         "date become folders  [default: all columns]",
-        show_default=False,
     ),
 ]
 
@@ -64,7 +66,6 @@ class StoreArguments:
             metavar="STORE",
             help="store directory or URL, a comma-separated list, a glob, or a JSON list; "
             "endpoints of store processes; or name servers: namesrv://HOST:9876",
-            show_default=False,
         ),
     ]
     source: Mapping[str, str] = field(default_factory=dict)
@@ -163,9 +164,9 @@ class Job(Generic[T]):
     def _source_options(self) -> list[Declaration]:
         if self.without is None:
             return []
-        stores = ("path", "namesrvAddr")  # the argument STORE says that
-        own = [each for each in OWN.options if each.group != self.without]
-        return [each for each in own if each.name not in stores]
+        stores = ("path", "endpoint", "namesrvAddr")  # the argument STORE says that
+        found = [each for each in READING.options if each.group != self.without]
+        return [each for each in found if each.name not in stores]
 
 
 class _Command(TyperCommand):
@@ -242,3 +243,37 @@ def place_option(text: str, *, otherwise: str) -> tuple[str, str]:
     if found is not None:
         return "namesrvAddr", found[1]
     return "endpoint" if _ENDPOINT.match(text) else otherwise, text
+
+
+def columns_to_read(ddl: str | None, needed: tuple[str, ...]) -> tuple[StructType, tuple[str, ...]]:
+    """Parse `--schema`. With one, a Spark session must be running, because Spark parses it.
+
+    Args:
+        ddl: the argument; None for all columns.
+        needed: columns that the job reads in any case.
+
+    Returns:
+        The schema to read, under the source's own names; and the names of the columns to write, in
+        their order, without topic.
+
+    Raises:
+        OptionError: the source does not have a column or type, or topic is the only column.
+    """
+    from pyspark.errors import ParseException
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    try:
+        chosen = full_schema() if ddl is None else StructType.fromDDL(ddl)
+    except ParseException:
+        chosen = None
+    if not isinstance(chosen, StructType):
+        raise OptionError(f'--schema must be like "queueOffset bigint, body string", not {ddl!r}.')
+    wanted = project(chosen)
+    written = tuple(name for name in wanted.columns if name != "topic")
+    if not written:
+        raise OptionError("--schema must contain a column besides topic, which becomes a folder.")
+    read = dict.fromkeys((*wanted.columns, *needed))
+    fields = [StructField(name, COLUMN_TYPES[name]) for name in read]
+    if wanted.body_as_text:
+        fields[wanted.columns.index("body")] = StructField("body", StringType())
+    return StructType(fields), written

@@ -13,40 +13,143 @@ has as many rows as were planned (see `parquet.output` and `tables.output`).
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import pyarrow as pa
+import typer
 
+from rmqstore_spark.datasource.options.option import STREAM
+from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.datasource.sources.source import SourcePartition
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.pipelines.backfill_arguments import JOB, BackfillArguments
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.parquet import pieces
-from rmqstore_spark.pipelines.parquet.columns import columns_to_read
-from rmqstore_spark.pipelines.parquet.output import Output
-from rmqstore_spark.pipelines.parquet.run_folder import Attempt
-from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
-from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from rmqstore_spark.pipelines.progress import run_tasks
-from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.tables.arguments import PARQUET
-from rmqstore_spark.pipelines.tables.choosing import create_table, find_table
+from rmqstore_spark.files.open import local_path
+from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser, columns_to_read
+from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
+from rmqstore_spark.pipelines.parquet.output import Attempt, Output, Tally, describe_difference
+from rmqstore_spark.pipelines.parquet.task import (
+    BackfillTask,
+    PieceItem,
+    planned_rows,
+    stored_piece,
+)
+from rmqstore_spark.pipelines.running import run_job, run_tasks, session
+from rmqstore_spark.pipelines.tables.arguments import (
+    PARQUET,
+    TableArguments,
+    create_table,
+    find_table,
+)
 from rmqstore_spark.pipelines.tables.output import TableOutput
-from rmqstore_spark.pipelines.tables.schema import table_schema
-from rmqstore_spark.pipelines.tables.table import LakeTable
+from rmqstore_spark.pipelines.tables.table import LakeTable, table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["JOB", "backfill", "main", "through_dataframe"]
+
+_size = as_parser(parse_bytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackfillArguments(TableArguments):
+    """The arguments of the job."""
+
+    output: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="new folder, or that of an interrupted run to continue; or a table, see --to",
+        ),
+    ]
+    schema: Schema = None
+    compression: Annotated[
+        str | None,
+        typer.Option("--compression", metavar="CODEC", help=", ".join(CODECS), show_default="zstd"),
+    ] = None
+    target_file_size: Annotated[
+        int,
+        typer.Option(
+            "--target-file-size",
+            metavar="SIZE",
+            parser=_size,
+            help="close a file when it reaches this size  [default: 512m]",
+        ),
+    ] = 512 << 20
+    row_group_size: Annotated[
+        int,
+        typer.Option(
+            "--row-group-size",
+            metavar="SIZE",
+            parser=_size,
+            help="approximate uncompressed size of a row group  [default: 64m]",
+        ),
+    ] = 64 << 20
+    through_dataframe: Annotated[
+        str | None,
+        typer.Option(
+            "--through-dataframe",
+            metavar="[FORMAT]",
+            help="let Spark write, in any format that it supports (parquet, orc, json, ...); "
+            "slower, and an interrupted run starts over",
+        ),
+    ] = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return the arguments that must be the same for a run to continue another one."""
+        options = self.source_options()
+        if "path" in options:
+            options["path"] = json.dumps([_absolute(path) for path in parse_paths(options["path"])])
+        return {
+            **options,
+            "schema": self.schema,
+            "compression": self.compression or "zstd",
+            "target-file-size": self.target_file_size,
+            "row-group-size": self.row_group_size,
+        }
+
+    def file_format(self) -> FileFormat:
+        """Return the format of the files."""
+        return FileFormat(self.compression or "zstd", self.row_group_size, self.target_file_size)
+
+    def check(self) -> None:
+        """Check the arguments that need neither a store nor Spark.
+
+        Raises:
+            OptionError: one is wrong, or two exclude each other.
+        """
+        if (self.compression or "zstd") not in CODECS and not self.through_dataframe:
+            raise OptionError(f"--compression must be one of {', '.join(CODECS)}.")
+        if self.through_dataframe and self.to != PARQUET:
+            raise OptionError(
+                f"--to {self.to} excludes --through-dataframe, which lets Spark write folders of "
+                "files."
+            )
+        self.check_table()
+
+
+def _absolute(path: str) -> str:
+    local = local_path(path)
+    return path if local is None else os.path.abspath(local)
+
+
+JOB: Final = Job(
+    "backfill",
+    BackfillArguments,
+    "Copy RocketMQ stores to Parquet, or to a Delta or Iceberg table, by topic and date.",
+    without=STREAM,
+    optional_value=("--through-dataframe", "parquet"),
+)
+
 
 Runner: TypeAlias = Callable[[Sequence[PieceItem], BackfillTask], Sequence[Mapping[str, Any]]]
 
@@ -59,11 +162,11 @@ def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any
     # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
     work = [piece for piece in reader.partitions() if isinstance(piece, SourcePartition)]
-    rows = pieces.planned_rows(work)
+    rows = planned_rows(work)
     return {
         "version": 1,
         "arguments": arguments.identity(),
-        "pieces": [pieces.to_json(piece) for piece in work],
+        "pieces": [stored_piece(piece) for piece in work],
         "rows": rows and rows.to_json(),
     }
 

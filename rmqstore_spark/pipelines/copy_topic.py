@@ -17,10 +17,9 @@ import typer
 from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.pipelines.arguments import Endpoint, Job, StoreArguments
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.target_topics import create_topics
+from rmqstore_spark.pipelines.running import run_job, session
 from rmqstore_spark.pipelines.targets import (
+    create_topics,
     queues_read,
     target_options,
     write_option,
@@ -28,8 +27,6 @@ from rmqstore_spark.pipelines.targets import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["JOB", "copy_topic", "main"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +37,7 @@ class CopyArguments(StoreArguments):
     endpoint: Endpoint
     copy: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="TOPIC",
-            help="topic of the copy  [default: the same name]",
-            show_default=False,
-        ),
+        typer.Option("--as", metavar="TOPIC", help="topic of the copy  [default: the same name]"),
     ] = None
     write: Annotated[list[str], write_option(streaming=False)] = field(default_factory=list)
 

@@ -18,23 +18,22 @@ import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.schema import project
-from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.following import follow, follow_to_the_end
-from rmqstore_spark.pipelines.parquet.columns import columns_to_read
+from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser, columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
-from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.tables.arguments import PARQUET, TableArguments
-from rmqstore_spark.pipelines.tables.choosing import create_table, find_table
-from rmqstore_spark.pipelines.tables.micro_batch import TableSink
-from rmqstore_spark.pipelines.tables.schema import table_schema
+from rmqstore_spark.pipelines.running import follow, follow_to_the_end, run_job, session
+from rmqstore_spark.pipelines.tables.arguments import (
+    PARQUET,
+    TableArguments,
+    create_table,
+    find_table,
+)
+from rmqstore_spark.pipelines.tables.output import TableSink
+from rmqstore_spark.pipelines.tables.table import table_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-__all__ = ["JOB", "main", "start_query"]
 
 AVAILABLE_NOW: Final = "available-now"
 
@@ -54,8 +53,7 @@ class StreamArguments(TableArguments):
         typer.Argument(metavar="OUTPUT", help="folder for the Parquet files; or a table, see --to"),
     ]
     checkpoint: Annotated[
-        str,
-        typer.Option("--checkpoint", metavar="FOLDER", help="folder for the stream's progress"),
+        str, typer.Option("--checkpoint", metavar="FOLDER", help="folder for the stream's progress")
     ]
     trigger: Annotated[
         str,

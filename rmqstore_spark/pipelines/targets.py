@@ -1,21 +1,30 @@
-"""What a job writes: the options of the sink, and the topics that are read and written."""
+"""What a job writes to: the options of the sink, and topics, which it creates or checks."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
+from pyspark.sql.types import StructType
 
+from rmqstore_spark.client.brokers.routes import NameServers, find_write_places
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.datasource.options.parsing import parse_options
-from rmqstore_spark.datasource.options.sink_table import WRITING
-from rmqstore_spark.datasource.sink.options import parse_sink_options
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_options, parse_sink_options
+from rmqstore_spark.datasource.options.sink_table import WRITING, TargetOptions
+from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sources import open_sources
-from rmqstore_spark.datasource.sources.queues import check_pattern, check_topics, chosen_queues
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.datasource.sources.queues import (
+    check_pattern,
+    check_topics,
+    chosen_queues,
+    topics_of,
+)
+from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 from rmqstore_spark.pipelines.arguments import place_option
 
 if TYPE_CHECKING:
@@ -40,7 +49,6 @@ def write_option(*, streaming: bool) -> Any:
         metavar="NAME=VALUE",
         help=f"an option of the sink (see docs/options.md): {', '.join(names)}; repeat it for "
         "several  [default: queueSelector=column, so that messages keep their queues]",
-        show_default=False,
     )
 
 
@@ -82,9 +90,10 @@ def queues_read(source: Mapping[str, str], *, streaming: bool) -> dict[str, int]
     counts: dict[str, int] = {}
     opened = open_sources(chosen)
     try:
-        check_topics(chosen.queues, opened)
-        check_pattern(chosen.queues, opened)
-        for key, _, _ in chosen_queues(chosen.queues, opened):
+        known = topics_of(opened)
+        check_topics(chosen.queues, known)
+        check_pattern(chosen.queues, known)
+        for key, _, _ in chosen_queues(chosen.queues, known):
             counts[key.topic] = max(counts.get(key.topic, 0), key.queue_id + 1)
     finally:
         for each in opened:
@@ -168,3 +177,110 @@ class TopicMap:
 def _pattern(rule: str) -> str:
     # Topics contain only letters, digits and %|_-, whose escapes mean the same in Python and Java.
     return re.escape(rule).replace(r"\*", "(.*)")
+
+
+_ROUTE_SECONDS: Final = 30.0
+_PAUSE: Final = 0.1
+
+
+def create_topics(options: Mapping[str, str], queue_nums: Mapping[str, int]) -> None:
+    """Create topics that the stores lack, and add queues to those that have too few.
+
+    Through name servers, a topic that exists is changed where it is, and another one is created at
+    all brokers. RocketMQ's own brokers are left as they are.
+
+    Args:
+        options: the sink's options.
+        queue_nums: the required number of queues, by topic.
+
+    Raises:
+        OptionError: a topic of RocketMQ's brokers has too few queues.
+        TopicNotFoundError: they do not have it.
+        ServiceError: a store process or name server does not answer.
+    """
+    parsed = parse_sink_options(options, streaming=False)
+    for topic, count in sorted(queue_nums.items()):
+        if not parsed.target.name_servers:
+            _create(parsed.target.connection, topic, count)
+            continue
+        found = _target(parsed, topic)
+        if found.to_brokers:
+            _check(parsed, topic, count)
+            continue
+        _create(found.connection, topic, count)
+        if not parsed.target.broker_names:  # with names, the write does not look for the topic
+            _await_route(parsed.target, topic, len(found.connection.endpoints))
+
+
+def _target(options: SinkOptions, topic: str) -> TargetOptions:
+    """Return the endpoints of the brokers that have a topic, or else of all."""
+    # The write itself is checked when it begins.
+    once = replace(options.delivery, txn_app_id=None, txn_version=None)
+
+    def found(topic: str | None) -> TargetOptions:
+        messages = replace(options.messages, topic=topic)
+        wanted = replace(options, messages=messages, delivery=once)
+        return find_targets(wanted, StructType(), streaming=False).target
+
+    try:
+        return found(topic)
+    except TopicNotFoundError:
+        target = found(None)
+        if target.to_brokers:
+            raise
+        return target
+
+
+def _create(connection: ConnectionOptions, topic: str, count: int) -> None:
+    for endpoint in connection.endpoints:
+        with connection.client(endpoint) as client:
+            has = client.open((topic,), creates=False).topics.get(topic)
+            if has is None:
+                client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
+                print(f"created topic {topic} with {count} queue(s) at {endpoint}", flush=True)
+            elif has.write_queue_nums < count:
+                read = max(count, has.read_queue_nums)
+                client.create_topic(
+                    topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm
+                )
+                print(f"topic {topic} now has {count} queue(s) at {endpoint}", flush=True)
+
+
+def _check(options: SinkOptions, topic: str, count: int) -> None:
+    """Refuse a topic of RocketMQ's brokers that has not enough queues on any of them.
+
+    Raises:
+        OptionError: it has too few.
+    """
+    with _name_servers(options.target) as servers:
+        places = find_write_places(servers, topic, options.target.broker_names)
+    most = max(place.queues for place in places)
+    if options.messages.queue_selector == "column" and most < count:
+        names = ", ".join(place.name for place in places)
+        raise OptionError(
+            f"The topic {topic} has, or would get, {most} queue(s) at {names}, and the messages "
+            f"come from {count}. Give it as many with mqadmin updateTopic, or let messages change "
+            "their queues: --write queueSelector=hash."
+        )
+
+
+def _await_route(target: TargetOptions, topic: str, brokers: int) -> None:
+    """Wait until name servers know that brokers have a topic: the write finds them there.
+
+    Raises:
+        ServiceError: they do not learn of it.
+    """
+    until = time.monotonic() + _ROUTE_SECONDS
+    with _name_servers(target) as servers:
+        while len(servers.write_places(topic) or ()) < brokers:
+            if time.monotonic() > until:
+                raise ServiceError(
+                    f"{servers.name} does not learn of the topic {topic}, which store "
+                    "processes have created. Check that they register there (namesrvAddr).",
+                    can_pass=True,
+                )
+            time.sleep(_PAUSE)
+
+
+def _name_servers(target: TargetOptions) -> NameServers:
+    return target.connection.name_servers(target.name_servers)

@@ -22,12 +22,10 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.sources import open_stores
 from rmqstore_spark.datasource.sources.store import StoreSource
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments, as_parser
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.progress import run_tasks
-from rmqstore_spark.pipelines.session import session
-from rmqstore_spark.pipelines.verify_task import VerifyTask
+from rmqstore_spark.pipelines.running import run_job, run_tasks, session
+from rmqstore_spark.pipelines.tasks import VerifyTask
 from rmqstore_spark.verify import (
     Findings,
     Snapshot,
@@ -37,8 +35,6 @@ from rmqstore_spark.verify import (
     verify_plan,
 )
 from rmqstore_spark.verify.findings import LISTED
-
-__all__ = ["JOB", "main", "verify_stores"]
 
 DAMAGED: Final = 1
 FAILED: Final = 2
@@ -73,7 +69,6 @@ class VerifyArguments(StoreArguments):
             metavar="LEVELS",
             parser=as_parser(_delay_levels),
             help="the broker's messageDelayLevel  [default: RocketMQ's]",
-            show_default=False,
         ),
     ] = DELAY_LEVELS
     listed: Annotated[

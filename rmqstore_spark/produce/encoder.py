@@ -1,4 +1,11 @@
-"""Encode columns of messages as records."""
+"""Encodes columns of messages: as records, or as the body of a request with a batch for a broker.
+
+Such a body has for each message, one after the other,
+
+    size 4 | magic 4 | body CRC 4 | flag 4 | body length 4 | body | properties length 2 | properties
+
+Magic and CRC are 0: brokers ignore them. Upstream: MessageDecoder.encodeMessage.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +23,21 @@ from rmqstore_spark.errors import OptionError, RowError
 from rmqstore_spark.layout.constants import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.record.encode import EncodedRecords, encode_records
-from rmqstore_spark.layout.spans import I4, I8, array_spans
-from rmqstore_spark.produce.addresses import born_host, own_address, unknown_host
+from rmqstore_spark.layout.spans import I4, I8, array_spans, join_texts
 from rmqstore_spark.produce.properties import join_keys, join_properties, property_of
 from rmqstore_spark.produce.queue_choice import Router
-from rmqstore_spark.produce.records import Origin, record_batch
-from rmqstore_spark.produce.row_key import RowKeys
-from rmqstore_spark.produce.uniq_key import UniqKeys
+from rmqstore_spark.produce.records import (
+    Origin,
+    born_host,
+    own_address,
+    record_batch,
+    unknown_host,
+)
+from rmqstore_spark.produce.uniq_key import RowKeys, UniqKeys
 
 _INT_MAX: Final = (1 << 31) - 1
+_HEAD_BYTES: Final = 20
+_FIXED_BYTES: Final = 22
 
 
 @dataclass(frozen=True)
@@ -191,3 +204,30 @@ def _hosts(hosts: pa.StringArray) -> pa.StringArray:
             cause = str(error).removesuffix(".")
             raise RowError(row, f"has an invalid bornHost: {cause}") from None
     return hosts
+
+
+def batch_entries(flags: I4, bodies: pa.BinaryArray, properties: pa.BinaryArray) -> pa.BinaryArray:
+    """Return n messages as a batch has them; those that follow each other are a batch's body.
+
+    Args:
+        flags: n flags.
+        bodies: n, none null.
+        properties: n, none null, none longer than a record can hold.
+    """
+    count = len(bodies)
+    sizes, lengths = (pc.binary_length(column).to_numpy() for column in (bodies, properties))
+    heads = np.zeros((count, _HEAD_BYTES // 4), ">i4")
+    heads[:, 0] = _FIXED_BYTES + sizes + lengths
+    heads[:, 3] = flags
+    heads[:, 4] = sizes
+    tails = lengths.astype(">i2")
+    columns = [_fixed(heads, _HEAD_BYTES), bodies, _fixed(tails, 2), properties]
+    return join_texts(["", "", "", ""], columns)
+
+
+def _fixed(values: npt.NDArray[np.signedinteger], width: int) -> pa.BinaryArray:
+    """Return numbers as texts of some bytes each."""
+    count = len(values)
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)

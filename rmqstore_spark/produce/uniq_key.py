@@ -4,6 +4,12 @@
 
 in upper-case hex: 32 characters, 56 with an IPv6 address. Upstream: `MessageClientIDSetter`, where
 the instance is the hash code of a class loader, a number that differs from process to process.
+
+A row that Spark writes gets the same id when it is written again, of the form of IPv6:
+
+    hash of the write and partition 16 | row 6 | 0 4 | 0 2
+
+Its time is the beginning of the month: the row can be written again later.
 """
 
 from __future__ import annotations
@@ -13,17 +19,43 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.produce.addresses import own_address
-from rmqstore_spark.produce.hexadecimal import hex_columns
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.produce.records import own_address
 
+_HEX: Final = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_HEX_PAIRS: Final = np.stack([np.repeat(_HEX, 16), np.tile(_HEX, 16)], axis=1).reshape(-1)
+_PAIRS: Final = np.ascontiguousarray(_HEX_PAIRS).view(np.uint16)
 _TAIL_BYTES: Final = 6
 _COUNTER_BITS: Final = 16
+_HASH_BYTES: Final = 16
+_ROW_BYTES: Final = 6
+_ZEROS: Final = 6
+
+
+def hex_columns(head: bytes, tails: U1) -> pa.StringArray:
+    """Return n texts: the same head, and a tail each.
+
+    Args:
+        head: bytes.
+        tails: n rows of bytes.
+    """
+    count = len(tails)
+    first = 2 * len(head)
+    width = first + 2 * tails.shape[1]
+    data = np.empty((count, width), np.uint8)
+    data[:, :first] = np.frombuffer(head.hex().upper().encode(), np.uint8)
+    data[:, first:] = _PAIRS[tails].view(np.uint8)
+    offsets = np.arange(count + 1, dtype=np.int32) * width
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
 
 
 class UniqKeys:
@@ -79,3 +111,24 @@ def _month_begin(now: int) -> int:
     """Return when the month of `now` began, in milliseconds, on this machine's calendar."""
     local = time.localtime(now // 1000)
     return int(time.mktime((local.tm_year, local.tm_mon, 1, 0, 0, 0, 0, 0, -1))) * 1000
+
+
+class RowKeys:
+    """Makes the ids of the rows of a partition, one after the other.
+
+    Args:
+        name: of the write and the partition, among all.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._head = blake2b(name.encode(), digest_size=_HASH_BYTES).digest()
+        self._next = 0
+
+    def take(self, count: int) -> pa.StringArray:
+        """Make the ids of the next `count` rows."""
+        serial = np.arange(self._next, self._next + count, dtype=">u8").view(np.uint8)
+        self._next += count
+        rows = serial.reshape(count, 8)[:, 8 - _ROW_BYTES :]
+        tail = np.zeros((count, _ROW_BYTES + _ZEROS), np.uint8)
+        tail[:, :_ROW_BYTES] = rows
+        return hex_columns(self._head, tail)

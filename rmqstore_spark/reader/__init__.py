@@ -1,13 +1,13 @@
 """Reads a store without Spark: topics, queues, offsets and messages.
 
 store      opens a store directory (`Store`)
-topics     lists the topics
-log_queues finds the queues in a log, for a store without ConsumeQueues
-options    defines the options of a read
-filters, times, sizes    parse tags, keys, times and sizes
-plan       cuts queue ranges or the log into splits
-reading    reads a split of any kind
-keys/      finds messages by key, through the index or in the log
+topics     lists the topics; finds the queues in a log, for a store without ConsumeQueues
+options    defines the options of a read, and its splits
+texts      parses tags, keys, names, times and sizes
+plan       cuts queue ranges or the log into splits, and reads a split of any kind
+key_index  decides which IndexFiles can be trusted, and looks up keys in them
+key_search finds the records that have a key, through the index or in the log
+key_read   reads the messages with a key as the queues hold them, for one split
 rows/      turns queue entries and records into rows
 queue      reads one ConsumeQueue; `queue_ends` looks up the offsets of many
 before     looks at the records before some offsets

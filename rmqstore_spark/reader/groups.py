@@ -1,10 +1,9 @@
 """Shows the progress of consumer groups and delay levels, as the broker recorded it.
 
-The files are `config/consumerOffset.json`, `config/subscriptionGroup.json` and
-`config/delayOffset.json` (docs/format.md, "A store directory" and "Delayed messages"; upstream:
-ConsumerOffsetManager, SubscriptionGroupManager, ScheduleMessageService). A file of another shape is
-damage (`files.configshapes`). What else cannot be is skipped and logged: names that no broker
-accepts, and offsets of delay levels.
+The files are `config/consumerOffset.json` and `config/delayOffset.json` (docs/format.md, "A store
+directory" and "Delayed messages"; upstream: ConsumerOffsetManager, ScheduleMessageService). A
+file of another shape is damage (`files.configfiles`). What else cannot be is skipped and logged:
+names that no broker accepts, and offsets of delay levels.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.files.base import join
-from rmqstore_spark.files.configshapes import DELAY_OFFSETS, impossible_delay
+from rmqstore_spark.files.configfiles import DELAY_OFFSETS, impossible_delay
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ _log = logging.getLogger(__name__)
 _MAX_SHOWN: Final = 300  # characters of a skipped entry in the log line
 _TOPIC_GROUP_SEPARATOR: Final = "@"
 _CONSUMER_OFFSETS: Final = "consumerOffset.json"
-_SUBSCRIPTION_GROUPS: Final = "subscriptionGroup.json"
 
 
 @dataclass(frozen=True, order=True)
@@ -79,7 +77,7 @@ def group_offsets(store: Store) -> list[GroupOffset]:
         store: the store whose `config/consumerOffset.json` is read.
 
     Returns:
-        Offsets by group, topic and queue. Groups without offsets are left out: see `group_names`.
+        Offsets by group, topic and queue. Groups without offsets are left out.
 
     Raises:
         CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
@@ -138,16 +136,6 @@ def offsets_past_end(
             if offset > end:
                 found.append(GroupOffset(group, topic, int(queue_id), offset, end))
     return sorted(found)
-
-
-def group_names(store: Store) -> list[str]:
-    """List all consumer groups that a store knows, including those without offsets.
-
-    Raises:
-        CorruptStoreError: neither a configuration file nor its `.bak` is JSON of the right shape.
-    """
-    table = _table(store, _SUBSCRIPTION_GROUPS, "subscriptionGroupTable")
-    return sorted({*table, *(found.group for found in group_offsets(store))})
 
 
 def delay_progress(store: Store) -> list[DelayProgress]:

@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import OptionError, SegmentExpiredError
-from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.layout.hosts import decode_msg_id, encode_host
 from rmqstore_spark.layout.record.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.spans import I4, I8
-from rmqstore_spark.reader.keys.search import (
+from rmqstore_spark.layout.spans import I4, I8, string_array
+from rmqstore_spark.reader.key_search import (
     MAX_TIME,
     KeySearch,
     KeyWanted,
@@ -24,10 +23,9 @@ from rmqstore_spark.reader.keys.search import (
     known_topics,
 )
 from rmqstore_spark.reader.log.end import record_head
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.reading import read_split
+from rmqstore_spark.reader.options import LogSplit, QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import read_split
 from rmqstore_spark.reader.rows.decoder import Decoder
-from rmqstore_spark.reader.rows.splits import LogSplit, QueueRange
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store
@@ -36,7 +34,6 @@ __all__ = [
     "query_by_key",
     "query_by_msg_id",
     "query_by_time",
-    "query_by_uniq_key",
     "read_by_key",
     "uniq_key_wanted",
 ]
@@ -82,31 +79,21 @@ def query_by_key(
         OptionError: the messages take more than `max_bytes`.
         CorruptRecordError: the log is damaged, and the mode is FAILFAST.
     """
+    if max_num is not None and max_num < 0:
+        raise OptionError(f"max_num must be at least 0, not {max_num}.")
     wanted = KeyWanted(frozenset({key}), frozenset({topic}), begin_ms, end_ms)
-    return _found(store, wanted, options, max_num, max_bytes, between)
-
-
-def query_by_uniq_key(
-    store: Store, topic: str | None, uniq_key: str, options: ReadOptions = ReadOptions()
-) -> pa.Table:
-    """Find the messages with a UNIQ_KEY, the id that the producer saw, in the order of the log.
-
-    Args:
-        store: the store to search.
-        topic: the topic of the record. None for all topics that have queues or settings in the
-            store. In a store without queues the topics are not known: the whole log is read.
-        uniq_key: the id.
-        options: as in `query_by_key`.
-
-    Raises:
-        CorruptRecordError: the log is damaged, and the mode is FAILFAST.
-    """
-    topics = None if topic is None else [topic]
-    return _found(store, uniq_key_wanted(store, topics, uniq_key), options, None)
+    return _unless_expired(
+        store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
+    )
 
 
 def uniq_key_wanted(store: Store, topics: Iterable[str] | None, uniq_key: str) -> KeyWanted:
-    """Return the search for messages with a UNIQ_KEY. Topics are as in `query_by_uniq_key`."""
+    """Return the search for messages with a UNIQ_KEY, the id that the producer saw.
+
+    Args:
+        topics: the topics of the records. None for all that have queues or settings in the store.
+            In a store without queues the topics are not known: the whole log is read.
+    """
     names: frozenset[str] | None = None
     if topics is not None:
         names = frozenset(topics)
@@ -154,7 +141,7 @@ def _places(
     """Return the physical offsets of the messages of a search, ascending, and their sizes."""
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     count = 0
-    for records in search.run(index_pieces(store)):
+    for records in search.run(index_pieces(store, topics=search.topics)):
         rows = decoder.wanted(records)
         chosen = records if rows is None else records.take(rows)
         offsets.append(chosen.physical_offset.copy())
@@ -164,21 +151,6 @@ def _places(
             break
     surplus = 0 if max_num is None else max(0, count - max_num)
     return np.concatenate(offsets[::-1])[surplus:], np.concatenate(sizes[::-1])[surplus:]
-
-
-def _found(
-    store: Store,
-    wanted: KeyWanted,
-    options: ReadOptions,
-    max_num: int | None,
-    max_bytes: int | None = None,
-    between: Callable[[], object] = lambda: None,
-) -> pa.Table:
-    if max_num is not None and max_num < 0:
-        raise OptionError(f"max_num must be at least 0, not {max_num}.")
-    return _unless_expired(
-        store, lambda: _collected(store, wanted, options, max_num, max_bytes, between)
-    )
 
 
 def _unless_expired(store: Store, look: Callable[[], T]) -> T:
@@ -205,7 +177,7 @@ def _collected(
     parts: list[list[pa.RecordBatch]] = []
     missing = max_num
     search = KeySearch(store, wanted, options, between)
-    for records in search.run(index_pieces(store)):
+    for records in search.run(index_pieces(store, topics=search.topics)):
         for part in _newest_first(decoder, records, missing):
             between()
             parts.append(part)
@@ -257,11 +229,14 @@ def query_by_msg_id(store: Store, msg_id: str, options: ReadOptions = ReadOption
     wanted = decode_msg_id(msg_id)
     offset = wanted.physical_offset
     batches: list[pa.RecordBatch] = []
-    if store.log.min_offset <= offset < store.scan_end():
-        record = record_head(store.log, offset)
-        if record is not None and _store_host(record) == encode_host(wanted.host):
-            decoder = Decoder(store.broker_name, options, store.log.place)
-            batches += decoder.decode(record, expected_offset=np.array([offset]))
+    record = record_head(store.log, offset) if offset >= store.log.min_offset else None
+    if (
+        record is not None
+        and _store_host(record) == encode_host(wanted.host)
+        and offset < store.scan_end(string_array(record.topic).to_pylist())
+    ):
+        decoder = Decoder(store.broker_name, options, store.log.place)
+        batches += decoder.decode(record, expected_offset=np.array([offset]))
     return _table(batches, options)
 
 

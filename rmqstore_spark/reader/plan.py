@@ -1,19 +1,19 @@
-"""Cuts queue ranges, or the log, into splits."""
+"""Cuts queue ranges, or the log, into splits, and reads a split of any kind: what a task runs."""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
-from rmqstore_spark.reader.keys.search import index_pieces
-from rmqstore_spark.reader.queue import read_entry_bytes
-from rmqstore_spark.reader.rows.splits import (
+from rmqstore_spark.reader.key_read import read_key_split
+from rmqstore_spark.reader.key_search import index_pieces
+from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
     QueueRange,
@@ -21,7 +21,16 @@ from rmqstore_spark.reader.rows.splits import (
     ScanSplit,
     Split,
 )
+from rmqstore_spark.reader.queue import read_entry_bytes
+from rmqstore_spark.reader.rows.read import read_log_split, read_queue_split
+from rmqstore_spark.reader.rows.scan import read_scan_split
 from rmqstore_spark.reader.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.reader.options import ReadOptions
+
 
 _SAMPLE: Final = 256
 _DENSE: Final = 0.25
@@ -142,17 +151,10 @@ def _goes_along_the_log(extents: list[_Extent], limits: PlanLimits) -> bool:
     return sum(e.size for e in extents) >= _DENSE * span
 
 
-def plan_by_queue(
-    store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
-) -> list[QueueSplit]:
-    """Plan splits that are ranges of one queue each. A long range becomes several splits."""
-    return _by_queue(_extents(store, ranges), limits)
-
-
 def plan_by_size(
     ranges: Iterable[tuple[QueueRange, int]], limits: PlanLimits = PlanLimits()
 ) -> list[QueueSplit]:
-    """Plan like `plan_by_queue`, with an estimate of each range's bytes in place of a store."""
+    """Plan splits that are ranges of one queue each, from an estimate of each range's bytes."""
     return _by_queue([_Extent(each, 0, 0, size) for each, size in ranges if each.count], limits)
 
 
@@ -174,13 +176,6 @@ def _cut(extent: _Extent, limits: PlanLimits, total: int) -> Iterable[QueueSplit
         end = wanted.start + wanted.count * (k + 1) // pieces
         part = QueueRange(wanted.topic, wanted.queue_id, start, end)
         yield QueueSplit(part, extent.size * part.count // wanted.count)
-
-
-def plan_by_commitlog(
-    store: Store, ranges: Iterable[QueueRange], limits: PlanLimits = PlanLimits()
-) -> list[LogSplit]:
-    """Plan splits that are stretches of the log, each with all ranges that reach into it."""
-    return _along_the_log(store, _extents(store, ranges), limits)
 
 
 def plan_by_keys(
@@ -274,11 +269,9 @@ def _edges(
     return [begin, *firsts.tolist(), end]
 
 
-def plan_scan(
-    store: Store, topics: frozenset[str] | None = None, end: int | None = None
-) -> list[ScanSplit]:
+def plan_scan(store: Store, topics: frozenset[str] | None = None) -> list[ScanSplit]:
     """Plan a scan of the log, one split per file: only at its start is a record known to begin."""
-    last = store.scan_end() if end is None else end
+    last = store.scan_end()
     splits = [
         ScanSplit(segment.start, min(segment.end, last), topics)
         for segment in store.log.segments()
@@ -287,3 +280,19 @@ def plan_scan(
     if not len(store.log) and store.known_end():  # reading reports that all files are missing
         splits.append(ScanSplit(last, last, topics))
     return splits
+
+
+def read_split(store: Store, split: Split, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a split (see `plan`).
+
+    Raises:
+        SegmentExpiredError: messages of the split have expired, and `fail_on_data_loss` is set.
+        CorruptStoreError: the log is damaged, and the mode is FAILFAST.
+    """
+    if isinstance(split, QueueSplit):
+        return read_queue_split(store, split, options)
+    if isinstance(split, LogSplit):
+        return read_log_split(store, split, options)
+    if isinstance(split, KeySplit):
+        return read_key_split(store, split, options)
+    return read_scan_split(store, split, options)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments, read_ranges
+from rmqstore_spark.files.segments import Segments, read_ranges
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
@@ -52,7 +53,7 @@ class Queue:
         topic: its topic.
         queue_id: its number.
         segments: its files.
-        ext: the files of its extension units, if it has any.
+        ext: returns the files of the extension units of a queue; None if they are not needed.
         cut: returns the physical offset past which no entry counts, and whether the store's broker
             was killed. Its argument is the end of an entry's record. If that is past the known end
             of the log, `cut` lists the log again.
@@ -69,7 +70,7 @@ class Queue:
         topic: str,
         queue_id: int,
         segments: Segments,
-        ext: Segments | None,
+        ext: Callable[[str, int], Segments] | None,
         cut: Callable[[int], tuple[int, bool]],
     ) -> None:
         self.format = queue_format
@@ -78,7 +79,7 @@ class Queue:
         self.topic = topic
         self.queue_id = queue_id
         self.segments = segments
-        self.ext = ext
+        self._find_ext = ext
         self._cut = cut
         self._max: int | None = None
         self._min: int | None = None
@@ -200,17 +201,20 @@ class Queue:
         Returns:
             The rows whose units are whole, and the head of each (`QueueFormat.unit_heads`).
         """
-        nothing = np.zeros(0, np.int64)
-        if self.ext is None:
-            return nothing, self.format.unit_heads(np.zeros(0, np.uint8), nothing)[0]
         width = self.format.unit_head_size
         offsets = self.format.unit_offsets(addresses)
         there = np.flatnonzero(self.ext.covers(offsets, np.full(len(offsets), width)))
-        if not len(there):
-            return there, self.format.unit_heads(np.zeros(0, np.uint8), nothing)[0]
-        buffer, at = self.ext.read_entries(offsets[there], np.full(len(there), width))
+        buffer, at = np.zeros(0, np.uint8), np.zeros(0, np.int64)
+        if len(there):
+            buffer, at = self.ext.read_entries(offsets[there], np.full(len(there), width))
         heads, whole = self.format.unit_heads(buffer, at)
         return there[whole], heads[whole]
+
+    @cached_property
+    def ext(self) -> Segments:
+        """The files of its extension units; empty if it has none."""
+        assert self._find_ext is not None  # noqa: S101  # who reads units opens a queue with them
+        return self._find_ext(self.topic, self.queue_id)
 
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""

@@ -7,7 +7,7 @@ it, and files may expire.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -21,23 +21,23 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.joined import store_id_at
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.reads import PLAIN, DiskReads
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.layout.constants import is_safe_folder_name, is_system_topic
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import committed_end, flushed_end, intact_end, is_locked
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.options import (
+    QueueRange,
+    QueueSplit,
+    ReadOptions,
+    ScanSplit,
+)
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.queue_ends import look_up_ends
 from rmqstore_spark.reader.rows.read import read_queue_split
 from rmqstore_spark.reader.rows.scan import read_scan_split
-from rmqstore_spark.reader.rows.splits import (
-    QueueRange,
-    QueueSplit,
-    ScanSplit,
-)
 from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
 
 __all__ = ["Store", "Topic", "default_broker_name"]
@@ -144,8 +144,7 @@ class Store:
 
     def _load_log(self) -> CommitLog:
         files = self.directory.files
-        plain = self.directory.commit_log()
-        self._dledger = self.directory.dledger_log()
+        plain, self._dledger = self.directory.logs()
         if self._dledger is None:
             return CommitLog(plain)
         data = Segments.load(files, [self._dledger.data])
@@ -247,10 +246,14 @@ class Store:
         end = max(self.log_end(wanted), self._flushed)
         return (end if self._killed or self._dledger else _NO_CUT), self._killed
 
-    def dispatched_end(self) -> int:
-        """Return the end of the newest record that a queue names; the log's begin if none does."""
+    def dispatched_end(self, topics: Iterable[str] | None = None) -> int:
+        """Return the end of the newest record that a queue names; the log's begin if none does.
+
+        Args:
+            topics: look at the queues of these topics only.
+        """
         end = self.log.min_offset
-        for queue in self.queues():
+        for queue in self.queues(topics):
             if queue.max_offset > queue.min_offset:
                 entry = queue.entries(queue.max_offset - 1, queue.max_offset)
                 end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
@@ -315,6 +318,30 @@ class Store:
         found = self._queues.get((topic, queue_id))
         if found is not None:
             return found
+        directory = self.directory
+        segments = None
+        # A task of one queue need not list all of them, nor one of many where that is cheap.
+        is_cheap = self._queues and directory.files.lists_trees
+        if is_safe_folder_name(topic) and not (directory.is_listed or is_cheap):
+            segments = directory.queue(topic, queue_id)
+        if not segments:
+            self._require_queue(topic, queue_id)
+            segments = directory.queue(topic, queue_id)
+        if segments.strays:
+            self._skips.tell_of(segments.strays)
+        queue = Queue(
+            directory.queue_format,
+            self.log,
+            topic,
+            queue_id,
+            segments,
+            self._extension,
+            self._queue_cut,
+        )
+        self._queues[topic, queue_id] = queue
+        return queue
+
+    def _require_queue(self, topic: str, queue_id: int) -> None:
         queues = self.directory.topology.queues
         if topic not in queues:
             raise TopicNotFoundError(
@@ -326,20 +353,11 @@ class Store:
                 f"Topic {topic!r} of {self.path} has no queue {queue_id}. "
                 f"Its queues are {', '.join(map(str, queues[topic]))}."
             )
-        ext = self.directory.queue_extension(topic, queue_id)
-        segments = self.directory.queue(topic, queue_id)
-        self._skips.tell_of([*segments.strays, *ext.strays])
-        queue = Queue(
-            self.directory.queue_format,
-            self.log,
-            topic,
-            queue_id,
-            segments,
-            ext if len(ext) else None,
-            self._queue_cut,
-        )
-        self._queues[topic, queue_id] = queue
-        return queue
+
+    def _extension(self, topic: str, queue_id: int) -> Segments:
+        found = self.directory.queue_extension(topic, queue_id)
+        self._skips.tell_of(found.strays)
+        return found
 
     def queues(self, topics: Iterable[str] | None = None) -> list[Queue]:
         """List all queues, or those of the given topics, by topic and queueId."""
@@ -386,31 +404,27 @@ class Store:
         split = QueueSplit(QueueRange(topic, queue_id, first, last), 0)
         return read_queue_split(self, split, options)
 
-    def scan(
-        self,
-        start: int | None = None,
-        end: int | None = None,
-        options: ReadOptions = ReadOptions(),
-    ) -> Iterator[pa.RecordBatch]:
+    def scan(self, options: ReadOptions = ReadOptions()) -> Iterator[pa.RecordBatch]:
         """Read all records of the log in physical order, also prepared and rolled-back ones.
 
         A scan needs no queues. While a broker has the store open, it ends at the newest record
         that was dispatched to a queue. If there are no queues, it ends at the end of the intact
         log.
+        """
+        return read_scan_split(self, ScanSplit(self.log.min_offset, self.scan_end()), options)
+
+    def scan_end(self, topics: Collection[str] | None = None) -> int:
+        """Return the physical offset where `scan` ends.
 
         Args:
-            start: physical offset where a record begins; by default the log's first.
-            end: records that begin at or past this physical offset are left out.
+            topics: ignore the records of others, if each of these has queues. In a store that a
+                broker has open, the last entry of each queue is read to find the end.
         """
-        first = self.log.min_offset if start is None else start
-        last = self.scan_end() if end is None else min(end, self.scan_end())
-        return read_scan_split(self, ScanSplit(first, last), options)
-
-    def scan_end(self) -> int:
-        """Return the physical offset where `scan` ends."""
         if self._dledger is None and self.is_being_written:
-            if self.has_queues:
-                return self.dispatched_end()
+            known = self.directory.topology.queues
+            if known:
+                has_all = topics is not None and all(topic in known for topic in topics)
+                return self.dispatched_end(topics if has_all else None)
             return intact_end(self.log, self.checkpoint)
         return max(self.log_end(), self._flushed)
 

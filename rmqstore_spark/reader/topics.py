@@ -1,15 +1,26 @@
-"""Lists the topics of a store, and logs what its folders hold besides."""
+"""Lists the topics of a store, and logs what its folders hold besides.
+
+Of a store without ConsumeQueues it finds the queues in the log.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from rmqstore_spark.files.base import Skipped
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.layout.constants import is_system_topic
+from rmqstore_spark.layout.constants import (
+    TRANSACTION_COMMIT_TYPE,
+    TRANSACTION_MASK,
+    TRANSACTION_NOT_TYPE,
+    is_system_topic,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +78,53 @@ def _topics(directory: StoreDirectory, settings: dict[str, dict[str, Any]]) -> l
         )
         for name in sorted({*queues, *settings})
     ]
+
+
+class LogQueue(NamedTuple):
+    """The messages of one queue in the log.
+
+    Attributes:
+        min_offset: least queue offset of the messages.
+        max_offset: one past the greatest queue offset.
+        messages: number of messages.
+    """
+
+    min_offset: int
+    max_offset: int
+    messages: int
+
+
+LOG_QUEUE_COLUMNS: Final = ("topic", "queueId", "queueOffset", "sysFlag")
+"""The columns that `queues_in_log` needs."""
+
+
+def queues_in_log(scanned: Iterable[pa.RecordBatch]) -> Mapping[tuple[str, int], LogQueue]:
+    """Return the queues that a broker would build from a log, by topic and queueId.
+
+    Prepared and rolled-back messages do not count. Light queues are left out: each message counts
+    once, under its own topic.
+
+    Args:
+        scanned: all records of the log, with LOG_QUEUE_COLUMNS.
+    """
+    found: dict[tuple[str, int], LogQueue] = {}
+    for batch in scanned:
+        kinds = batch.column("sysFlag").to_numpy() & TRANSACTION_MASK
+        queued = np.isin(kinds, (TRANSACTION_NOT_TYPE, TRANSACTION_COMMIT_TYPE))
+        table = pa.Table.from_batches([batch.filter(pa.array(queued))])
+        sums = table.group_by(["topic", "queueId"]).aggregate(
+            [("queueOffset", "min"), ("queueOffset", "max"), ("queueOffset", "count")]
+        )
+        for row in sums.to_pylist():
+            key = row["topic"], row["queueId"]
+            first, last = row["queueOffset_min"], row["queueOffset_max"] + 1
+            known = found.get(key, LogQueue(first, last, 0))
+            found[key] = LogQueue(
+                min(known.min_offset, first),
+                max(known.max_offset, last),
+                known.messages + row["queueOffset_count"],
+            )
+    return {key: found[key] for key in sorted(found)}
 
 
 class Skips:

@@ -2,15 +2,12 @@
 
 codec/       bytes to commands, and back
 access/      signatures of requests, and the keys for them
-limits       limits on the memory, the number and the idle time of connections
 addresses    `host:port`, parsed and as text
-calls        requests of this side that wait for their answers
 peerlog      log lines about other ends, a few a minute
 room         room for what arrives: larger frames wait for it before they are read
 inbox        the frames that arrive on a connection, read to where they stay
-answers      answers that are not read, over all connections
-backlog      requests of a connection that are not finished, and what they hold
-outbox       what is sent, until the socket has taken it
+answers      what is sent and not read: on a connection, and over all
+backlog      requests of a connection that are not finished, from both ends, and their limits
 turns        what arrived in a turn of the event loop is one group, over all connections
 connection   a connection: counts what requests hold until they are finished; asks, and waits
 dispatch     gives each request, or all of a turn with the same code, to a handler

@@ -1,11 +1,45 @@
-"""The requests of a connection that are not finished, and the bytes that they hold."""
+"""The requests of a connection that are not finished, from both ends, and their limits."""
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
+from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import MAX_FRAME
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The bounds of a server's connections, or of a client's one.
+
+    Attributes:
+        frame: most bytes of a frame with its length.
+        connections: most connections of a server; others are closed at once.
+        held: most bytes of requests in memory, over all connections of a server; and half of that
+            is the most of answers that the other ends do not read. See `room` and `answers`.
+        connection_held: most bytes of requests of a connection that are being handled; with more,
+            it is not read. Answers that its other end does not read stop it sooner.
+        group: most requests, of all connections, that are handled before answers are written.
+        in_flight: most requests of a connection that are being handled; with more, it is not
+            read. Also the most that this side asks at a time.
+        idle_seconds: a connection on which nothing comes or goes for this time is closed.
+        frame_seconds: a connection is ended on which a frame takes longer to arrive.
+        write_seconds: a connection is ended whose other end does not read answers for this time.
+    """
+
+    frame: int = MAX_FRAME
+    connections: int = 20_000
+    held: int = 256 << 20
+    connection_held: int = 64 << 20
+    group: int = 128
+    in_flight: int = 65_535
+    idle_seconds: float = 120.0
+    frame_seconds: float = 60.0
+    write_seconds: float = 30.0
+
 
 _MOST_TRIED: Final = 8
 """Most postponed requests that are tried at once."""
@@ -31,104 +65,142 @@ class Backlog(Generic[_H]):
 
     Args:
         limits: of the connection.
+
+    Attributes:
+        waiting: those that wait to be handled, the next one first.
+        postponed: those that wait until there is room for their answers.
+        held: bytes that all requests hold.
+        is_full: whether no more may be handled now.
     """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._waiting: deque[_H] = deque()
-        self._postponed: deque[_H] = deque()
-        self._waiting_bytes = 0
+        self.waiting: list[_H] = []  # both are short, and a deque costs 600 bytes a connection
+        self.postponed: list[_H] = []
+        self.held = 0
+        self.is_full = False
         self._handled = 0
         self._handled_bytes = 0
 
     @property
-    def may_shrink(self) -> bool:
-        """Whether a request waits that may be handled now."""
-        return bool(self._waiting) and not self._is_full
-
-    @property
-    def next_size(self) -> int:
-        """Bytes of the request that waits for longest; 0 if none does."""
-        return self._waiting[0].held if self._waiting else 0
-
-    @property
-    def has_postponed(self) -> bool:
-        """Whether a request waits until there is room for its answer."""
-        return bool(self._postponed)
-
-    @property
     def may_grow(self) -> bool:
         """Whether more requests should be read."""
+        limits = self._limits
         return (
-            not self._is_full
-            and len(self._waiting) < self._limits.group
-            and len(self._postponed) < self._limits.in_flight
-            and self.held < self._limits.connection_held
+            not self.is_full
+            and len(self.waiting) < limits.group
+            and len(self.postponed) < limits.in_flight
+            and self.held < limits.connection_held
         )
 
     @property
     def is_empty(self) -> bool:
         """Whether all requests are finished."""
-        return not self._waiting and not self._postponed and not self._handled
-
-    @property
-    def held(self) -> int:
-        """Bytes that all requests hold."""
-        return self._waiting_bytes + self._handled_bytes
+        return not self.waiting and not self.postponed and not self._handled
 
     def add(self, request: _H) -> None:
         """Add a request that has arrived."""
-        self._waiting.append(request)
-        self._waiting_bytes += request.held
+        self.waiting.append(request)
+        self.held += request.held
 
     def add_first(self, request: _H) -> None:
         """Add a request that was taken a moment ago."""
-        self._waiting.appendleft(request)
-        self._waiting_bytes += request.held
+        self.waiting.insert(0, request)
+        self.held += request.held
 
     def postpone(self, request: _H) -> None:
         """Add a request that was taken before, and for whose answer there was no room."""
-        self._postponed.append(request)
-        self._waiting_bytes += request.held
+        self.postponed.append(request)
+        self.held += request.held
 
     def take_postponed(self, most: int) -> list[_H]:
         """Return the next requests that were postponed: a few; the first may fill the room."""
-        group = [
-            self._postponed.popleft() for _ in range(min(most, _MOST_TRIED, len(self._postponed)))
-        ]
-        for request in group:
-            self._waiting_bytes -= request.held
-            self._handled += 1
-            self._handled_bytes += request.held
+        count = min(most, _MOST_TRIED, len(self.postponed))
+        group, self.postponed[:count] = self.postponed[:count], []
+        self._count(len(group), sum(request.held for request in group))
         return group
 
     def take(self, most: int) -> list[_H]:
-        """Return the next requests to be handled, as far as it is not full: up to a large one."""
+        """Return the next requests to be handled, until it is full, or they are large together."""
         group: list[_H] = []
         size = 0
-        while len(group) < most and size < _MOST_TAKEN and self.may_shrink:
-            request = self._waiting.popleft()
+        for request in self.waiting:
+            if self.is_full or len(group) >= most or size >= _MOST_TAKEN:
+                break
             size += request.held
-            self._waiting_bytes -= request.held
-            self._handled += 1
-            self._handled_bytes += request.held
+            self._count(1, request.held)
             group.append(request)
+        del self.waiting[: len(group)]
         return group
 
     def finished(self, request: _H) -> None:
         """Take note that a request was handled."""
-        self._handled -= 1
-        self._handled_bytes -= request.held
+        self.held -= request.held
+        self._count(-1, -request.held)
 
     def forget_waiting(self) -> list[_H]:
         """Drop the requests that wait, and return them."""
-        dropped = [*self._waiting, *self._postponed]
-        self._waiting.clear()
-        self._postponed.clear()
-        self._waiting_bytes = 0
+        dropped = [*self.waiting, *self.postponed]
+        self.waiting.clear()
+        self.postponed.clear()
+        self.held = self._handled_bytes
         return dropped
 
-    @property
-    def _is_full(self) -> bool:
-        limits = self._limits
-        return self._handled >= limits.in_flight or self._handled_bytes >= limits.connection_held
+    def _count(self, count: int, held: int) -> None:
+        """Count requests that are being handled."""
+        self._handled += count
+        self._handled_bytes += held
+        self.is_full = (
+            self._handled >= self._limits.in_flight
+            or self._handled_bytes >= self._limits.connection_held
+        )
+
+
+class PendingCalls:
+    """Requests by their number, which their answers repeat."""
+
+    def __init__(self) -> None:
+        self._opaque = 0
+        self._asked: dict[int, asyncio.Future[Command]] = {}
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def number(self, command: Command) -> None:
+        """Give a request its number."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        command.opaque = self._opaque
+
+    async def answer_of(self, command: Command, peer: str, seconds: float) -> Command:
+        """Wait for the answer of a request that was sent.
+
+        Args:
+            command: the request.
+            peer: address of the other end, for the error.
+            seconds: how long to wait.
+
+        Raises:
+            ServiceError: no answer came in time, or the connection was closed.
+        """
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._asked[command.opaque] = answer
+        try:
+            return await asyncio.wait_for(answer, seconds)
+        except asyncio.TimeoutError:
+            raise ServiceError(
+                f"{peer} did not answer request {command.code} within {seconds:.3g} s."
+            ) from None
+        finally:
+            self._asked.pop(command.opaque, None)
+
+    def arrived(self, answer: Command) -> None:
+        """Give an answer to who waits for it; nobody does if it is late."""
+        waiting = self._asked.pop(answer.opaque, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def fail(self, peer: str) -> None:
+        """End all waiting: the connection is closed."""
+        for waiting in self._asked.values():
+            if not waiting.done():
+                waiting.set_exception(ServiceError(f"The connection to {peer} was closed."))

@@ -11,6 +11,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.addresses import parse_address
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import (
@@ -19,7 +20,6 @@ from rmqstore_spark.remoting.connection import (
     RequestService,
     SharedBounds,
 )
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.turns import Turns
 
 ANSWER_SECONDS: Final = 3.0
@@ -192,7 +192,7 @@ class RemotingClient:
             elif connection.has_room:
                 return connection
             else:
-                await self._in_time(connection.wait_for_room(), until, command)
+                await self._in_time(connection.out.wait_for_room(), until, command)
 
     async def _in_time(
         self, waiting: Coroutine[Any, Any, object], until: float, command: Command

@@ -15,15 +15,12 @@ from typing import Final, Protocol, cast
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.addresses import address_text
-from rmqstore_spark.remoting.answers import LARGE, Answers
-from rmqstore_spark.remoting.backlog import Backlog
-from rmqstore_spark.remoting.calls import PendingCalls
+from rmqstore_spark.remoting.answers import LARGE, Answers, Outbox
+from rmqstore_spark.remoting.backlog import Backlog, Limits, PendingCalls
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import frame_parts
+from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.remoting.inbox import FrameInbox, Scratch
-from rmqstore_spark.remoting.limits import Limits
-from rmqstore_spark.remoting.outbox import HIGH_WATER, Outbox
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.room import FrameRoom
 from rmqstore_spark.remoting.turns import Turns
@@ -102,15 +99,18 @@ class Request:
         self.connection = connection
         self.command = command
         self.arrived = time.monotonic()
-        odd = len(command.ext) - _USUAL_FIELDS
+        odd = command.field_count - _USUAL_FIELDS
         self.held = command.size + _REQUEST_BYTES + (odd * _FIELD_BYTES if odd > 0 else 0)
         self.is_finished = False
         self._turns = turns
 
-    def reply(self, answer: Command) -> None:
+    def reply(self, answer: Command | bytes) -> None:
         """Finish it with an answer. One that is one-way, or whose client has gone, gets none.
 
         Does nothing if it is finished.
+
+        Args:
+            answer: the answer, or its frame.
         """
         self._finish(None if self.command.is_one_way else answer)
 
@@ -128,18 +128,25 @@ class Request:
         """
         self._turns.in_loop(lambda: self.connection.put_back(self))
 
-    def _finish(self, answer: Command | None) -> None:
-        size = 0 if answer is None else len(answer.body)
-        if size < _PROMISED or self._turns.is_here:
-            self._turns.in_loop(lambda: self.connection.finished(self, answer))
+    def _finish(self, answer: Command | bytes | None) -> None:
+        if self._turns.is_here:
+            self.connection.finished(self, answer)
             return
-        self.connection.promise(size)
+        size = len(answer) if isinstance(answer, bytes) else _body_size(answer)
+        size = size if size >= _PROMISED else 0
+        if size:
+            self.connection.out.promise(size)
 
         def finish() -> None:
-            self.connection.promise(-size)
+            if size:
+                self.connection.out.promise(-size)
             self.connection.finished(self, answer)
 
         self._turns.in_loop(finish)
+
+
+def _body_size(answer: Command | bytes | None) -> int:
+    return len(answer.body) if isinstance(answer, Command) else 0
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
@@ -154,7 +161,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     Attributes:
         peer: address of the other end, as text.
         has_asked: whether it has had a request.
-        promised: bytes of answers that are on their way to the event loop.
+        out: what was sent.
     """
 
     def __init__(
@@ -167,7 +174,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         limits = bounds.limits
         self.peer = ""
         self.has_asked = False
-        self.promised = 0
         self._service = service
         self._turns = turns
         self._limits = limits
@@ -179,15 +185,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._inbox = FrameInbox(self, bounds.room, bounds.scratch, limits.frame)
         self._backlog: Backlog[Request] = Backlog(limits)
-        self._out = Outbox()
-        self._is_settling = False
-        self._is_counted = False
+        self.out = Outbox(self, bounds.answers)
         self._is_read = True
         self._is_broken = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
         self._calls = PendingCalls()
-        self._has_ended = asyncio.Event()
+        self._ended = self._loop.create_future()
 
     # ---- for the service
 
@@ -199,12 +203,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     @property
     def has_room(self) -> bool:
         """Whether more requests should be sent: the other end reads what was sent."""
-        return self._out.has_room
-
-    @property
-    def reads_answers(self) -> bool:
-        """Whether more answers should be made: this end reads its own. From any thread."""
-        return self._out.has_room and self.promised < HIGH_WATER
+        return self.out.has_room
 
     @property
     def has_answer_room(self) -> bool:
@@ -212,11 +211,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
         From any thread.
         """
-        return self.reads_answers and self._answers.has_room
-
-    async def wait_for_room(self) -> None:
-        """Return when more requests should be sent, or when the connection has ended."""
-        await self._out.wait_for_room()
+        return self.out.reads_answers and self._answers.has_room
 
     def send(self, command: Command) -> None:
         """Send a command. Does nothing on a closed connection.
@@ -227,25 +222,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
             FrameError: a request does not fit a frame. For an answer that does not fit, the other
                 end gets SYSTEM_ERROR.
         """
-        if not self.is_open:
+        if self._transport is None or self._transport.is_closing():
             return
+        body = command.body
         try:
-            parts = frame_parts(command)
+            head = frame_head(command, len(body))
         except FrameError as error:
             if not command.is_response:
                 raise
             self._warn("An answer to %s was not sent: %s.", error)
-            remark = f"the answer is too large: {error}"
-            parts = frame_parts(
-                Command(
-                    ResponseCode.SYSTEM_ERROR, remark=remark, opaque=command.opaque,
-                    flag=command.flag, form=command.form,
-                )
+            remark, body = f"the answer is too large: {error}", b""
+            instead = Command(
+                ResponseCode.SYSTEM_ERROR, remark=remark, opaque=command.opaque,
+                flag=command.flag, form=command.form,
             )  # fmt: skip
-        self._out.add(parts if parts[1] else parts[:1])
-        if len(parts[1]) > LARGE:
-            self._note_answers()
-        self._turns.unwritten(self)
+            head = frame_head(instead, 0)
+        self._send_frame(head, body)
+
+    def _send_frame(self, head: bytes, body: bytes) -> None:
+        if self.is_open:
+            self.out.add(head, body)
+            self._turns.unwritten(self)
 
     async def request(self, command: Command, seconds: float) -> Command:
         """Send a request, and wait for its answer, whatever its code.
@@ -281,7 +278,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """Close the connection when what was sent is written, or has waited for too long."""
         if self._transport is not None:
             self.flush()
-            self._out.stuck_since = self._out.stuck_since or self._loop.time()
+            self.out.stuck_since = self.out.stuck_since or self._loop.time()
             self._transport.close()
 
     def abort(self) -> None:
@@ -295,39 +292,32 @@ class RemotingConnection(asyncio.BufferedProtocol):
         Args:
             seconds: how long the other end may take; then it is ended.
         """
-        try:
-            await asyncio.wait_for(self._has_ended.wait(), seconds)
-        except asyncio.TimeoutError:
+        await asyncio.wait((self._ended,), timeout=seconds)
+        if not self._ended.done():
             self.abort()
-            await self._has_ended.wait()
+            await asyncio.shield(self._ended)
 
     # ---- for its requests
 
-    def promise(self, count: int) -> None:
-        """Count bytes of an answer that is on its way to the event loop. From any thread.
-
-        Args:
-            count: the bytes; a negative number when it has come there.
-        """
-        self._answers.promise(self, count)
-
-    def finished(self, request: Request, answer: Command | None) -> None:
+    def finished(self, request: Request, answer: Command | bytes | None) -> None:
         """Take note that a request was handled. Does nothing if that was told before.
 
         Args:
             request: one that came on this connection, even if that is closed by now.
-            answer: to send; None for no answer.
+            answer: to send, also as a frame; None for no answer.
         """
         if request.is_finished:
             return
-        is_large = answer is not None and len(answer.body) > LARGE
+        is_large = _body_size(answer) > LARGE
         if is_large and not self._answers.has_room and self.is_open:
             self.put_back(request)  # it is made again when others have read theirs
             return
         request.is_finished = True
         self._backlog.finished(request)
         self._room.give_back(request.command.size, request.held)
-        if answer is not None:
+        if isinstance(answer, bytes):
+            self._send_frame(answer, b"")
+        elif answer is not None:
             self.send(answer)
         self._proceed()
 
@@ -341,6 +331,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         else:
             self._drop(request)
         self._proceed()
+        self.read_on()
 
     def put_back_first(self, requests: Sequence[Request]) -> None:
         """Take requests back in this turn, as if they had not been handed out."""
@@ -348,57 +339,49 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._backlog.finished(request)
             self._backlog.add_first(request)
         self._proceed()
+        self.read_on()
 
     # ---- for turns
 
     @property
     def is_ready(self) -> bool:
         """Whether it has a request that may be handled now."""
-        if self._out.stuck_since or not self._out.has_room:
+        out, backlog = self.out, self._backlog
+        if out.stuck_since or not out.has_room:
             return False
-        return self._backlog.may_shrink or (
-            self._backlog.has_postponed and self._answers.has_room and self.promised < HIGH_WATER
-        )
+        if backlog.waiting and not backlog.is_full:
+            return True
+        return bool(backlog.postponed) and self._answers.has_room and out.reads_answers
 
     @property
     def next_size(self) -> int:
         """Bytes of the request that comes next."""
-        return self._backlog.next_size
+        waiting = self._backlog.waiting
+        return waiting[0].held if waiting else 0
 
     def take(self, most: int) -> list[Request]:
         """Return requests that may be handled now, and count them as being handled."""
         group: list[Request] = []
+        backlog = self._backlog
         if self.is_ready:
-            if self._backlog.has_postponed:
+            if backlog.postponed:
                 if self._answers.has_room:
-                    group = self._backlog.take_postponed(most)
+                    group = backlog.take_postponed(most)
                 else:
-                    self._answers.wait_for_room(self)
-            group += self._backlog.take(most - len(group))
-        self.read_on()
+                    self._answers.wait_for_room(self.out)
+            group += backlog.take(most - len(group))
+        if backlog.is_full or not self._is_read:
+            self.read_on()
         return group
 
     def flush(self) -> None:
         """Write what was sent."""
-        transport = self._transport
-        if transport is not None and (size := self._out.flush(transport)):
+        if self.out.flush():
             self._used_at = self._loop.time()
-            if size > LARGE or self._out.is_behind or self._is_counted:
-                self._tell_unread()
-            if self.is_ready:  # it had no room for one more answer in this turn
-                self._turns.ready(self)
+            if (self._backlog.waiting or self._backlog.postponed) and self.is_ready:
+                self._turns.ready(self)  # it had no room for one more answer in this turn
 
     # ---- for what all connections share
-
-    @property
-    def held_answers(self) -> int:
-        """Bytes of answers that are in memory."""
-        return self._out.held(self._unsent)
-
-    @property
-    def unread(self) -> int:
-        """Bytes of answers that the socket has not taken."""
-        return self._out.unread(self._unsent)
 
     def serve_on(self) -> None:
         """Look again whether requests may be handled."""
@@ -406,7 +389,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def stop_serving(self) -> None:
         """End: the other end does not read its answers, and others wait."""
-        self._out.close()
+        self.out.drop()
         self._warn(
             "%s does not read its answers, and all connections together have too many that are "
             "not read; its connection was ended."
@@ -435,7 +418,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     @property
     def holds(self) -> int:
         """Bytes in memory: parts of frames, requests until they are finished, answers."""
-        return self._inbox.held + self._backlog.held + self.held_answers
+        return self._inbox.held + self._backlog.held + self.out.held
 
     def check_time(self, now: float) -> None:
         """End the connection if it has been idle or slow for too long.
@@ -444,7 +427,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             now: the event loop's time.
         """
         limits = self._limits
-        stuck_since = self._out.stuck_since
+        stuck_since = self.out.stuck_since
         if stuck_since and now - stuck_since > limits.write_seconds:
             self._warn("%s does not read its answers; its connection was ended.")
             self.abort()
@@ -466,10 +449,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER)
-        self.peer = address_text(transport.get_extra_info("peername"))
+        self.out.open(self._transport)
+        address = transport.get_extra_info("peername")
+        self.peer = address_text(address)
         self._room.opened()
-        if self._registry is not None and not self._registry.admit(self):
+        is_gone = address is None  # it was reset before it was accepted
+        if is_gone or (self._registry is not None and not self._registry.admit(self)):
             self._is_broken = True
             self.abort()
             return
@@ -502,6 +487,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 escaped(str(error)),
             )
         self._proceed()
+        self.read_on()
 
     def eof_received(self) -> None:
         """Handle what came before the other end went; then asyncio closes the connection."""
@@ -509,27 +495,26 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        self._out.pause(self._loop.time())
+        self.out.pause()
+        self.read_on()
 
     def resume_writing(self) -> None:
         if not self.is_open:
             return
-        self._out.resume()
+        self.out.resume()
         self._used_at = self._loop.time()
-        self._note_answers()
         self._proceed()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._transport = None
-        self._has_ended.set()
+        self._ended.set_result(None)
         self._inbox.close()
         for request in self._backlog.forget_waiting():
             self._drop(request)
-        self._out.close()
+        self.out.close()
         self._turns.forget(self)
         self._calls.fail(self.peer)
         self._room.closed(self)
-        self._answers.closed(self)
         if self._registry is not None:
             self._registry.remove(self)
         self._service.closed(self)
@@ -538,12 +523,15 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def _proceed(self) -> None:
         """Have requests handled that may be, and read on or stop."""
-        if self.is_ready:
-            self._turns.ready(self)
-        elif self._backlog.has_postponed and not self._answers.has_room:
-            self._answers.wait_for_room(self)
-        self.read_on()
-        if self._is_broken and self._backlog.is_empty:
+        backlog = self._backlog
+        if backlog.waiting or backlog.postponed:
+            if self.is_ready:
+                self._turns.ready(self)
+            elif backlog.postponed and not self._answers.has_room:
+                self._answers.wait_for_room(self.out)
+        if not self._is_read:
+            self.read_on()
+        if self._is_broken and backlog.is_empty:
             self.close()
 
     def _handle_the_rest(self) -> None:
@@ -560,7 +548,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         wanted = (
             self._backlog.may_grow
-            and not self._out.stuck_since
+            and not self.out.stuck_since
             and not self._is_broken
             and not self._inbox.wanted
             and self._room.may_read(self, self._backlog.held)
@@ -571,26 +559,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
         elif not wanted and self._is_read:
             self._transport.pause_reading()
         self._is_read = wanted
-
-    def _tell_unread(self) -> None:
-        if self._note_answers() > LARGE and not self._is_settling:
-            # Sockets take it at the end of this turn: look what they have left.
-            self._is_settling = True
-            self._loop.call_soon(self._settle)
-
-    def _settle(self) -> None:
-        self._is_settling = False
-        self._note_answers()
-
-    def _note_answers(self) -> int:
-        held = self.held_answers
-        self._answers.note(self, held)
-        self._is_counted = held > 0
-        return held
-
-    @property
-    def _unsent(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def _warn(self, text: str, *values: object) -> None:
         self._log.warning(self.peer, text, escaped(self.peer), *values)

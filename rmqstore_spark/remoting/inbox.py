@@ -11,7 +11,8 @@ import numpy as np
 
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of, frame_size
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
+from rmqstore_spark.remoting.codec.plain import arrived
 from rmqstore_spark.remoting.room import READ_BYTES, SMALL, Asker, FrameRoom
 
 
@@ -39,11 +40,12 @@ class FrameInbox:
         most: most bytes of a frame.
 
     Attributes:
+        held: bytes of a frame that has not arrived as a whole, or the room that it was given.
         wanted: the size of a frame that waits for room; 0 if none does. Meanwhile nothing is read.
     """
 
     def __init__(self, asker: Asker, room: FrameRoom, scratch: Scratch, most: int) -> None:
-        self.wanted = 0
+        self.held = self.wanted = 0
         self._asker = asker
         self._room = room
         self._scratch = scratch.buffer
@@ -51,11 +53,6 @@ class FrameInbox:
         self._part = b""  # the begin of a frame, in no buffer of its own
         self._frame: memoryview | None = None
         self._at = 0
-
-    @property
-    def held(self) -> int:
-        """Bytes of a frame that has not arrived as a whole, or the room that it was given."""
-        return len(self._part) if self._frame is None else len(self._frame)
 
     def buffer(self) -> memoryview:
         """Return where the next bytes go."""
@@ -75,27 +72,33 @@ class FrameInbox:
         """
         if self._frame is not None:
             return self._received_here(count)
-        self._room.was_read(count)
         part = self._part
         view = self._scratch[: len(part) + count]
         if part:
             view[: len(part)] = part
             self._part = b""
+            self.held = 0
         found: list[Command] = []
-        at = size = 0
+        wrong = None
+        at = size = small = 0
         try:
             while len(view) - at >= HEAD_BYTES:
-                size = frame_size(view, at, self._most)
+                _, header, body = frame_lengths(view, at, self._most)
+                size = HEAD_BYTES + header + body
                 if len(view) - at < size:
                     break
-                found.append(command_of(view[at : at + size]))
-                self._room.hold(size, size)
+                found.append(arrived(view[at : at + size]))
+                if size <= SMALL:
+                    small += size
+                else:
+                    self._room.hold(size, size)
                 at, size = at + size, 0
         except FrameError as error:
-            return found, error
-        if at < len(view):
+            wrong = error
+        self._room.was_read(count, small)
+        if wrong is None and at < len(view):
             self._begin(view[at:], size)
-        return found, None
+        return found, wrong
 
     def granted(self, size: int) -> int:
         """Receive the frame that waited for room; return how many of its bytes were here."""
@@ -113,9 +116,11 @@ class FrameInbox:
             size, self.wanted = self.wanted, 0
             self._room.withdraw(self._asker, size, len(self._part))
         self._part = b""
+        self.held = 0
 
     def _begin(self, begin: memoryview, size: int) -> None:
         """Keep the begin of a frame, whose size is 0 as long as it is not known."""
+        self.held = len(begin)
         if size <= SMALL:
             self._part = begin.tobytes()
         elif self._room.ask(self._asker, size, len(begin)):
@@ -127,6 +132,7 @@ class FrameInbox:
         """Allocate the buffer of a frame, whose begin has arrived."""
         self._frame = memoryview(np.empty(size, np.uint8))  # type: ignore[arg-type]
         self._frame[: len(begin)] = begin
+        self.held = size
         self._at = len(begin)
         self._room.arrived(self._asker, size, len(begin))
 
@@ -138,9 +144,10 @@ class FrameInbox:
         if self._at < len(frame):
             return [], None
         self._frame = None
+        self.held = 0
         self._room.ended(self._asker, len(frame))
         try:
-            return [command_of(frame)], None
+            return [arrived(frame)], None
         except FrameError as error:
             self._room.give_back(len(frame), len(frame))
             return [], error

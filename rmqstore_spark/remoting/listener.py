@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Protocol
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.addresses import BACKLOG, address_text, listen
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.codec.command import decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, MAX_FRAME, frame_lengths
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import HANDSHAKE, ServerTls, TlsMode
 from rmqstore_spark.remoting.tls_session import TlsSession, received_buffer
@@ -95,6 +95,7 @@ class PortListener:
         self._server: asyncio.Server | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._silent = _SilentConnections(limits.idle_seconds)
         self._received = received_buffer()
 
     async def start(self, bound: socket.socket) -> str:
@@ -125,6 +126,7 @@ class PortListener:
         if self._server is not None:
             self._server.close()
             return
+        self._silent.close()
         tasks = [*self._opening, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
@@ -150,19 +152,22 @@ class PortListener:
         accepted, address = await asyncio.get_running_loop().sock_accept(listening)
         try:
             peer = address_text(address)
-            if self._home.has_room(len(self._opening), peer):
-                task = asyncio.create_task(self._open(accepted, peer))
-                self._opening.add(task)
-                task.add_done_callback(self._opening.discard)
+            if self._home.has_room(len(self._opening) + len(self._silent), peer):
+                accepted.setblocking(False)
+                self._silent.keep(accepted, lambda: self._begin(accepted, peer))
             else:
                 accepted.close()
         except BaseException:
             accepted.close()
             raise
 
+    def _begin(self, accepted: socket.socket, peer: str) -> None:
+        task = asyncio.create_task(self._open(accepted, peer))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
     async def _open(self, accepted: socket.socket, peer: str) -> None:
         is_taken = False
-        accepted.setblocking(False)
         try:
             with suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -189,8 +194,8 @@ class PortListener:
         if not first:
             return False
         if self._other is not None:
-            begin = _begin(accepted, first == HANDSHAKE, self._other)
-            if await asyncio.wait_for(begin, min(_BEGIN_SECONDS, self._limits.frame_seconds)):
+            begins = _begins_so(accepted, first == HANDSHAKE, self._other)
+            if await asyncio.wait_for(begins, min(_BEGIN_SECONDS, self._limits.frame_seconds)):
                 self._other.take(accepted)
                 return True
         if first == HANDSHAKE and self._tls.context is not None:
@@ -220,7 +225,61 @@ class PortListener:
             raise
 
 
-async def _begin(accepted: socket.socket, is_tls: bool, other: OtherProtocol) -> bool:
+class _SilentConnections:
+    """Connections from which nothing has come yet.
+
+    A task for each would cost several kB, which the process would keep after 10,000 clients have
+    connected at once.
+
+    Args:
+        seconds: how long a connection may be silent before it is closed.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until: dict[socket.socket, float] = {}  # in the order of the times
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def keep(self, accepted: socket.socket, begin: Callable[[], object]) -> None:
+        """Keep a connection, and call `begin` when its first bytes have come."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(accepted, self._heard, accepted, begin)
+        self._until[accepted] = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_later(self._seconds, self._end_overdue)
+
+    def close(self) -> None:
+        """Close all."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for accepted in list(self._until):
+            self._end(accepted)
+
+    def _heard(self, accepted: socket.socket, begin: Callable[[], object]) -> None:
+        del self._until[accepted]
+        asyncio.get_running_loop().remove_reader(accepted)
+        begin()
+
+    def _end_overdue(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._until:
+            accepted, until = next(iter(self._until.items()))
+            if until > loop.time():
+                self._timer = loop.call_at(until, self._end_overdue)
+                return
+            self._end(accepted)
+        self._timer = None
+
+    def _end(self, accepted: socket.socket) -> None:
+        del self._until[accepted]
+        asyncio.get_running_loop().remove_reader(accepted)
+        accepted.close()
+
+
+async def _begins_so(accepted: socket.socket, is_tls: bool, other: OtherProtocol) -> bool:
     """Return whether a connection begins as those of another protocol do."""
     if not is_tls:
         return await _first_code(accepted) in other.codes

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-from rmqstore_spark.remoting.limits import Limits
+from rmqstore_spark.remoting.backlog import Limits
 
 SMALL: Final = 4 << 10
 """Bytes of a frame that needs no room of its own."""
@@ -96,10 +96,6 @@ class FrameRoom:
 
     Args:
         limits: of the connections.
-
-    Attributes:
-        next_read: bytes that the next read of any connection may take: fewer when little room is
-            left, or much was read in this turn of the event loop.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -110,7 +106,6 @@ class FrameRoom:
         self._most = limits.held
         self._used = 0
         self._read = 0  # in this turn
-        self._count(0)
         self._connections = 0
         self._crowded: dict[Asker, None] = {}
         self._look: asyncio.TimerHandle | None = None
@@ -121,6 +116,15 @@ class FrameRoom:
     def used(self) -> int:
         """Bytes of all that is received or handled."""
         return self._used
+
+    @property
+    def next_read(self) -> int:
+        """Bytes that the next read of any connection may take.
+
+        They are fewer when little room is left, or much was read in this turn of the event loop.
+        """
+        left = min((self._most - self._used) // _READS, _TURN_BYTES - self._read)
+        return READ_BYTES if left >= READ_BYTES else max(left, SMALL)
 
     def hold(self, size: int, count: int) -> None:
         """Count bytes of a frame, or of a request that arrived in it.
@@ -133,11 +137,11 @@ class FrameRoom:
             self._small += count
         else:
             self._share(size).used += count
-        self._count(count)
+        self._used += count
 
     def give_back(self, size: int, count: int) -> None:
         """Count bytes no more; see `hold`. Those that wait may get them."""
-        self._count(-count)
+        self._used -= count
         if size <= SMALL:
             self._small -= count
             if self._crowded and self._small < self._small_most:
@@ -148,12 +152,18 @@ class FrameRoom:
         if share.is_contended:
             self._grant(share)
 
-    def was_read(self, count: int) -> None:
-        """Take note of what a read has found, which is decoded in this turn of the event loop."""
+    def was_read(self, count: int, held: int) -> None:
+        """Take note of what a read has found, which is decoded in this turn of the event loop.
+
+        Args:
+            count: all its bytes.
+            held: those of small frames, which count as by `hold`.
+        """
         if not self._read:
             self._loop.call_soon(self._next_turn)  # before the reads of the next turn
         self._read += count
-        self._count(0)
+        self._small += held
+        self._used += held
 
     # ---- connections
 
@@ -203,7 +213,7 @@ class FrameRoom:
             self._begin(share, asker, size)
             return True
         share.queues[asker.has_asked][asker] = size
-        self._count(early)
+        self._used += early
         self._look_later()
         return False
 
@@ -219,25 +229,19 @@ class FrameRoom:
 
     def withdraw(self, asker: Asker, size: int, early: int) -> None:
         """Take note that a frame does not wait for room any more; see `ask`."""
-        self._count(-early)
+        self._used -= early
         for queue in self._share(size).queues:
             queue.pop(asker, None)
 
-    def _count(self, more: int) -> None:
-        self._used += more
-        left = min((self._most - self._used) // _READS, _TURN_BYTES - self._read)
-        self.next_read = READ_BYTES if left >= READ_BYTES else max(left, SMALL)
-
     def _next_turn(self) -> None:
         self._read = 0
-        self._count(0)
 
     def _share(self, size: int) -> _Share:
         return next(share for most, share in self._shares if size <= most)
 
     def _begin(self, share: _Share, asker: Asker, size: int) -> None:
         share.used += size
-        self._count(size)
+        self._used += size
         now = self._loop.time()
         share.receiving[asker] = [now, 0.0, now]
 
@@ -245,7 +249,7 @@ class FrameRoom:
         while (found := share.next()) is not None:
             asker, size = found
             self._begin(share, asker, size)
-            self._count(-asker.room_granted(size))
+            self._used -= asker.room_granted(size)
 
     def _look_later(self) -> None:
         if self._look is None:

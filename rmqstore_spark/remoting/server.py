@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.connection import (
     RemotingConnection,
     Request,
     RequestService,
     SharedBounds,
 )
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.listener import OtherProtocol, PortListener
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.tls import PLAIN, ServerTls

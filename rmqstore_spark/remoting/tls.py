@@ -128,17 +128,13 @@ def server_context(cert_path: str, key_path: str, trust_path: str = "") -> ssl.S
     return context
 
 
-def client_context(
-    trust_path: str = "", cert_path: str = "", key_path: str = "", *, checks_server: bool = True
-) -> ssl.SSLContext:
+def client_context(trust_path: str = "", cert_path: str = "", key_path: str = "") -> ssl.SSLContext:
     """Return the context of a client.
 
     Args:
         trust_path: file of CA certificates for that of the server; empty: those of the system.
         cert_path: file of its own certificate (PEM); empty: none.
         key_path: file of its private key (PEM), without a password.
-        checks_server: False to accept any certificate, as RocketMQ's clients do by default. Then
-            anyone between client and server can read and change what they say.
 
     Raises:
         OptionError: a file cannot be read, or does not have what it should.
@@ -147,9 +143,6 @@ def client_context(
     if trust_path:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _trust(context, trust_path)
-    if not checks_server:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     if cert_path:
         _load(context, cert_path, key_path)
     return context

@@ -77,12 +77,14 @@ class Turns(Generic[_R]):
     def ready(self, source: RequestSource[_R]) -> None:
         """Take note that a connection has requests that may be handled."""
         self._ready[source] = None
-        self._come()
+        if not self._is_due:
+            self._come()
 
     def unwritten(self, source: RequestSource[_R]) -> None:
         """Take note that a connection has something to write."""
         self._unwritten[source] = None
-        self._come()
+        if not self._is_due:
+            self._come()
 
     def forget(self, source: RequestSource[_R]) -> None:
         """Forget a connection that has ended."""
@@ -115,9 +117,8 @@ class Turns(Generic[_R]):
                 self._come()
 
     def _come(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self.take)
+        self._is_due = True
+        self._loop.call_soon(self.take)
 
     def _group(self) -> list[_R]:
         group: list[_R] = []
@@ -133,7 +134,8 @@ class Turns(Generic[_R]):
         for source in sources:
             if len(group) >= self._most or left <= 0:
                 break
-            left -= source.next_size
+            if len(sources) > 1:
+                left -= source.next_size
             del self._ready[source]
             group += source.take(min(share, self._most - len(group)))
             if source.is_ready:

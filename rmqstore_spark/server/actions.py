@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.base.types import CommitRequest, CommitResult, HalfId
+from rmqstore_spark.broker.acl.accounts import Right
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.refusal import Refusal
-from rmqstore_spark.engine.config.checks import host_and_port
+from rmqstore_spark.engine.config.key import host_and_port
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
@@ -25,15 +25,12 @@ from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.transactions import messages_of
 from rmqstore_spark.server.callers import Caller, of_topics
 from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.wire.failures import DENIED, ILLEGAL, UNAVAILABLE
 from rmqstore_spark.wire.messages import (
     MOST_LISTED,
     AbortRequest,
     ChecksRequest,
     CommitOffsetsReply,
     CommitOffsetsRequest,
-    CommitRequest,
-    CommitResult,
     DemoteReply,
     DemoteRequest,
     Done,
@@ -53,9 +50,9 @@ from rmqstore_spark.wire.messages import (
     PromoteRequest,
     QueryRequest,
     TopicRequest,
-    TopicsReply,
     WalkRequest,
 )
+from rmqstore_spark.wire.protocol import DENIED, ILLEGAL, UNAVAILABLE
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +85,7 @@ class StoreActions:
     # ---- topics, offsets -----------------------------------------------------------------------
 
     def open(self, request: OpenRequest) -> OpenReply:
-        return self._store.open(request.topics)
+        return self._store.open(request)
 
     def create(self, request: TopicRequest) -> Done:
         numbers: dict[str, Any] = {
@@ -106,9 +103,6 @@ class StoreActions:
     def delete(self, request: TopicRequest) -> Done:
         self._store.writer.delete_topic(request.name)
         return Done()
-
-    def topics(self, _request: Done) -> TopicsReply:
-        return TopicsReply(self._store.topics())
 
     def offsets(self, request: OffsetsRequest) -> OffsetsReply:
         return self._store.offsets(request.topics)
@@ -138,12 +132,12 @@ class StoreActions:
     def commit(self, request: CommitRequest, caller: Caller) -> CommitResult:
         """Write staged blocks, whose topics the client must still be allowed to write."""
         if caller.limited() is not None:
-            staged = self._store.writer.staged_topics(request.stages)
+            staged = self._store.writer.batches.staged_topics(request.stages)
             caller.require(of_topics(staged, Right.PUB))
-        return self._store.writer.commit(request, caller.identity)
+        return self._store.writer.batches.commit(request, caller.identity)
 
     def abort(self, request: AbortRequest, caller: Caller) -> Done:
-        self._store.writer.abort(request.stage_ids, caller.identity)
+        self._store.writer.batches.abort(request.stage_ids, caller.identity)
         return Done()
 
     # ---- transactions --------------------------------------------------------------------------
@@ -206,9 +200,6 @@ class StoreActions:
         return Done()
 
     # ---- reading -------------------------------------------------------------------------------
-
-    def list(self, request: PathRequest) -> ListReply:
-        return ListReply(tuple(self._store.view.listing(request.path, self._breaking_off())))
 
     def walk(self, request: WalkRequest) -> ListReply:
         return ListReply(

@@ -1,4 +1,4 @@
-"""Whom a connection acts for: an account, a certificate, or anyone where nobody is asked.
+"""The account of a connection: one that logged in, a certificate, or anyone if none is needed.
 
 The accounts are those of RocketMQ's clients (`broker.acl`). A client logs in once a connection: it
 answers a challenge with the secret of its account, and each request is then checked against what
@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
+from rmqstore_spark.broker.acl.accounts import Need, Right, need_of_topic
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.wire.failures import DENIED, UNAUTHENTICATED
-from rmqstore_spark.wire.login import NONCE_BYTES, asked_to_prove
+from rmqstore_spark.wire.protocol import DENIED, NONCE_BYTES, UNAUTHENTICATED, asked_to_prove
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.acl.accounts import Account, Accounts, AccountSource
@@ -102,7 +101,7 @@ class Caller:
 
         Args:
             access_key: of the account.
-            answer: see `wire.login`.
+            answer: see `wire.protocol`.
             server: fingerprint of this side's certificate on an encrypted connection.
 
         Raises:

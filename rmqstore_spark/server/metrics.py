@@ -7,7 +7,7 @@ Prometheus' names and units (seconds, bytes, ratios).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from rmqstore_spark import __version__
+from rmqstore_spark.base.printable import in_words
 from rmqstore_spark.engine.status import STATES
 from rmqstore_spark.ha.follower_progress import STATES as REPLICATION_STATES
 
@@ -28,142 +29,72 @@ Stats = Callable[[], Mapping[str, Any]]
 """Returns the store's figures, named as in `StoreWriter.stats`."""
 
 
-class _Figure(NamedTuple):
-    """A figure of `stats()`, with its Prometheus name and help text."""
-
-    key: str
-    name: str
-    doc: str
-
-
-_COUNTERS: Final = (
-    _Figure("putMessages", "rmqstore_put_messages", "Messages put or committed."),
-    _Figure("putBytes", "rmqstore_put_bytes", "Bytes of these messages."),
-    _Figure("commits", "rmqstore_commits", "Staged batches of Spark that were committed."),
-    _Figure(
-        "readBytes",
-        "rmqstore_read_bytes",
-        "Bytes that a read-only process was asked to read from its stores.",
-    ),
-    _Figure(
-        "replicationReceivedBytes",
-        "rmqstore_replication_received_bytes",
-        "Bytes of the master's log that were received and stored.",
-    ),
-    _Figure(
-        "replicationConnects", "rmqstore_replication_connects", "Connections made to the master."
-    ),
-    _Figure("expiredSegments", "rmqstore_expired_segments", "Segments that were deleted."),
-    _Figure("expiredBytes", "rmqstore_expired_bytes", "Bytes of these segments."),
-    _Figure("delayedDelivered", "rmqstore_delayed_delivered", "Delayed messages delivered."),
-    _Figure(
-        "delayedSkipped",
-        "rmqstore_delayed_skipped",
-        "Delayed messages that could not be delivered.",
-    ),
-    _Figure("transactionsCommitted", "rmqstore_transactions_committed", "Transactions committed."),
-    _Figure(
-        "transactionsRolledBack", "rmqstore_transactions_rolled_back", "Transactions rolled back."
-    ),
-    _Figure(
-        "transactionsGivenUp",
-        "rmqstore_transactions_given_up",
+# fmt: off
+_COUNTERS: Final = {
+    "putMessages": "Messages put or committed.",
+    "putBytes": "Bytes of these messages.",
+    "commits": "Staged batches of Spark that were committed.",
+    "readBytes": "Bytes that a read-only process was asked to read from its stores.",
+    "replicationReceivedBytes": "Bytes of the master's log that were received and stored.",
+    "replicationConnects": "Connections made to the master.",
+    "expiredSegments": "Segments that were deleted.",
+    "expiredBytes": "Bytes of these segments.",
+    "delayedDelivered": "Delayed messages delivered.",
+    "delayedSkipped": "Delayed messages that could not be delivered.",
+    "transactionsCommitted": "Transactions committed.",
+    "transactionsRolledBack": "Transactions rolled back.",
+    "transactionsGivenUp":
         "Transactions whose outcome nobody told, moved to TRANS_CHECK_MAX_TIME_TOPIC.",
-    ),
-    _Figure("archivedSegments", "rmqstore_archived_segments", "Segments copied to the archive."),
-    _Figure("archivedBytes", "rmqstore_archived_bytes", "Bytes of these segments."),
-    _Figure(
-        "expiryFailures",
-        "rmqstore_expiry_failures",
-        "Rounds of expiry that failed, as when the archive cannot be written.",
-    ),
-)
-_BY_STATUS: Final = (
-    _Figure("putFailures", "rmqstore_put_failures", "Puts that were not answered PUT_OK."),
-    _Figure("stageFailures", "rmqstore_stage_failures", "Blocks for Spark that were not staged."),
-    _Figure("commitFailures", "rmqstore_commit_failures", "Commits of Spark that were refused."),
-    _Figure(
-        "callFailures",
-        "rmqstore_call_failures",
-        "Calls that were refused or failed outside the store.",
-    ),
-)
-_GAUGES: Final = (
-    _Figure("connections", "rmqstore_connections", "Connections of clients."),
-    _Figure("calls", "rmqstore_calls", "Calls of clients in progress."),
-    _Figure(
-        "receivedBytes",
-        "rmqstore_received_bytes",
-        "Bytes of messages that were received and not handled yet.",
-    ),
-    _Figure(
-        "commitLogMinOffset",
-        "rmqstore_commitlog_min_offset",
-        "First physical offset of the CommitLog.",
-    ),
-    _Figure(
-        "commitLogMaxOffset",
-        "rmqstore_commitlog_max_offset",
-        "Physical offset at which the CommitLog ends.",
-    ),
-    _Figure(
-        "commitLogFlushedOffset",
-        "rmqstore_commitlog_flushed_offset",
-        "Physical offset up to which the CommitLog is on disk.",
-    ),
-    _Figure("transactionsWaiting", "rmqstore_transactions_waiting", "Half messages that wait."),
-    _Figure(
-        "dispatchBehindBytes",
-        "rmqstore_dispatch_behind_bytes",
+    "archivedSegments": "Segments copied to the archive.",
+    "archivedBytes": "Bytes of these segments.",
+    "expiryFailures": "Rounds of expiry that failed, as when the archive cannot be written.",
+}
+_BY_STATUS: Final = {
+    "putFailures": "Puts that were not answered PUT_OK.",
+    "stageFailures": "Blocks for Spark that were not staged.",
+    "commitFailures": "Commits of Spark that were refused.",
+    "callFailures": "Calls that were refused or failed outside the store.",
+}
+_GAUGES: Final = {
+    "connections": "Connections of clients.",
+    "calls": "Calls of clients in progress.",
+    "receivedBytes": "Bytes of messages that were received and not handled yet.",
+    "commitLogMinOffset": "First physical offset of the CommitLog.",
+    "commitLogMaxOffset": "Physical offset at which the CommitLog ends.",
+    "commitLogFlushedOffset": "Physical offset up to which the CommitLog is on disk.",
+    "transactionsWaiting": "Half messages that wait.",
+    "dispatchBehindBytes":
         "Bytes of the CommitLog that are not dispatched to queues and index yet.",
-    ),
-    _Figure("stagedBytes", "rmqstore_staged_bytes", "Bytes staged and not yet committed."),
-    _Figure(
-        "stagedMemoryBytes", "rmqstore_staged_memory_bytes", "Bytes of memory that stages take."
-    ),
-    _Figure("stages", "rmqstore_stages", "Stages that are neither committed nor aborted."),
-    _Figure("diskUsedRatio", "rmqstore_disk_used_ratio", "Used part of the store's disk, 0 to 1."),
-    _Figure(
-        "clockBehindSeconds",
-        "rmqstore_clock_behind_seconds",
-        "How far the clock is behind the last storeTimestamp.",
-    ),
-    _Figure(
-        "replicationComplete",
-        "rmqstore_replication_complete",
-        "1 while nothing of the master's log is missing, else 0.",
-    ),
-    _Figure(
-        "replicationLagBytes",
-        "rmqstore_replication_lag_bytes",
+    "stagedBytes": "Bytes staged and not yet committed.",
+    "stagedMemoryBytes": "Bytes of memory that stages take.",
+    "stages": "Stages that are neither committed nor aborted.",
+    "diskUsedRatio": "Used part of the store's disk, 0 to 1.",
+    "clockBehindSeconds": "How far the clock is behind the last storeTimestamp.",
+    "replicationComplete": "1 while nothing of the master's log is missing, else 0.",
+    "replicationLagBytes":
         "Bytes of the master's log that are missing, or an estimate; absent while unknown.",
-    ),
-    _Figure(
-        "replicationLagSeconds",
-        "rmqstore_replication_lag_seconds",
-        "How long ago the store had all that its master has.",
-    ),
-    _Figure("slaves", "rmqstore_slaves", "Slaves that are connected."),
-    _Figure(
-        "slaveLagBytes",
-        "rmqstore_slave_lag_bytes",
+    "replicationLagSeconds": "How long ago the store had all that its master has.",
+    "slaves": "Slaves that are connected.",
+    "slaveLagBytes":
         "Bytes of the log that were not sent yet to the slave that is furthest behind.",
-    ),
-    _Figure("uptimeSeconds", "rmqstore_uptime_seconds", "Seconds since the store was opened."),
-)
-_HISTOGRAMS: Final = (
-    _Figure("putLatency", "rmqstore_put_latency_seconds", "From a put's arrival to its result."),
-    _Figure(
-        "commitLatency",
-        "rmqstore_commit_latency_seconds",
-        "From a commit's arrival to its batch being on disk.",
-    ),
-    _Figure("flushLatency", "rmqstore_flush_latency_seconds", "Time of a flush of the CommitLog."),
-)
+    "uptimeSeconds": "Seconds since the store was opened.",
+}
+_HISTOGRAMS: Final = {
+    "putLatency": "From a put's arrival to its result.",
+    "commitLatency": "From a commit's arrival to its batch being on disk.",
+    "flushLatency": "Time of a flush of the CommitLog.",
+}
+"""Figures of `stats()`, and their help texts; `_name` makes their names of Prometheus."""
+# fmt: on
 
-
-_OF_A_STORE: Final = tuple(figure for figure in _GAUGES if figure.key.startswith("commitLogM"))
+_OF_A_STORE: Final = ("commitLogMinOffset", "commitLogMaxOffset")
 """The gauges of each store that is served read-only."""
+
+
+def _name(key: str) -> str:
+    """Return the name of a figure: `rmqstore_put_messages` for `putMessages`."""
+    words = in_words(key).replace(" ", "_").replace("commit_log", "commitlog")
+    return f"rmqstore_{words}"
 
 
 class StoreCollector(Collector):
@@ -182,63 +113,57 @@ class StoreCollector(Collector):
         yield InfoMetricFamily(
             "rmqstore_build", "The running version.", value={"version": __version__}
         )
-        for figure in _COUNTERS:
-            if figure.key in stats:
-                yield CounterMetricFamily(figure.name, figure.doc, value=stats[figure.key])
-        for figure in _BY_STATUS:
-            if figure.key in stats:
-                yield _by_status(figure, stats[figure.key])
-        for figure in _GAUGES:
-            if stats.get(figure.key) is not None:  # None: not known yet
-                yield GaugeMetricFamily(figure.name, figure.doc, value=stats[figure.key])
-        for figure in _HISTOGRAMS:
-            if figure.key in stats:
-                yield _histogram(figure, stats[figure.key])
-        if "state" in stats:
-            yield _state(
-                _Figure("state", "rmqstore_state", "1 for the state that the store is in, else 0."),
-                str(stats["state"]),
-                STATES,
-            )
-        if "replicationState" in stats:
-            yield _state(
-                _Figure(
-                    "replicationState",
-                    "rmqstore_replication_state",
-                    "1 for the state that the follower of a master is in, else 0.",
-                ),
-                str(stats["replicationState"]),
+        for key, doc in _COUNTERS.items():
+            if key in stats:
+                yield CounterMetricFamily(_name(key), doc, value=stats[key])
+        for key, doc in _BY_STATUS.items():
+            if key in stats:
+                yield _by_status(_name(key), doc, stats[key])
+        for key, doc in _GAUGES.items():
+            if stats.get(key) is not None:  # None: not known yet
+                yield GaugeMetricFamily(_name(key), doc, value=stats[key])
+        for key, doc in _HISTOGRAMS.items():
+            if key in stats:
+                yield _histogram(f"{_name(key)}_seconds", doc, stats[key])
+        for key, doc, states in (
+            ("state", "1 for the state that the store is in, else 0.", STATES),
+            (
+                "replicationState",
+                "1 for the state that the follower of a master is in, else 0.",
                 REPLICATION_STATES,
-            )
+            ),
+        ):
+            if key in stats:
+                yield _state(_name(key), doc, str(stats[key]), states)
         if "stores" in stats:
             yield from _stores(stats["stores"])
         else:
             yield from _queues({(): stats.get("queues", {})}, [])
 
 
-def _by_status(figure: _Figure, counts: Mapping[str, int]) -> Metric:
-    family = CounterMetricFamily(figure.name, figure.doc, labels=["status"])
+def _by_status(name: str, doc: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, doc, labels=["status"])
     for status, count in counts.items():
         family.add_metric([status], count)
     return family
 
 
-def _state(figure: _Figure, now: str, states: Iterable[str]) -> Metric:
+def _state(name: str, doc: str, now: str, states: Iterable[str]) -> Metric:
     """Return a gauge with every state: an alert that compares one of them needs it to exist."""
-    family = GaugeMetricFamily(figure.name, figure.doc, labels=["state"])
+    family = GaugeMetricFamily(name, doc, labels=["state"])
     for state in dict.fromkeys((*states, now)):
         family.add_metric([state], int(state == now))
     return family
 
 
-def _histogram(figure: _Figure, latency: Mapping[str, Any]) -> Metric:
+def _histogram(name: str, doc: str, latency: Mapping[str, Any]) -> Metric:
     """Return a histogram.
 
     `buckets` holds pairs of an upper bound in seconds and the count up to it; the last bound is
     +Inf.
     """
     buckets = [(_bound(bound), count) for bound, count in latency["buckets"]]
-    return HistogramMetricFamily(figure.name, figure.doc, buckets=buckets, sum_value=latency["sum"])
+    return HistogramMetricFamily(name, doc, buckets=buckets, sum_value=latency["sum"])
 
 
 def _bound(seconds: float | str) -> str:
@@ -254,11 +179,11 @@ def _stores(stores: Mapping[str, Mapping[str, Any]]) -> Iterable[Metric]:
     for name, stats in stores.items():
         readable.add_metric([name], int("queues" in stats))
     yield readable
-    for figure in _OF_A_STORE:
-        family = GaugeMetricFamily(figure.name, figure.doc, labels=["store"])
+    for key in _OF_A_STORE:
+        family = GaugeMetricFamily(_name(key), _GAUGES[key], labels=["store"])
         for name, stats in stores.items():
-            if figure.key in stats:
-                family.add_metric([name], stats[figure.key])
+            if key in stats:
+                family.add_metric([name], stats[key])
         yield family
     yield from _queues(
         {(name,): stats.get("queues", {}) for name, stats in stores.items()}, ["store"]

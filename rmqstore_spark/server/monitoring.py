@@ -30,7 +30,7 @@ from prometheus_client.exposition import choose_encoder
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.metrics import Stats, new_registry
-from rmqstore_spark.server.stores.foreign import READ_ONLY
+from rmqstore_spark.server.stores.sidecar import READ_ONLY
 
 HEALTHY: Final = "RUNNING"
 """The only state in which the store accepts messages."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import select
 import signal
 import socket
@@ -27,14 +26,13 @@ from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.server import memory
-from rmqstore_spark.server.priority import use_idle_io
 from rmqstore_spark.server.server import StoreServer
-from rmqstore_spark.server.stores.service import ServedPort
+from rmqstore_spark.server.stores.served import ServedPort
+from rmqstore_spark.server.system import memory_given_back, prepare, use_idle_io
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
-    from rmqstore_spark.server.stores.service import StoreService
+    from rmqstore_spark.server.stores.served import StoreService
     from rmqstore_spark.server.stores.sidecar import StorePlace
     from rmqstore_spark.server.stores.written import FollowerWatch
 
@@ -43,12 +41,9 @@ _log = logging.getLogger(__name__)
 _DRAIN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 
-_FILES: Final = 1 << 16
 _NOWHERE: Final = (
     "listenPort=-1 leaves nothing to listen on: give listenSocket, or another listenPort."
 )
-_SWITCH_SECONDS: Final = 0.001
-"""By default, each of a hundred other threads may run for 5 ms before a put gets its turn."""
 _MUCH: Final = 16 << 20
 """Bytes of RocketMQ's clients in memory that count as a call at work, after which some is freed."""
 
@@ -210,9 +205,7 @@ class _Run:
     @contextmanager
     def started(self) -> Iterator[ExitStack]:
         """Prepare the process; its stack is closed at the end of the context."""
-        memory.use_little()
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        allow_many_files()
+        prepare()
         with self.end.on_signals(), ExitStack() as opened:
             if self._until_stdin_ends:
                 self.end.watch_stdin()
@@ -238,7 +231,7 @@ class _Run:
         own = bound.dup() if bound is not None and config.is_broker else None
         service.start(ServedPort(own, protection, server.endpoints, other))
         opened.enter_context(
-            memory.given_back(
+            memory_given_back(
                 lambda: server.calls_at_work + service.broker_held // _MUCH,
                 lambda: server.calls_ended,
             )
@@ -267,18 +260,6 @@ class _Run:
         while not end.wait(service.look_seconds) and service.continues():
             pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
-
-
-def allow_many_files() -> None:
-    """Raise the limit of open files, as far as the process may.
-
-    Each connection uses one, even without an account, and the usual 1,024 are soon exhausted.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if most == resource.RLIM_INFINITY else min(_FILES, most)
-    with suppress(OSError, ValueError):
-        if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 class _End:

@@ -1,4 +1,4 @@
-"""Handles streams of blocks: puts them into the log, or stages them for a commit.
+"""Reads and answers streams of blocks: puts them into the log, or stages them for a commit.
 
 Blocks are stored and answered in the order in which they arrive. All blocks that have arrived are
 stored together, and wait for the disk together. An answer with a transient failure ends its stream,
@@ -11,24 +11,108 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.broker.acl.rights import Right
-from rmqstore_spark.engine.failure_counts import Failures
-from rmqstore_spark.errors import BlockError, RefusedError
+from rmqstore_spark.broker.acl.accounts import Right
+from rmqstore_spark.engine.counters import Failures
+from rmqstore_spark.errors import BlockError, RefusedError, RmqStoreError
 from rmqstore_spark.layout.record.block import read_block
-from rmqstore_spark.server.blocks import BlockReader
 from rmqstore_spark.server.budget import OverBudgetError
 from rmqstore_spark.server.callers import WRITES, Caller, of_topics
+from rmqstore_spark.server.calls import Call
 from rmqstore_spark.server.connections.receiver import ReceivedRequest
-from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.failures import BUSY, TRANSIENT, UNAVAILABLE
-from rmqstore_spark.wire.protocol import Acknowledgement
+from rmqstore_spark.wire.codec import MessageError, decode, encode
+from rmqstore_spark.wire.messages import StreamCommand
+from rmqstore_spark.wire.protocol import (
+    BUSY,
+    ILLEGAL,
+    MAX_REQUEST,
+    TRANSIENT,
+    UNAVAILABLE,
+    Acknowledgement,
+    Code,
+)
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
-    from rmqstore_spark.engine.batches.staging import Stage
+    from rmqstore_spark.engine.batches.stage import Stage
+    from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.engine.status import PutResult
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.server.stores.served import ServedStore
+
+_MOST_BLOCKS: Final = 256
+_MOST_BYTES: Final = 4 << 20
+"""Maximum bytes of blocks that are taken together. A single block may be larger."""
+_ROOM_SECONDS: Final = 10.0
+
+
+class BlockReader:
+    """Reads the blocks of one stream, and answers them.
+
+    Args:
+        call: the call of the stream.
+        begun: the request that began it.
+        config: the store's configuration.
+
+    Attributes:
+        is_finished: whether the client announced that no more blocks follow.
+    """
+
+    def __init__(self, call: Call, begun: ReceivedRequest, config: StoreConfig) -> None:
+        self.call = call
+        self.is_finished = False
+        self._begun = begun
+        self._idle_seconds = config.stream_idle_timeout / 1000
+
+    def command(self) -> StreamCommand:
+        """Return the command of the stream: whether its blocks are put or staged.
+
+        Raises:
+            RefusedError: it is not a valid command.
+        """
+        try:
+            return decode(StreamCommand, self._begun.data.tobytes(), most=MAX_REQUEST[Code.BLOCKS])
+        except MessageError as error:
+            raise RefusedError(f"The stream's command is invalid: {error}.", ILLEGAL) from None
+
+    def group(self) -> list[ReceivedRequest]:
+        """Return all blocks that have arrived, at least one; an empty list after the last.
+
+        Raises:
+            RefusedError: a request does not belong to a stream of blocks.
+            OverBudgetError: there is no room for the next block.
+        """
+        found: list[ReceivedRequest] = []
+        size = 0
+        with self.call.reading():
+            request = self.call.connection.read(self._idle_seconds, _ROOM_SECONDS)
+        while request is not None:
+            if request.head.code == Code.FINISH:
+                self.is_finished = True
+                break
+            found.append(request)
+            size += len(request.data)
+            if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
+                break
+            try:
+                request = self.call.connection.ready()
+            except (RmqStoreError, OSError):
+                break  # the next call meets it again, once these blocks are stored and answered
+        return found
+
+    def acknowledge(self, answer: Acknowledgement) -> None:
+        """Answer a block."""
+        self.call.connection.answer(
+            answer.to_bytes(), seconds=self._idle_seconds, opaque=answer.number
+        )
+
+    def finish(self, body: bytes = b"") -> None:
+        """Answer the end of the stream."""
+        self.call.connection.answer(body, seconds=self._idle_seconds)
+
+    def refuse_next(self, remark: str) -> None:
+        """Refuse the block that found no room: the last whose header was read."""
+        self.acknowledge(Acknowledgement(self.call.connection.opaque, BUSY, 0, remark))
+
 
 _OVERLOADED: Final = "The store process receives more data than it can handle. Try again later."
 
@@ -71,17 +155,19 @@ class BlockStreams:
     # ---- puts ----------------------------------------------------------------------------------
 
     def _put(self, store: StoreWriter | Puts, blocks: BlockReader, results: bool) -> None:
+        is_told = False  # by the answer to a block: the end of a stream without any is answered
         while not blocks.is_finished:
             group = blocks.group()
             if not group:
                 break
+            is_told = True
             try:
                 if not self._put_group(store, blocks, group, results):
                     return
             finally:
                 for block in group:
                     block.release()
-        if blocks.is_finished:
+        if blocks.is_finished and not is_told:
             blocks.finish()
 
     def _put_group(
@@ -117,7 +203,9 @@ class BlockStreams:
     # ---- stages --------------------------------------------------------------------------------
 
     def _stage(self, blocks: BlockReader, stage_id: str) -> None:
-        stage = self._store.begin_stage(stage_id, blocks.call.peer, blocks.call.caller.identity)
+        stage = self._store.batches.begin_stage(
+            stage_id, blocks.call.peer, blocks.call.caller.identity
+        )
         blocks.call.is_precious = True
         is_kept = False
         try:

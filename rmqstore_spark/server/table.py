@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from rmqstore_spark.broker.acl.rights import Right, need_of_group
+from rmqstore_spark.base.types import CommitRequest
+from rmqstore_spark.broker.acl.accounts import Right, need_of_group
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import (
@@ -22,12 +23,10 @@ from rmqstore_spark.server.callers import (
     of_topics,
 )
 from rmqstore_spark.wire.codec import MessageError, decode
-from rmqstore_spark.wire.failures import ILLEGAL
 from rmqstore_spark.wire.messages import (
     AbortRequest,
     ChecksRequest,
     CommitOffsetsRequest,
-    CommitRequest,
     DemoteRequest,
     Done,
     EndRequest,
@@ -42,7 +41,7 @@ from rmqstore_spark.wire.messages import (
     TopicRequest,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import MAX_REQUEST, SMALL_REQUEST, Code
+from rmqstore_spark.wire.protocol import ILLEGAL, MAX_REQUEST, SMALL_REQUEST, Code
 
 _Handler: TypeAlias = Callable[[StoreActions, Any, Caller], object]
 
@@ -67,7 +66,7 @@ class ClientRow(NamedTuple):
         asks: what a request with it asks for, for documentation.
         kind: the class of its body; None if that is bytes.
         rule: what the client's account needs; None for what the row of the stream says.
-        handle: does what is asked; None for streams and logins, which `server.server` handles.
+        handle: does what is asked; None for streams and logins, which `server.requests` handles.
         at_once: how many of these may run at a time, since each can take tens of megabytes; None
             for no limit of their own.
     """
@@ -139,7 +138,7 @@ _QUERIES: Final = RowRights(
 ROWS: Final[tuple[ClientRow, ...]] = (
     ClientRow(Code.LOGIN, "log in with an account", None, _NOBODY),
     # ---- writing
-    ClientRow(Code.OPEN, "what is needed to encode records; create missing topics",
+    ClientRow(Code.OPEN, "topics, and what is needed to encode records; create missing topics",
               OpenRequest, _OPENS, _does(StoreActions.open)),
     ClientRow(Code.BLOCKS, "begin a stream of blocks, to put or to stage them",
               StreamCommand, _WRITES),
@@ -155,18 +154,14 @@ ROWS: Final[tuple[ClientRow, ...]] = (
     ClientRow(Code.TRANSACTION_CHECKS, "half messages whose producer is asked",
               ChecksRequest, _ENDS, _does(StoreActions.transaction_checks)),
     # ---- reading
-    ClientRow(Code.TOPICS, "topics and their settings", Done, _ANYONE,
-              _does(StoreActions.topics)),
     ClientRow(Code.OFFSETS, "the ends of the log, and of queues",
               OffsetsRequest, _SEES, _does(StoreActions.offsets)),
     ClientRow(Code.COMMIT_OFFSETS, "move the offsets of a consumer group",
               CommitOffsetsRequest, _MOVES, _does(StoreActions.commit_offsets)),
     ClientRow(Code.QUERY, "messages by key", QueryRequest, _QUERIES,
               _does(StoreActions.query), at_once=2),
-    ClientRow(Code.LIST, "the entries of a folder of the store", PathRequest, _READS_ALL,
-              _does(StoreActions.list), at_once=4),
-    ClientRow(Code.WALK, "all that is below a folder", WalkRequest, _READS_ALL,
-              _does(StoreActions.walk), at_once=4),
+    ClientRow(Code.WALK, "the entries of a folder of the store, or all below it", WalkRequest,
+              _READS_ALL, _does(StoreActions.walk), at_once=4),
     ClientRow(Code.INFO, "the size of a file", PathRequest, _READS_ALL,
               _does(StoreActions.info)),
     ClientRow(Code.READ, "ranges of files", RangesRequest, _READS_ALL),

@@ -23,14 +23,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.log_files import segment_start
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.reader.log.end import is_locked
-from rmqstore_spark.wire.failures import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.messages import FileEntry
+from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, UNAVAILABLE
 
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset(LINKABLE)
@@ -55,7 +55,7 @@ class ViewError(Exception):
     """The requested file or folder is not available to readers.
 
     Args:
-        status: a status of `wire.failures`.
+        status: a status of `wire.protocol`.
         message: the reason.
     """
 
@@ -106,28 +106,16 @@ class StoreView:
                 return found
         raise _missing(path)
 
-    def listing(self, path: str, between: Callable[[], object]) -> list[FileEntry]:
-        """List a folder, sorted by name.
-
-        Args:
-            path: the folder.
-            between: called from time to time; an error that it raises ends the listing.
-
-        Raises:
-            ViewError: the folder does not exist, is not shown, or holds too many entries.
-        """
-        return sorted(self._entries(_parts(path), between), key=lambda entry: entry.path)
-
     def walk(self, path: str, depth: int, between: Callable[[], object]) -> list[FileEntry]:
-        """List everything below a folder, down to a number of levels below its own entries.
+        """List a folder, and what is below it, down to a number of levels below its own entries.
 
         Args:
             path: the folder.
             depth: the number of levels.
-            between: as for `listing`.
+            between: called from time to time; an error that it raises ends the listing.
 
         Raises:
-            ViewError: as for `listing`.
+            ViewError: the folder does not exist, is not shown, or holds too many entries.
         """
         found: list[FileEntry] = []
         todo = [(_parts(path), depth)]

@@ -3,20 +3,19 @@
 `verify` checks a store in one process. `make_plan`, `check_unit` and `verify_plan` are its steps,
 for running the units on many machines. docs/verify.md lists the checks and what they cannot detect.
 The log is walked once. Each record is looked up in its queue, and its keys in the index. `Coverage`
-(in `ranges`) keeps the entries that match. Then every other entry is checked by itself.
+(in `findings`) keeps the entries that match. Then every other entry is checked by itself.
 
 run         verifies a store: runs the units and builds the report
 plan        takes a snapshot of the store, and cuts the work into units
 snapshot    defines the snapshot and the units
 log/, queues/, index/    check records, queue entries and index entries
 log_batch   holds the records that these checks compare
-store_files checks names and sizes of files, the configuration and the checkpoint
-progress    compares the offsets of consumer groups with the ends of their queues
-findings    collects problems; `ranges` holds matched entries and damaged stretches of the log
+store_files checks names and sizes of files, the configuration, the progress of consumer groups and
+            the checkpoint
+findings    collects problems, matched entries and damaged stretches of the log
 report      defines the report and the kinds of problems
 
-From outside it imports `reader`, `files`, `layout` and `errors`.
-
+From outside it imports `reader`, `files`, `layout` and what lies below.
 """
 
 from __future__ import annotations

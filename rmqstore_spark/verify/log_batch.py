@@ -15,9 +15,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_DELAY,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
-    PROPERTY_KEYS,
     PROPERTY_TAGS,
-    PROPERTY_UNIQ_KEY,
     TRANSACTION_MASK,
 )
 from rmqstore_spark.layout.record.format import Records
@@ -26,12 +24,8 @@ from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.verify.findings import Place
 
-__all__ = ["LogBatch", "TopicNumbers", "read_batches"]
-
 _NAMES: Final = (
     PROPERTY_TAGS,
-    PROPERTY_KEYS,
-    PROPERTY_UNIQ_KEY,
     PROPERTY_DELAY,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,

@@ -8,7 +8,7 @@ from typing import Final
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.checkpoint import GRACE_MS
-from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import LogSegment
 from rmqstore_spark.reader.queue import Queue
 from rmqstore_spark.reader.store import Store

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from rmqstore_spark.base.printable import camel_case
+
 Severity: TypeAlias = Literal["error", "note"]
 
 KINDS: Final[dict[str, str]] = {
@@ -157,16 +159,7 @@ class VerifyReport:
             "logBegin": self.log_begin,
             "logEnd": self.log_end,
             "beingWritten": self.being_written,
-            "tornTail": None
-            if tail is None
-            else {
-                "physicalOffset": tail.physical_offset,
-                "file": tail.file,
-                "offset": tail.offset,
-                "size": tail.size,
-                "cause": tail.cause,
-                "holdsRecords": tail.holds_records,
-            },
+            "tornTail": tail and {camel_case(key): value for key, value in asdict(tail).items()},
             "counts": self.counts,
             "totals": self.totals,
             "problems": [asdict(problem) for problem in self.problems],

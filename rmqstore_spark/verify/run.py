@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rmqstore_spark.errors import RmqStoreError, SegmentExpiredError
-from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import LISTED, Findings, place_of
 from rmqstore_spark.verify.index.check import check_index_entries, check_index_file
 from rmqstore_spark.verify.log.check import check_log, check_tail
 from rmqstore_spark.verify.log.dledger import check_units
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
-from rmqstore_spark.verify.progress import check_progress
 from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
 from rmqstore_spark.verify.report import VerifyReport
@@ -27,7 +26,7 @@ from rmqstore_spark.verify.snapshot import (
     TailUnit,
     Unit,
 )
-from rmqstore_spark.verify.store_files import check_checkpoint
+from rmqstore_spark.verify.store_files import check_checkpoint, check_progress
 
 Progress = Callable[[int, int], object]
 """Called with the bytes done and the total bytes."""

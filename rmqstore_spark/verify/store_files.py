@@ -1,4 +1,4 @@
-"""Checks the files of a store without its records: segments, configuration, checkpoint."""
+"""Checks the files of a store without its records: segments, `config/`, progress, checkpoint."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import Files, join
-from rmqstore_spark.files.configfiles import parse_config
-from rmqstore_spark.files.configshapes import DELAY_OFFSETS, SHAPES, impossible_delay
-from rmqstore_spark.files.log.log_folders import Segment, segment_start
-from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.files.configfiles import DELAY_OFFSETS, SHAPES, impossible_delay, parse_config
+from rmqstore_spark.files.log_files import Segment, segment_start
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import BLANK_SIZE, LMQ_PREFIX, MAGIC_BLANK, is_system_topic
+from rmqstore_spark.reader.groups import offsets_past_end
 from rmqstore_spark.reader.log.end import flushed_end
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
@@ -29,6 +29,8 @@ _TIMES: Final = (
     (8, "logicsMsgTimestamp"),
     (16, "indexMsgTimestamp"),
 )
+_FILE: Final = "consumerOffset.json"
+_UNKNOWN_ENDS: Final = ("missing-queue", "no-queues")
 
 
 def check_segments(
@@ -235,3 +237,31 @@ def check_checkpoint(store: Store, snapshot: Snapshot, findings: Findings) -> No
                 f"{name} is {time}, but the oldest record was stored at "
                 f"{findings.oldest}",
             )  # fmt: skip
+
+
+def check_progress(store: Store, snapshot: Snapshot, findings: Findings) -> None:
+    """Note offsets past the ends of queues: the log may have lost what was consumed.
+
+    While a broker writes, offsets are newer than the snapshot. In a DLedger group they may be ahead
+    of what is known to be committed. The ends of batch queues, and of those in RocksDB, are not
+    known here, nor those of missing queues if the log has records of any.
+    """
+    directory = store.directory
+    if snapshot.being_written or store.log.dledger is not None or directory.has_rocksdb_queues:
+        return
+    try:
+        table = (directory.config(_FILE) or {}).get("offsetTable", {})
+    except CorruptStoreError:
+        return  # said by the check of the configuration
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in snapshot.queues}
+    is_complete = findings.totals.keys().isdisjoint(_UNKNOWN_ENDS)
+    later = "; a start may complete it from the log" if snapshot.killed else ""
+    for past in offsets_past_end(table, ends, snapshot.configured_topics or ()):
+        route = past.topic, past.queue_id
+        if route in snapshot.batch_queues or not (is_complete or route in ends):
+            continue
+        findings.note(
+            "group-offset", (join(store.path, "config", _FILE), None),
+            f"group {past.group} is at offset {past.offset} of {past.topic}/{past.queue_id}, which "
+            f"ends at {past.max_offset}{later}",
+        )  # fmt: skip

@@ -17,13 +17,15 @@ import dataclasses
 import functools
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import (
     Annotated,
     Any,
     Final,
     Literal,
     NamedTuple,
+    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -32,8 +34,6 @@ from typing import (
 )
 
 from rmqstore_spark.base.printable import camel_case
-
-__all__ = ["AtMost", "Between", "MessageError", "decode", "encode", "read_json"]
 
 M = TypeVar("M")
 
@@ -62,7 +62,7 @@ class AtMost(NamedTuple):
 
 def encode(message: object) -> bytes:
     """Encode a message as JSON."""
-    return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode("ascii")
+    return _ENCODER.encode(message).encode("ascii")
 
 
 def decode(kind: type[M], data: bytes, *, most: int) -> M:
@@ -90,7 +90,7 @@ def read_json(data: bytes, *, most: int) -> Any:
     if len(data) > most:
         raise MessageError(f"a message of {len(data)} bytes, and {most} are allowed")
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse)
+        return _DECODER.decode(data.decode("utf-8"))
     except MessageError:
         raise
     except (ValueError, RecursionError) as error:
@@ -109,22 +109,23 @@ def _refuse(word: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a message to types that JSON has."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            camel_case(field.name): _plain(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-        }
+    """Convert what JSON has no type for: a message, or a mapping."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+        return dict(value)
+    kind: Any = type(value)
+    return {name: getattr(value, field.name) for name, field in _fields(kind).items()}
+
+
+_ENCODER: Final = json.JSONEncoder(default=_plain, separators=(",", ":"), allow_nan=False)
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
+
+_Check: TypeAlias = Callable[[Any, str], Any]
+"""Checks the value of a field, which a name stands for in errors, and returns it."""
 
 
 class _Field(NamedTuple):
     name: str
-    hint: Any
+    check: _Check
     required: bool
 
 
@@ -135,7 +136,7 @@ def _fields(kind: Any) -> dict[str, _Field]:
     return {
         camel_case(field.name): _Field(
             field.name,
-            hints[field.name],
+            _check_of(hints[field.name]),
             field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
         )
         for field in dataclasses.fields(kind)
@@ -152,7 +153,7 @@ def _message(kind: Any, value: Any, where: str) -> Any:
     given = {}
     for name, field in fields.items():
         if name in value:
-            given[field.name] = _checked(field.hint, value[name], f"{where}.{name}")
+            given[field.name] = field.check(value[name], f"{where}.{name}")
         elif field.required:
             raise MessageError(f"{where} lacks {name}")
     try:
@@ -161,61 +162,61 @@ def _message(kind: Any, value: Any, where: str) -> Any:
         raise MessageError(f"{where}: {error}") from None
 
 
-def _checked(hint: Any, value: Any, where: str) -> Any:
-    """Check a value against its annotation, and return it."""
+@functools.cache
+def _check_of(hint: Any) -> _Check:
+    """Return what checks values of an annotation."""
     limit: Any = None
     if get_origin(hint) is Annotated:
         hint, limit = get_args(hint)[:2]
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in inner:
-            return None
-        (hint,) = (kind for kind in inner if kind is not type(None))
-        return _checked(Annotated[hint, limit] if limit else hint, value, where)
+        (kind,) = (each for each in inner if each is not type(None))
+        check = _check_of(Annotated[kind, limit] if limit else kind)
+        return lambda value, where: None if value is None else check(value, where)
     if origin is tuple:
-        items = _sized(list, value, where)
-        return tuple(_checked(inner[0], item, f"{where}[]") for item in items)
+        return partial(_items, _check_of(inner[0]))
     if origin is Mapping:
-        pairs = _sized(dict, value, where).items()
-        return {_text(key, None, where): _checked(inner[1], v, f"{where}{{}}") for key, v in pairs}
+        return partial(_pairs, _check_of(inner[1]))
     if origin is Literal:
-        if value not in inner:
-            raise MessageError(f"{where} is not one of {', '.join(map(repr, inner))}")
-        return value
-    if hint is str:
-        return _text(value, limit, where)
+        return partial(_one_of, inner)
     if hint is int:
-        return _number(value, limit, where)
-    if hint is bool:
-        return _exactly(bool, value, where)
-    return _message(hint, value, where)
+        return partial(_number, *(limit or Between(0, _LONG_MAX)))
+    if hint in (str, bool):
+        most = (limit or AtMost(_MAX_TEXT)).length if hint is str else None
+        return lambda value, where: _require(hint, value, where, most)
+    return partial(_message, hint)
 
 
-def _exactly(kind: type[M], value: Any, where: str) -> M:
-    if type(value) is not kind:
-        raise MessageError(f"{where} is not of type {kind.__name__}")
-    checked: M = value
-    return checked
+def _items(check: _Check, value: Any, where: str) -> Any:
+    _require(list, value, where, _MAX_ITEMS)
+    return tuple(check(item, f"{where}[]") for item in value)
 
 
-def _sized(kind: type[M], value: Any, where: str) -> M:
-    found = _exactly(kind, value, where)
-    if len(value) > _MAX_ITEMS:
-        raise MessageError(f"{where} has more than {_MAX_ITEMS} items")
-    return found
+def _pairs(check: _Check, value: Any, where: str) -> Any:
+    _require(dict, value, where, _MAX_ITEMS)
+    for key in value:
+        _require(str, key, where, _MAX_TEXT)
+    return {key: check(item, f"{where}{{}}") for key, item in value.items()}
 
 
-def _number(value: Any, limit: Between | None, where: str) -> int:
-    low, high = limit or Between(0, _LONG_MAX)
-    number = _exactly(int, value, where)
-    if not low <= number <= high:
+def _one_of(words: Sequence[Any], value: Any, where: str) -> Any:
+    if value not in words:
+        raise MessageError(f"{where} is not one of {', '.join(map(repr, words))}")
+    return value
+
+
+def _number(low: int, high: int, value: Any, where: str) -> Any:
+    _require(int, value, where)
+    if not low <= value <= high:
         raise MessageError(f"{where} is not within {low} to {high}")
-    return number
+    return value
 
 
-def _text(value: Any, limit: AtMost | None, where: str) -> str:
-    most = limit.length if limit else _MAX_TEXT
-    text = _exactly(str, value, where)
-    if len(text) > most:
-        raise MessageError(f"{where} has more than {most} characters")
-    return text
+def _require(kind: type, value: Any, where: str, most: int | None = None) -> Any:
+    found = type(value)
+    if found is not kind:
+        raise MessageError(f"{where} is not of type {kind.__name__}")
+    if most is not None and len(value) > most:
+        things = "characters" if kind is str else "items"
+        raise MessageError(f"{where} has more than {most} {things}")
+    return value

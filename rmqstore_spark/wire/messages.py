@@ -6,47 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.layout.constants import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
 from rmqstore_spark.wire.codec import AtMost, Between
-
-__all__ = [
-    "MOST_LISTED",
-    "AbortRequest",
-    "ChecksRequest",
-    "CommitOffsetsReply",
-    "CommitOffsetsRequest",
-    "CommitRequest",
-    "CommitResult",
-    "DemoteReply",
-    "DemoteRequest",
-    "Done",
-    "EndReply",
-    "EndRequest",
-    "ExpireReply",
-    "ExpireRequest",
-    "ExpiringSegment",
-    "FileEntry",
-    "FlushReply",
-    "ListReply",
-    "OffsetsReply",
-    "OffsetsRequest",
-    "OpenReply",
-    "OpenRequest",
-    "PathRequest",
-    "PromoteReply",
-    "PromoteRequest",
-    "QueryRequest",
-    "QueueOffsets",
-    "RangesRequest",
-    "StageInfo",
-    "StreamCommand",
-    "TopicRequest",
-    "TopicSettings",
-    "TopicsReply",
-    "WalkRequest",
-    "WriterId",
-]
 
 _INT_MAX: Final = (1 << 31) - 1
 _MAX_QUEUES: Final = 65_536
@@ -70,11 +31,12 @@ class OpenRequest:
     """Requests what is needed to encode records.
 
     Attributes:
-        topics: the topics to write, created if the store creates topics automatically; None for
-            all topics.
+        topics: the topics to write; None for all topics.
+        creates: whether missing ones are created, if the store creates topics automatically.
     """
 
     topics: tuple[TopicName, ...] | None = None
+    creates: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,13 +82,6 @@ class TopicRequest:
     read_queue_nums: QueueNums | None = None
     write_queue_nums: QueueNums | None = None
     perm: Annotated[int, Between(0, 7)] = 6
-
-
-@dataclass(frozen=True)
-class TopicsReply:
-    """All topics by name."""
-
-    topics: Mapping[str, TopicSettings]
 
 
 @dataclass(frozen=True)
@@ -384,10 +339,10 @@ class PathRequest:
 
 @dataclass(frozen=True)
 class WalkRequest:
-    """Requests everything below a folder, down to a depth."""
+    """Requests the entries of a folder, and what is below it, down to a depth."""
 
     path: str
-    depth: Annotated[int, Between(0, 8)]
+    depth: Annotated[int, Between(0, 8)] = 0
 
 
 @dataclass(frozen=True)

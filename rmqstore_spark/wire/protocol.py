@@ -1,6 +1,6 @@
-"""The protocol: codes of requests, acknowledgements, answers with ranges of files.
+"""The protocol: codes and statuses, login, acknowledgements, answers with ranges of files.
 
-This is version 5 of the protocol, which uses the frames of RocketMQ's remoting (`remoting.codec`)
+This is version 6 of the protocol, which uses the frames of RocketMQ's remoting (`remoting.codec`)
 with codes of its own. A request has the field `store`, which names the store that it is about; a
 request without it is about the only store of the process. Requests on one connection are handled
 one after the other. A request is one of:
@@ -9,35 +9,42 @@ one after the other. A request is one of:
   are Arrow IPC streams.
 - *A stream of blocks*, begun by BLOCKS, whose body is a `StreamCommand`. It has no answer; BLOCKs
   follow, each with a block of encoded records as its body, and with its number, counted from 0, as
-  its `opaque`. The answer to each is an `Acknowledgement`. A transient refusal
-  (`failures.TRANSIENT`) is the last answer: no later block is stored, and the client ends the
-  connection. FINISH ends the stream, and the connection can be used again; for a stage, the
-  answer's body is its `StageInfo`. A stream that ends without FINISH is aborted.
+  its `opaque`. The answer to each is an `Acknowledgement`. A transient refusal (`TRANSIENT`) is the
+  last answer: no later block is stored, and the client ends the connection. FINISH ends the stream,
+  and the connection can be used again. The end of a stage is answered with its `StageInfo`; that of
+  puts, which are all acknowledged, is not answered. A stream that ends without FINISH is aborted.
 - *A reading*: READ, whose body is a `RangesRequest`. Its answers hold pieces of the ranges, in
   order; each range has one or more, of which the last is marked (`pieces_head`).
 
 A client with an account first sends LOGIN, with the field `AccessKey` and no body. The answer is a
-challenge, or empty if nobody needs to log in. A second LOGIN answers a challenge (`login`), and
-holds for the connection.
+challenge, or empty if nobody needs to log in. A second LOGIN answers a challenge, and holds for the
+connection: it shows that the client knows the secret of the account, without sending it. Its body
+is a nonce, and the HMAC-SHA256, with the secret as its key, of a text that nothing else signs, the
+nonce, the challenge, and the SHA-256 of the server's certificate if the connection is encrypted. So
+an answer counts for one challenge, and for the server that the client has found. Without TLS,
+others on the way can use the connection.
 
-A refusal is an answer whose field `status` is one of `failures`; its remark says what to do. It is
+A refusal is an answer whose field `status` is one of those below; its remark says what to do. It is
 the last of a stream.
 """
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.errors import FrameError
 from rmqstore_spark.wire.codec import MessageError
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 ALPN: Final = "rmqstore"
 """The protocol's name in TLS handshakes, by which a port that RocketMQ's clients share knows it."""
 CODES: Final = range(970_000, 971_000)
@@ -59,7 +66,6 @@ class Code(IntEnum):
     OPEN = 970_001
     CREATE_TOPIC = 970_002
     DELETE_TOPIC = 970_003
-    TOPICS = 970_004
     OFFSETS = 970_005
     COMMIT_OFFSETS = 970_006
     COMMIT = 970_007
@@ -73,7 +79,6 @@ class Code(IntEnum):
     STATS = 970_013
     STOP = 970_014
     QUERY = 970_015
-    LIST = 970_016
     WALK = 970_017
     INFO = 970_018
     READ = 970_020
@@ -102,7 +107,10 @@ MAX_REQUEST: Final = {
 """Maximum bytes of a request's body by code; SMALL_REQUEST for all others but BLOCK."""
 
 MAX_ANSWER: Final = 64 << 20
-"""Maximum bytes of an answer that a client reads."""
+"""Maximum bytes of an answer that a client reads, if it is not one to READ."""
+
+MAX_FRAME: Final = 1 << 31
+"""Maximum bytes of a frame: other limits are those of requests, and of clients."""
 
 
 def pieces_head(lengths: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]) -> bytes:
@@ -193,3 +201,73 @@ class Acknowledgement:
             return cls(number, status, rows, remark, is_open=is_open)
         both = np.frombuffer(data, "<i8", offset=end).astype(np.int64)
         return cls(number, status, rows, remark, both[:rows], both[rows:], is_open)
+
+
+BUSY: Final = PutStatus.OS_PAGECACHE_BUSY
+"""RocketMQ's status of a store that gets more than it can write. Nothing was stored: try again."""
+
+UNAVAILABLE: Final = PutStatus.SERVICE_NOT_AVAILABLE
+"""The store accepts nothing: it is stopping, its disk failed, or it has too many clients."""
+
+FAILED: Final = "SYSTEM_ERROR"
+"""RocketMQ's status for a bug. Whether the call had an effect is unknown."""
+
+ILLEGAL: Final = PutStatus.MESSAGE_ILLEGAL
+"""The data sent can never be stored."""
+
+NOT_FOUND: Final = "NOT_FOUND"
+"""The store has no such file, topic or stage."""
+
+DENIED: Final = PutStatus.NO_PERMISSION
+"""The store does not serve what was requested, or not to this account."""
+
+UNAUTHENTICATED: Final = "UNAUTHENTICATED"
+"""No account is logged in, or the login failed."""
+
+TRANSIENT: Final = frozenset({BUSY, UNAVAILABLE, PutStatus.CREATE_MAPEDFILE_FAILED})
+"""Nothing was stored, and the same request can succeed a little later."""
+
+REPEATABLE: Final = TRANSIENT | {PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE}
+"""The same call can succeed a little later.
+
+A commit that lacks a slave is stored: repeating it waits for one again, and writes nothing.
+"""
+
+
+NONCE_BYTES: Final = 32
+_PURPOSE: Final = b"rmqstore login\0"
+
+
+class Prover(Protocol):
+    """Knows the secret."""
+
+    def proof(self, message: bytes) -> bytes:
+        """Return the HMAC-SHA256 of a message."""
+
+
+def fingerprint(certificate: bytes | None) -> bytes:
+    """Return what stands for a server's certificate (DER); nothing without one."""
+    return hashlib.sha256(certificate).digest() if certificate else b""
+
+
+def login_answer(challenge: bytes, prover: Prover, server: bytes) -> bytes:
+    """Return the answer to a challenge.
+
+    Args:
+        challenge: what the server sent.
+        prover: has the secret.
+        server: fingerprint of its certificate; empty on a plain connection.
+
+    Raises:
+        FrameError: it is not a challenge.
+    """
+    if len(challenge) != NONCE_BYTES:
+        raise FrameError(f"a challenge has {len(challenge)} bytes")
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return nonce + prover.proof(_PURPOSE + nonce + challenge + server)
+
+
+def asked_to_prove(challenge: bytes, answer: bytes, server: bytes) -> tuple[bytes, bytes]:
+    """Return the message that an answer must have signed, and what it says that its HMAC is."""
+    nonce, proof = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    return _PURPOSE + nonce + challenge + server, proof

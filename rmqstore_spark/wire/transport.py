@@ -14,9 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.base.tlsstream import TlsStream
 from rmqstore_spark.remoting.addresses import address_text
-from rmqstore_spark.wire.login import fingerprint
-
-__all__ = ["FileSpan", "Part", "PlainTransport", "TlsTransport", "Transport", "part_size"]
+from rmqstore_spark.wire.protocol import fingerprint
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.broker.runner import BrokerRunner
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.addresses import bound_port

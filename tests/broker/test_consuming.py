@@ -257,7 +257,7 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
             with consuming._at_work:  # a thread reads from a slow disk
                 pulls = [asyncio.create_task(greedy.ask(pull(0), _LONG))]
                 worker = consuming._worker
-                await asyncio.to_thread(eventually, lambda: worker._is_at_work)
+                await asyncio.to_thread(eventually, lambda: not worker.is_idle and not worker)
                 pulls += [asyncio.create_task(greedy.ask(pull(0), _LONG)) for _ in range(asked)]
                 await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
                 other = await RemotingClient.connect(served.address, seconds=_LONG)

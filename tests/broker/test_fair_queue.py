@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.faces.remoting.lanes.fair_queue import FairQueue
+from rmqstore_spark.broker.faces.remoting.lanes.worker import FairQueue
 
 
 @given(st.lists(st.one_of(st.tuples(st.just("add"), st.integers(0, 4)), st.just("take"))))

@@ -18,9 +18,8 @@ import pytest
 
 from rmqstore_spark.broker.core.clients import Clients
 from rmqstore_spark.broker.core.refusal import Refusal
-from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
-from rmqstore_spark.broker.faces.remoting.lanes.new_groups import NewGroups
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker
+from rmqstore_spark.broker.faces.remoting.membership import NewGroups, read_heartbeat
 from rmqstore_spark.engine.tables import config_file
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable

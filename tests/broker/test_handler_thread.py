@@ -10,12 +10,12 @@ import pytest
 from rmqstore_spark.broker.faces.remoting.lanes.handler_thread import HandlerThread
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from rmqstore_spark.remoting.dispatch import NoAnswerRoomError
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import Heard
 from tests.remoting.talking import run

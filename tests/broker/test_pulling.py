@@ -129,8 +129,8 @@ def one(served: Served, offset: int) -> Command:
     return ask(served.address, pull(offset))[0]
 
 
-def test_messages_on_disk_are_read_by_a_thread_that_may_wait(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_messages_on_disk_are_read_by_a_thread_that_may_wait(on_disk: Path) -> None:
+    path = on_disk / "store"
     with broker(path) as served:
         send(served, 3)
         hot = ask(served.address, pull(0), pull(1, sysFlag="6", suspendTimeoutMillis="20000"))

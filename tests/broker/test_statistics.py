@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.broker.core.administration import state
-from rmqstore_spark.broker.core.administration.days import Days
+from rmqstore_spark.broker.core.administration.state import Days
 from rmqstore_spark.broker.core.statistics import Statistics, Sum
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command

@@ -9,13 +9,13 @@ from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.faces.remoting.row import Lane, LaneRows, Row, handler_of
 from rmqstore_spark.broker.faces.remoting.table import LOOP, ROWS
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import Fields
 from rmqstore_spark.remoting.connection import Request
 from rmqstore_spark.remoting.dispatch import Dispatch
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.server.table import ROWS as CLIENT_ROWS
 from rmqstore_spark.wire.protocol import Code

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.cli.shared.text import escaped, is_text, json_text, text_pieces
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.cli.shared.tables import is_text, json_text, text_pieces
+from rmqstore_spark.engine import StoreWriter
 from tests.cli.conftest import Golden, Rmqstore
 from tests.support.messages.batches import rows_block, small_segments
 from tests.support.stores.golden import load_records

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rmqstore_spark.cli.shared.incoming import Message, Template, lines_of
-from rmqstore_spark.cli.shared.outgoing import LineEncoder
+from rmqstore_spark.cli.shared.incoming import LineEncoder, Message, Template, lines_of
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.record.block import check_block

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from tests.cli.conftest import Rmqstore
 from tests.cli.processes import ROOT
 

@@ -373,7 +373,7 @@ def test_stores_of_one_name(rmqstore: Rmqstore, store_of: StoreOf) -> None:
 
 
 def test_offsets_are_what_the_options_take(rmqstore: Rmqstore, store_of: StoreOf) -> None:
-    from rmqstore_spark.datasource.options.positions import AtOffsets, parse_offsets
+    from rmqstore_spark.datasource.options.values import AtOffsets, parse_offsets
 
     one = parse_offsets(rmqstore("offsets", *store_of("basic")).text)
     assert isinstance(one, AtOffsets)

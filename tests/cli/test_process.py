@@ -19,7 +19,7 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import Golden, read_terminal
-from tests.cli.processes import COMMAND, PATIENCE, ROOT, run
+from tests.cli.processes import COMMAND, PATIENCE, ROOT, run_anew
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.expected import expected_scan
 
@@ -35,7 +35,7 @@ def test_help_is_quick_and_imports_little() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-    helped = run("--help")
+    helped = run_anew("--help")
     assert helped.returncode == 0
     assert all(name in helped.stdout for name in ("info", "topics", "groups", "offsets", "read"))
     assert all(name in helped.stdout for name in ("tail", "query", "verify", "serve", "recover"))
@@ -62,7 +62,7 @@ def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
 
 def test_usage_errors() -> None:
     for args in (["frobnicate"], ["read"], ["read", "--limit", "many", "x"], ["read", "--what"]):
-        done = run(*args)
+        done = run_anew(*args)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert done.stdout == ""
@@ -97,9 +97,9 @@ def test_a_full_disk(golden: Golden) -> None:
 def test_a_terminal_that_knows_no_utf8(golden: Golden) -> None:
     env = os.environ | {"PYTHONIOENCODING": "ascii"}
     store = golden("live") / "store"
-    table = run("read", store, "-n", "1", env=env)
+    table = run_anew("read", store, "-n", "1", env=env)
     assert r"k\xf6rper \u6d88\u606f" in table.stdout
-    line = json.loads(run("read", store, "-n", "1", "--json", env=env).stdout)
+    line = json.loads(run_anew("read", store, "-n", "1", "--json", env=env).stdout)
     assert line["body"] == "live message 0 \u2013 körper 消息"
 
 

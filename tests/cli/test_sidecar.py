@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.server.priority import _IOPRIO_SET
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.server.system import _IOPRIO_SET
 from tests.cli.conftest import Golden, Rmqstore
 from tests.support.processes.serving import StoreProcess
 
@@ -71,6 +73,11 @@ def test_stats_and_info(process: StoreProcess, rmqstore: Rmqstore) -> None:
     assert stats.code == 0
     assert "READ_ONLY" in stats.text
     assert rmqstore("info", "--json", at(process)).document["state"] == "closed"
+
+
+def test_a_stream_without_blocks_is_refused_too(process: StoreProcess) -> None:
+    with StoreClient(at(process)) as client, pytest.raises(RefusedError, match="read-only"):
+        client.put_stream().finish()
 
 
 def test_metrics_have_the_names_of_the_stores(process: StoreProcess) -> None:

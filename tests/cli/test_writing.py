@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.cli.commands.administration import wait_until_closed
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import ServiceError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.server.process import _replicates
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.broker.broker import ask, message
 from tests.cli.conftest import Golden, Rmqstore
 from tests.cli.processes import run

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, contact, names
+from rmqstore_spark.client import StoreClient, contact
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.routes import NameServers
 from rmqstore_spark.client.brokers.server_group import Addresses
@@ -121,6 +121,8 @@ CALLS: list[Callable[..., object]] = [store_call, names_call, two_names_call, br
 class AtOnce:
     """In place of `threading`: timers that do not wait, so none is late on a busy machine."""
 
+    Thread = threading.Thread
+
     class Timer:
         daemon = False
 
@@ -160,8 +162,9 @@ def test_what_is_waited_for_is_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(contact, "_QUIET", 0.01)
-    with contact.FirstContact("the process", LONG) as waiting:
-        waiting.because("It is silent.")
+    waiting = contact.FirstContact("the process", LONG)
+    waiting.because("It is silent.")
+    with waiting:
         eventually(lambda: "Waiting for the process" in caplog.text)
     assert "yet. It is silent. Giving up after 600 s" in caplog.text
 
@@ -207,16 +210,16 @@ def test_one_that_was_reached_is_waited_for_longer(tmp_path: Path) -> None:
     starter = threading.Thread(target=start)
     starter.start()
     with StoreClient(store.endpoint, retries=30, connect_s=0.001) as again:
-        attempt = again.connection.attempt
+        exchange = again.connection.exchange
         tries: list[int] = []
 
-        def noted(work: Callable[[], Any]) -> Any:
+        def noted(*asked: Any) -> Any:
             tries.append(1)
             if len(tries) == 3:
                 failed.set()
-            return attempt(work)
+            return exchange(*asked)
 
-        again.connection.attempt = noted  # type: ignore[method-assign]
+        again.connection.exchange = noted  # type: ignore[method-assign,assignment]
         assert again.topics() == {}
     starter.join()
     store.stop()
@@ -236,7 +239,7 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(
     over = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(LONG))
     with pytest.raises(TimeoutError, match="could not be looked up"):
-        names.looked_up("h", 1, 0.05)
+        contact.looked_up("h", 1, 0.05)
     with pytest.raises(ServiceError, match="no answer in time"):
         names_call("some-host:9876", connect_s=SHORT)
     over.set()

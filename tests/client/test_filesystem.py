@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,14 +14,13 @@ import pytest
 
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.filesystem import StoreFileSystem
-from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan_by_commitlog
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
+from rmqstore_spark.wire.protocol import Code
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, block_of, served
@@ -82,7 +82,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
 
             return call
 
-        monkeypatch.setattr(Connection, "asked", counted(Connection.asked))
+        monkeypatch.setattr(Connection, "exchange", counted(Connection.exchange))
         tables = {}
         for place in (here.store.path, here.endpoint):
             with Store.open(place) as store:
@@ -90,7 +90,7 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
                     QueueRange(queue.topic, queue.queue_id, queue.min_offset, queue.max_offset)
                     for queue in store.queues()
                 ]
-                splits = plan_by_commitlog(store, ranges, PlanLimits(min_partitions=2))
+                splits = plan(store, ranges, PlanLimits(min_partitions=2), by="commitlog")
                 assert len(splits) == 2
             with Store.open(place) as store:
                 requests = 0
@@ -100,6 +100,28 @@ def test_many_queues_take_few_requests(tmp_path: Path, monkeypatch: pytest.Monke
         assert tables[here.store.path].num_rows == 4000
         assert tables[here.store.path].equals(tables[here.endpoint])
         assert 0 < requests < 20
+
+
+def test_a_task_that_reads_one_queue_lists_no_other(
+    here: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+    exchange = Connection.exchange
+
+    def noted(self: Connection, code: Code, body: bytes, *rest: Any) -> Any:
+        if code == Code.WALK:
+            listed.append(json.loads(body)["path"])
+        return exchange(self, code, body, *rest)
+
+    monkeypatch.setattr(Connection, "exchange", noted)
+    with Store.open(here.endpoint, broker_name="a name") as store:
+        assert listed == ["", "commitlog"]
+        split = QueueSplit(QueueRange("orders", 1, 0, 5), 0)
+        found = [n for b in read_split(store, split, ReadOptions()) for n in b["queueOffset"]]
+        assert len(found) == 5
+        assert listed[2:] == ["consumequeue/orders/1"]
+        with pytest.raises(TopicNotFoundError, match="It has: orders"):
+            store.queue("none", 0)
 
 
 def test_one_of_several_files_is_missing(here: Served) -> None:

@@ -19,8 +19,7 @@ from rmqstore_spark.client.brokers.answers import (
     read_write_places,
 )
 from rmqstore_spark.client.brokers.broker import BrokerClient
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
-from rmqstore_spark.client.brokers.routes import NameServers
+from rmqstore_spark.client.brokers.routes import NameServers, PublishRoutes
 from rmqstore_spark.client.brokers.sending import MessageSender, Outgoing, OutgoingMessage
 from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.errors import ServiceError

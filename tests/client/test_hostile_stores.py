@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,16 @@ from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.failures import BUSY, ILLEGAL
-from rmqstore_spark.wire.messages import FileEntry, TopicsReply
-from rmqstore_spark.wire.protocol import STATUS_FIELD, Acknowledgement, Code, pieces_head
+from rmqstore_spark.wire.messages import FileEntry, OpenReply, TopicSettings
+from rmqstore_spark.wire.protocol import (
+    BUSY,
+    ILLEGAL,
+    PROTOCOL,
+    STATUS_FIELD,
+    Acknowledgement,
+    Code,
+    pieces_head,
+)
 from tests.client.hostile import Answering, hostile
 from tests.support.certificates import make_certificates
 from tests.support.waiting import PATIENCE
@@ -77,7 +85,7 @@ NO_FRAMES = {
     "a header without end": struct.pack(">II", 1 << 30, 1 << 17),
     "no header": frame(b"{", 0),
     "an array": frame(b"[]", 0),
-    "a request": encode_frame(Command(Code.TOPICS)),
+    "a request": encode_frame(Command(Code.OPEN)),
     "a refusal without a status": encode_frame(Command(3, flag=1, remark="not supported")),
     "a body that is too large": frame(HEADER, (64 << 20) + 1),
     "another protocol": b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -106,8 +114,9 @@ def test_an_answer_that_drips_is_given_up_in_time(front: bytes) -> None:
 
 
 def test_an_answer_to_nothing_is_not_taken_for_that_of_the_next_request() -> None:
-    told = encode(TopicsReply({}))
-    forged = b'{"topics":{"forged":{"readQueueNums":1,"writeQueueNums":1,"perm":6}}}'
+    reply = OpenReply(PROTOCOL, "id", "broker-a", False, 1, 1, 1, True, 4, {})
+    told = encode(reply)
+    forged = encode(replace(reply, topics={"forged": TopicSettings(1, 1, 6)}))
     opened: list[int] = []
 
     def answering(connection: socket.socket, asked: Command, ended: threading.Event) -> None:
@@ -358,7 +367,10 @@ def test_a_refusal_that_comes_while_a_block_is_sent_is_told(
 
 def ask_much(client: StoreClient) -> None:
     calls = client.connection
-    calls.attempt(lambda: calls._ask(Code.ABORT, bytes(LARGE), calls.timeout_s))
+    calls.repeated(
+        lambda: calls.exchange(Code.ABORT, bytes(LARGE), Link.answer, calls.timeout_s),
+        repeat=False,
+    )
 
 
 def test_a_refusal_that_comes_while_a_request_is_sent_is_told() -> None:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, connection, pauses
+from rmqstore_spark.client import StoreClient, connection, contact
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.embedding import EmbeddedStore
 from rmqstore_spark.errors import RefusedError, ServiceError
@@ -66,7 +66,7 @@ def restarting(store: EmbeddedStore) -> Iterator[None]:
 
 
 def test_the_default_lasts_about_a_minute() -> None:
-    sums = [sum(islice(pauses.backoff(), RETRIES)) for _ in range(200)]
+    sums = [sum(islice(contact.backoff(), RETRIES)) for _ in range(200)]
     assert 55 < sum(sums) / len(sums) < 70
 
 
@@ -127,13 +127,13 @@ Attempts = list[object]
 @pytest.fixture
 def attempts(monkeypatch: pytest.MonkeyPatch) -> Attempts:
     made: Attempts = []
-    attempt = connection.Connection.attempt
+    exchange = connection.Connection.exchange
 
-    def noted(self: connection.Connection, work: Callable[[], Any]) -> Any:
-        made.append(work)
-        return attempt(self, work)
+    def noted(self: connection.Connection, *asked: Any) -> Any:
+        made.append(asked)
+        return exchange(self, *asked)
 
-    monkeypatch.setattr(connection.Connection, "attempt", noted)
+    monkeypatch.setattr(connection.Connection, "exchange", noted)
     return made
 
 
@@ -193,8 +193,8 @@ def test_what_is_refused_for_good_fails_at_once(tmp_path: Path, attempts: Attemp
 def test_a_process_that_does_not_answer_is_not_asked_so_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attempts: Attempts
 ) -> None:
-    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.001)
-    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.001)
+    monkeypatch.setattr(contact, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(contact, "_LONGEST_WAIT", 0.001)
     with (
         StoreProcess(tmp_path / "store", tmp_path) as process,
         StoreClient(process.endpoint, timeout_s=1, retries=RETRIES) as client,

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
-from rmqstore_spark.client.brokers.sending import MessageSender, Outgoing, OutgoingMessage
+from rmqstore_spark.client.brokers.routes import PublishRoutes
+from rmqstore_spark.client.brokers.sending import (
+    AvoidedBrokers,
+    MessageSender,
+    Outgoing,
+    OutgoingMessage,
+)
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import RefusedError, ServiceError, TopicNotFoundError
 from rmqstore_spark.reader import Store

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, pauses
+from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.client import StoreClient, contact
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import Acknowledgement
 from tests.support.processes.serving import Served, block_of, eventually, served
 
@@ -56,8 +56,8 @@ def bodies(here: Served) -> list[bytes]:
 def test_what_an_overloaded_store_refused_is_sent_again_in_order(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.01)
-    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(contact, "_FIRST_WAIT", 0.01)
+    monkeypatch.setattr(contact, "_LONGEST_WAIT", 0.05)
     sent = [b"%d" % number for number in range(40)]
     with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:
         stream.put(block_of(sent[:1]))
@@ -243,10 +243,14 @@ def test_a_bad_record_fails_the_stage(here: Served) -> None:
     bad = block_of([b"a"])
     bad[8] ^= 1
     with StoreClient(here.endpoint) as client, client.stage_stream() as stream:
-        stream.send(block_of([b"a"]))
-        stream.send(bad)
-        with pytest.raises(RefusedError, match="bodyCRC"):
+
+        def stage() -> None:
+            stream.send(block_of([b"a"]))
+            stream.send(bad)  # which may have its answer at once
             stream.finish()
+
+        with pytest.raises(RefusedError, match="bodyCRC"):
+            stage()
     eventually(lambda: here.store.stats()["stages"] == 0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.transactions import find_transactions, messages_of
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.halving import as_block

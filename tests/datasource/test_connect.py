@@ -222,8 +222,8 @@ def pipeline(store: Path, target: Served, folder: Path) -> Path:
 
 def stored(path: Path) -> list[dict[str, Any]]:
     """The messages of a store, as the reader gives them without Spark."""
+    from rmqstore_spark.reader import Store
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.store import Store
 
     with Store.open(str(path)) as store:
         options = ReadOptions(columns=("tags", "body"))

@@ -12,7 +12,7 @@ from pyspark import SparkFiles
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from rmqstore_spark.client import StoreClient, contact
-from rmqstore_spark.datasource import contacts
+from rmqstore_spark.datasource import source as contacts
 from rmqstore_spark.errors import ReplicaError, ServiceError
 from tests.datasource.driving import Stream, plan_batch, source
 from tests.support.processes.ports import free_port

@@ -12,7 +12,7 @@ from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.datasource.sources.store import StorePartition
 from rmqstore_spark.datasource.spark_api import ReadAllAvailable
-from rmqstore_spark.reader.rows.splits import Split
+from rmqstore_spark.reader.options import Split
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, served

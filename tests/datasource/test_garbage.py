@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place
-from rmqstore_spark.datasource.sink.task import run_task
+from rmqstore_spark.datasource.sink.commit import Place
+from rmqstore_spark.datasource.sink.writers import run_task
 from rmqstore_spark.datasource.tasks import short_collections
 from rmqstore_spark.errors import RmqStoreError
 from tests.datasource.driving import batch_rows

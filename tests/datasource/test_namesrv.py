@@ -17,8 +17,7 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sources.name_servers import routed
 from rmqstore_spark.datasource.sources.pulled_store import PulledStore
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import (
     DataLossError,
     OptionError,
@@ -26,8 +25,8 @@ from rmqstore_spark.errors import (
     ServiceError,
     TopicNotFoundError,
 )
+from rmqstore_spark.reader.options import QueueRange
 from rmqstore_spark.reader.plan import PlanLimits
-from rmqstore_spark.reader.rows.splits import QueueRange
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command

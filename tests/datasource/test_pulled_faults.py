@@ -14,8 +14,7 @@ from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.datasource.sources.pulled_store import PulledStore
 from rmqstore_spark.errors import DataLossError, ServiceError
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit
+from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place
+from rmqstore_spark.datasource.sink.commit import Place
 from rmqstore_spark.datasource.sink.targets import find_targets
-from rmqstore_spark.datasource.sink.task import run_task
+from rmqstore_spark.datasource.sink.writers import run_task
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from tests.broker.broker import Served, broker, name_server

@@ -248,6 +248,7 @@ def _all_but_ten() -> str:
 # ---- discovery ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_broken_installation_leaves_other_sources_alone(tmp_path: Path) -> None:
     broken = tmp_path / "rmqstore_spark"
     broken.mkdir()

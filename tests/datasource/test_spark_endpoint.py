@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqstore_spark.datasource.spark_api import HAS_READ_LIMITS
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offsets
-from rmqstore_spark.reader.store import Store
 from tests.datasource.conftest import rows_of
 from tests.support.accounts import SECRET, account_file, guarded
 from tests.support.messages.blocks import encoded_traffic

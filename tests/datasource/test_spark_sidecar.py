@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace
 from tests.datasource.conftest import rows_of
 from tests.datasource.driving import Stream
@@ -48,9 +49,9 @@ def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_a_batch_has_the_rows_of_the_path(
-    spark: SparkSession, golden: Golden, endpoints: dict[str, str]
+    spark: SparkSession, golden: Golden, on_disk: Path, endpoints: dict[str, str]
 ) -> None:
-    path = golden("live") / "store"
+    path = shutil.copytree(golden("live") / "store", on_disk / "live" / "store")
     near = spark.read.format("rmqstore").option("includeSystemTopics", "true")
     far = spark.read.format("rmqstore").option("includeSystemTopics", "true")
     expected = ordered(rows_of(near.option("brokerNames", "live").load(str(path))))

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.role_file import load_role
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.engine.role import load_role
 from rmqstore_spark.errors import RmqStoreError, StoreWriteError
 from tests.engine.test_roles import MASTER, SLAVE, copied, log_of
 from tests.support.stores.storing import in_queues, messages, until

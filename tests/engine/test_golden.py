@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine import PutResult, StoreConfig, StoreWriter
 from rmqstore_spark.engine.append.appender import Stored
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.constants import is_topic_of_group
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.record.block import read_block

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.guard import StoreGuard
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.files.own_names import GUARD_NAME
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.engine.lock import StoreGuard
+from rmqstore_spark.files.names import GUARD_NAME
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims
 from tests.fault.rounds.life import SMALL, live

@@ -11,15 +11,16 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import Block, Route
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.storing import Clock, config, in_queues, messages, until
 

@@ -14,17 +14,15 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.role import Role
-from rmqstore_spark.engine.role_file import (
+from rmqstore_spark.engine import PutResult, StoreConfig, StoreWriter
+from rmqstore_spark.engine.role import (
     KeptRole,
     Promotion,
+    Role,
     load_role,
     promotions_of,
     save_role,
 )
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.layout.spans import U1
 from tests.ha.peers import log_bytes
@@ -124,7 +122,7 @@ def test_a_put_that_was_accepted_before_is_not_in_the_log_of_a_slave(tmp_path: P
         thread = threading.Thread(target=lambda: results.append(store.put(rows_block([b"2"]))))
         with appender.appending():
             thread.start()
-            eventually(appender._turnstile.locked)  # it was checked, and comes next
+            eventually(appender.lock._turnstile.locked)  # it was checked, and comes next
             store.role.become_slave("h:1", "", end)
         thread.join()
         assert results[0].status == PutStatus.SERVICE_NOT_AVAILABLE
@@ -147,7 +145,7 @@ def test_a_deletion_that_was_accepted_before_deletes_nothing_of_a_slave(tmp_path
         thread = threading.Thread(target=delete)
         with appender.appending():
             thread.start()
-            eventually(appender._turnstile.locked)
+            eventually(appender.lock._turnstile.locked)
             store.role.become_slave("h:1", "", store.published_end)
         thread.join()
         assert "is a slave" in str(errors)

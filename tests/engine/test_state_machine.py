@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import settings
@@ -20,11 +21,12 @@ from hypothesis.stateful import (
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id
+from tests.support.sampling import examples
 from tests.support.stores.storing import Clock, config, in_queues, messages
 
 TOPICS = st.sampled_from(["a", "b"])
@@ -36,9 +38,11 @@ ROWS = st.lists(st.tuples(QUEUE_IDS, BODIES), min_size=1, max_size=12)
 class StoreMachine(RuleBasedStateMachine):
     """A store, and the bodies that each of its queues must hold."""
 
+    home: ClassVar[Path]
+
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="rmqstore-machine-"))
+        self.folder = Path(tempfile.mkdtemp(dir=self.home))
         self.number = 0
         self.clock = Clock()
         self.batches = 0
@@ -79,11 +83,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(bodies=st.lists(BODIES, min_size=1, max_size=20))
     def commit(self, bodies: list[bytes]) -> None:
-        stage = self.store.begin_stage(stage_id(f"{self.batches}"))
+        stage = self.store.batches.begin_stage(stage_id(f"{self.batches}"))
         stage.append(rows_block(bodies, ("a", "b")))
         request = CommitRequest(WriterId.of_stream(QUERY, self.batches), (stage.finish(),))
         for status in ("COMMITTED", "ALREADY_COMMITTED"):
-            assert self.store.commit(request).status == status
+            assert self.store.batches.commit(request).status == status
         self.batches += 1
         for number, body in enumerate(bodies):
             self.queues.setdefault(("ab"[number % 2], number // 2 % 2), []).append(body)
@@ -169,7 +173,9 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.fault
-def test_each_queue_is_its_list() -> None:
+def test_each_queue_is_its_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StoreMachine, "home", tmp_path, raising=False)
     run_state_machine_as_test(
-        StoreMachine, settings=settings(max_examples=25, stateful_step_count=20, deadline=None)
+        StoreMachine,
+        settings=settings(max_examples=examples(25), stateful_step_count=20, deadline=None),
     )

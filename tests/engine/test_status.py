@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.layout.msgid import decode_msg_id
+from rmqstore_spark.engine import PutResult, StoreConfig
+from rmqstore_spark.layout.hosts import decode_msg_id
 
 
 def test_a_status_is_rocketmqs_word() -> None:

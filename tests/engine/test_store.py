@@ -18,8 +18,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import PutResult, StoreWriter
 from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
@@ -29,12 +28,12 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
     UnsupportedStoreError,
 )
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import Clock, config, in_queues, messages, until

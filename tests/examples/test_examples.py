@@ -15,8 +15,8 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import read as read_notebook
 
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offsets
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from tests.fault.messages import TOPICS, block
 from tests.fault.process import Told, replace, say, work
@@ -123,11 +122,11 @@ def _commit(store: StoreWriter, first: int, count: int) -> None:
     half = count // 2
     stages = []
     for at, rows in ((first, half), (first + half, count - half)):
-        stage = store.begin_stage(uuid.uuid4().hex)
+        stage = store.batches.begin_stage(uuid.uuid4().hex)
         if rows:
             stage.append(block(at, rows))
         stages.append(stage.finish())
-    store.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
+    store.batches.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
     say("done commit", first)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.layout.delays import DELAY_LEVELS
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import read_numbers
 

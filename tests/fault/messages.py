@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 
 TOPICS: Final = ("orders-0", "orders-1")
 _QUEUES: Final = 4

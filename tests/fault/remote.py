@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.wire.messages import CommitRequest, CommitResult, StageInfo, WriterId
 from tests.fault.claims import CLIENT, Claims
 from tests.fault.messages import TOPICS, block
 from tests.fault.rounds.life import SMALL

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.fault.messages import TOPICS, block
 from tests.support.stores.storing import until
 
@@ -68,9 +67,9 @@ def with_topics(path: Path | str, config: StoreConfig, **others: Any) -> StoreWr
 
 def commit(store: StoreWriter, batch: int, first: int, count: int) -> None:
     """Stage and commit messages, as the batch of a query."""
-    stage = store.begin_stage(uuid.uuid4().hex)
+    stage = store.batches.begin_stage(uuid.uuid4().hex)
     stage.append(block(first, count))
-    store.commit(CommitRequest(WriterId.of_stream("small", batch), (stage.finish(),)))
+    store.batches.commit(CommitRequest(WriterId.of_stream("small", batch), (stage.finish(),)))
 
 
 def make_stores(folder: Path) -> SmallStores:
@@ -84,7 +83,7 @@ def make_stores(folder: Path) -> SmallStores:
         commit(store, 2, 102, 3)
         flushed_end = store.flush()["flushedOffset"]
         assert store.put(block(105, 5)).ok
-        store.begin_stage(uuid.uuid4().hex).append(block(500, 8))
+        store.batches.begin_stage(uuid.uuid4().hex).append(block(500, 8))
         until(lambda: store.stats()["dispatchBehindBytes"] == 0)
         shutil.copytree(closed, killed)
     rows = {row[:3]: row for row in rows_of(closed)}

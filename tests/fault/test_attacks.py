@@ -16,6 +16,7 @@ from tests.fault.attacks.table import ATTACKS, Row
 pytestmark = pytest.mark.fault
 
 SCALE = 0.2
+SECONDS = 1.5
 BUSY = {"OS_PAGECACHE_BUSY"}
 """What a store tells on a machine that is busy with others."""
 ROWS = {row.name: row for row in ATTACKS}
@@ -39,7 +40,7 @@ def test_another_way_in_is_no_wider(tmp_path: Path, name: str, how: str) -> None
 
 
 def require_harmless(folder: Path, row: Row, how: str, told: str) -> str:
-    with attacked(folder, row.on, SCALE, how) as target:
+    with attacked(folder, row.on, SCALE, how, SECONDS) as target:
         found = run(row.does, target)
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER

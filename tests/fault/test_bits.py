@@ -16,11 +16,11 @@ from typing import Final
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.index.format import entry_position, slot_position
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import block
 from tests.fault.stores import NOW, TINY, SmallStores, make_stores, rows_of, settings

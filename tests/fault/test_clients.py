@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.fault.claims import Outcome
 from tests.fault.messages import block
 from tests.fault.rounds.remoting.cluster import Cluster

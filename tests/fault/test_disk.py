@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers
 from tests.fault.rounds.disk import fill, opened, put, small_disk
@@ -63,10 +63,10 @@ def test_a_full_disk_refuses_to_stage_and_to_commit(disk: Path) -> None:
         def commit() -> str:
             """Commit; why that was refused, if it was."""
             try:
-                stage = store.begin_stage(uuid.uuid4().hex)
+                stage = store.batches.begin_stage(uuid.uuid4().hex)
                 stage.append(block(first, 2000))
                 writer = WriterId.of_stream("full-disk", 1)
-                store.commit(CommitRequest(writer, (stage.finish(),)))
+                store.batches.commit(CommitRequest(writer, (stage.finish(),)))
             except RefusedError as error:
                 return str(error)
             claims.done("commit", first)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.reserve import Reserve
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.files.own_names import GUARD_NAME
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.files.names import GUARD_NAME
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.claims import Claims
 from tests.fault.messages import read_numbers

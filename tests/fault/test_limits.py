@@ -17,10 +17,10 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Claims
 from tests.fault.messages import block, read_numbers
 from tests.fault.remote import RemoteWriter, serve

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.fault.claims import CLIENT, Claims, Outcome, compare_all
 from tests.fault.messages import block
 from tests.fault.process import MovingClock

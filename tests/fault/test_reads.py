@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
-from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Claims
 from tests.fault.messages import TOPICS, read_numbers
 from tests.fault.remote import RemoteWriter, serve

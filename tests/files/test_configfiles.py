@@ -8,8 +8,7 @@ import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.base import join
-from rmqstore_spark.files.configfiles import read_config
-from rmqstore_spark.files.configshapes import SHAPES
+from rmqstore_spark.files.configfiles import SHAPES, read_config
 from rmqstore_spark.files.local import LocalFiles
 from tests.files.conftest import Publish
 

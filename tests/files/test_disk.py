@@ -14,11 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.files.disk.cached import cached_bytes, cached_spans
-from rmqstore_spark.files.disk.pacing import LEAST_RATE, PacedReads
-from rmqstore_spark.files.disk.reads import PLAIN, DiskReads
-from rmqstore_spark.files.disk.sparing import CacheWay, SparingReads
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.reads import (
+    LEAST_RATE,
+    PLAIN,
+    CacheWay,
+    DiskReads,
+    PacedReads,
+    SparingReads,
+    cached_bytes,
+    cached_spans,
+)
 from tests.support.stores.pages import drop_pages, resident
 
 SIZE = (16 << 20) + 1000
@@ -32,8 +38,8 @@ def data() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Path:
-    path = tmp_path_factory.mktemp("disk") / "file"
+def file(on_disk: Path, data: bytes) -> Path:
+    path = on_disk / "file"
     path.write_bytes(data)
     return path
 
@@ -177,7 +183,7 @@ def test_what_is_in_memory_is_read_without_waiting(file: Path, data: bytes) -> N
 def test_where_the_system_cannot_tell_nothing_is_read_without_waiting(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.files.disk.cached._RWF_NOWAIT", 0)
+    monkeypatch.setattr("rmqstore_spark.files.reads._RWF_NOWAIT", 0)
     descriptor = os.open(file, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.holes import solid_end, written_end
+from rmqstore_spark.files.durable import solid_end, written_end
 
 SIZE = 1 << 20
 

@@ -164,7 +164,7 @@ AS_NOBODY = """
 import json, os, sys
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 import encodings.idna, zipfile  # whatever is loaded late could not be after the change of user
 

@@ -13,9 +13,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, StoreAccessError
 from rmqstore_spark.files.base import join
-from rmqstore_spark.files.log.segments import Segments
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.files.remote import FsspecFiles
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 from tests.files.conftest import Publish
 from tests.files.ranges import HandleFileSystem, RangeFileSystem

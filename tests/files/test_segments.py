@@ -11,8 +11,8 @@ import pytest
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.base import join
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.log_folders import segment_start
-from rmqstore_spark.files.log.segments import MAX_ENTRY, Segments, read_ranges
+from rmqstore_spark.files.log_files import segment_start
+from rmqstore_spark.files.segments import MAX_ENTRY, Segments, read_ranges
 from tests.files.conftest import Publish
 from tests.support.stores.golden import load_meta, load_records
 

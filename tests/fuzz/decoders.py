@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -19,7 +20,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
@@ -52,6 +54,7 @@ from rmqstore_spark.layout.dledger import (
 )
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
 from rmqstore_spark.layout.fields import LONGEST_HEAD_SIZE
+from rmqstore_spark.layout.hosts import decode_msg_id
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import (
     SLOT_SIZE,
@@ -61,15 +64,13 @@ from rmqstore_spark.layout.index.format import (
 )
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.layout.msgid import decode_msg_id
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.layout.queues.extension import decode_unit, decode_units
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.dispatches import dispatches
-from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records, walk_records
-from rmqstore_spark.layout.record.properties import decode_properties, find_properties, split_keys
+from rmqstore_spark.layout.record.properties import find_properties, split_keys
 from rmqstore_spark.layout.spans import U1, Spans
+from rmqstore_spark.reader.before import body_end, fingerprint
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.server.budget import OverBudgetError, Room
@@ -81,14 +82,16 @@ from rmqstore_spark.wire.protocol import Acknowledgement, piece_lengths, pieces_
 from rmqstore_spark.wire.transport import PlainTransport
 from tests.fuzz.remoting import frames, heartbeat, registration, route, sends
 from tests.support.messages.blocks import block_outcome
+from tests.support.messages.spans import decode_properties
 
 __all__ = ["DECODERS", "check"]
 
 MOST: Final = 1 << 16
 """Bytes of a JSON message, and of an unpacked body."""
 
-_KINDS: Final = [
-    getattr(messages, name) for name in messages.__all__ if name not in ("CommitResult", "Done")
+_KINDS: Final[list[Any]] = [
+    *(kind for kind in vars(messages).values() if is_dataclass(kind) and kind is not messages.Done),
+    *(CommitRequest, StageInfo, WriterId),
 ]
 
 
@@ -160,12 +163,9 @@ def queue(data: bytes) -> Any:
 
 def extension(data: bytes) -> Any:
     """A queue's extension units."""
-    return decode_units(data, np.arange(len(data) + 2, dtype=np.int64))
-
-
-def extension_unit(data: bytes) -> Any:
-    """One extension unit."""
-    return vars(decode_unit(data, 0))
+    at = np.arange(max(0, len(data) - CONSUME_QUEUE.unit_head_size + 1), dtype=np.int64)
+    heads, whole = CONSUME_QUEUE.unit_heads(_array(data), at)
+    return heads.tobytes(), whole
 
 
 def index(data: bytes) -> Any:
@@ -318,10 +318,10 @@ def answered(data: bytes) -> Any:
         link = Link(PlainTransport(ours), "")
         try:
             until = time.monotonic() + 5
-            head, size = link.head(until)
+            size = link.head(until)
             body = bytes(link.body(min(size, MOST), until))
             lengths, last = link.pieces(until)
-            return repr(head), body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
+            return size, body, lengths, last, [bytes(link.body(n, until)) for n in lengths]
         except (RefusedError, ConnectionError) as error:
             return str(error)
 
@@ -361,7 +361,7 @@ def _file(data: bytes) -> Iterator[Path]:
 
 
 DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
-    records, dledger, dledger_unit, dledger_checkpoint, queue, extension, extension_unit, index,
+    records, dledger, dledger_unit, dledger_checkpoint, queue, extension, index,
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,

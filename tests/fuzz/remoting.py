@@ -10,7 +10,7 @@ from rmqstore_spark.broker.core.messages import (
     stored_properties,
 )
 from rmqstore_spark.broker.faces.remoting.headers import long_send, short_send
-from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
+from rmqstore_spark.broker.faces.remoting.membership import read_heartbeat
 from rmqstore_spark.client.brokers.answers import (
     read_brokers,
     read_names,

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
-from rmqstore_spark.layout.dledger import encode_entry_headers, encode_index_units
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.layout.queues.extension import encode_units
 from rmqstore_spark.layout.record.block import stamp_records
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -30,6 +28,7 @@ from tests.broker.transactions.halves import alive
 from tests.fuzz.decoders import DECODERS
 from tests.namesrv.registering import compressed, registration, topic
 from tests.support.processes.plainclient import request as plain
+from tests.support.stores.dledger import encode_entry_headers, encode_index_units
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
 
@@ -201,8 +200,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "queue": lambda: [
         CONSUME_QUEUE.encode(np.arange(4), np.full(4, 100), np.arange(4)).tobytes() + bytes(25)
     ],
-    "extension": lambda: [encode_units([1, 2], [3, 4], pa.array([b"abc", None], pa.binary()))[0]],
-    "extension_unit": lambda: [encode_units([1], [3], pa.array([b"abcd"], pa.binary()))[0]],
+    "extension": lambda: [struct.pack(">hqqh3shqqh", 23, 1, 3, 3, b"abc", 20, 2, 4, 0)],
     "index": _index,
     "index_header": _index,
     "index_insert": lambda: [bytes(40), bytes(range(40))],

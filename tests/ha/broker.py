@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 
 __all__ = ["Broker", "answering"]

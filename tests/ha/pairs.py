@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.fault.remote import serve
 from tests.fault.rounds.life import SMALL
 from tests.ha.peers import log_bytes

@@ -12,14 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
-from rmqstore_spark.layout.record.extent import batch_ends, write_batch_end
-from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.layout.record.format import batch_ends, decode_records, write_batch_end
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import (
     VerifyReport,
     check_unit,

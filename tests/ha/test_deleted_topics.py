@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.broker.broker import broker
@@ -29,7 +29,7 @@ OLD = [b"old%d" % n for n in range(80)]  # over two queues, with two files each
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slave look at the tables of its master all the time."""
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
 
 
 def make_again(store: StoreWriter) -> None:

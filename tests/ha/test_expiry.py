@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
 from tests.ha.peers import PlainSlave, caught_up, following, mastering
 from tests.support.messages.batches import commit_batch, rows_block, small_segments
 from tests.support.waiting import eventually
@@ -43,7 +43,7 @@ def test_a_slow_slave_delays_expiry_and_is_dropped_in_the_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Times()
-    monkeypatch.setattr("rmqstore_spark.engine.expiry.uses.time", times)
+    monkeypatch.setattr("rmqstore_spark.engine.expiry.segments.time", times)
     sizes = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 6000}
     settings = {**sizes, "redelete_hanged_file_interval": 1000}
     block = [bytes(100_000)] * 10

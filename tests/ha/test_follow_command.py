@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.cli.processes import ROOT, run
 from tests.ha.peers import log_bytes, mastering, queue_files
 from tests.support.certificates import make_certificates

@@ -15,7 +15,7 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, WriterId
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
 from tests.ha.peers import PlainMaster, caught_up, following, frames, log_bytes, queue_files
@@ -347,7 +347,7 @@ def test_a_slave_takes_nothing_from_clients(tmp_path: Path) -> None:
         assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
         assert "127.0.0.1:9" in result.remark
         for change in (
-            lambda: store.commit(CommitRequest(WriterId("stream", "q", 0), ())),
+            lambda: store.batches.commit(CommitRequest(WriterId("stream", "q", 0), ())),
             lambda: store.create_topic("orders"),
             lambda: store.delete_topic("orders"),
         ):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.ha.peers import (
     PlainMaster,
     caught_up,

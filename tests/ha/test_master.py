@@ -19,7 +19,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, CommitResult, WriterId
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.ha.master import Master
 from tests.ha.peers import (
@@ -356,9 +356,9 @@ def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
 
 def commit_large(store: StoreWriter) -> CommitResult:
     """Commit a batch of more bytes than a slave may lack."""
-    stage = store.begin_stage(uuid4().hex)
+    stage = store.batches.begin_stage(uuid4().hex)
     stage.append(rows_block([b"z" * 3000]))
-    return store.commit(CommitRequest(WriterId.of_stream("query", 2), (stage.finish(),)))
+    return store.batches.commit(CommitRequest(WriterId.of_stream("query", 2), (stage.finish(),)))
 
 
 def test_a_batch_reaches_a_slave_as_a_whole(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.fault.proxy import BreakingProxy
 from tests.ha.peers import (
     PlainMaster,

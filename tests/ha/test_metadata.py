@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import delay_progress, group_offsets
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.connection import Request
 from tests.cli.processes import run
@@ -201,7 +200,7 @@ def test_progress_of_delays_waits_for_the_log_that_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names_its_end: bool
 ) -> None:
     """A broker of RocketMQ does not name the end, and is asked where its log ends afterwards."""
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
     with mastering(tmp_path / "master") as (source, _):
         log = filled(source)
     ends = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(len(log))}
@@ -304,7 +303,7 @@ def test_wrong_entries_are_left_out(tmp_path: Path) -> None:
 def test_a_broker_that_refuses_is_told_and_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.ha.metadata._INTERVAL_S", 0.05)
+    monkeypatch.setattr("rmqstore_spark.ha.master_broker._INTERVAL_S", 0.05)
     broker, path = Broker({}), tmp_path / "slave"
     with (
         answering(broker) as address,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from tests.ha.broker import Broker, answering

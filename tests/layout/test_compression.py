@@ -21,6 +21,7 @@ from rmqstore_spark.layout.constants import (
     COMPRESSION_ZLIB_OLD,
     COMPRESSION_ZSTD,
 )
+from tests.support.messages.compressing import flags_of_type
 from tests.support.stores.golden import load_records
 
 KINDS = [COMPRESSION_ZLIB_OLD, COMPRESSION_ZLIB, COMPRESSION_LZ4, COMPRESSION_ZSTD]
@@ -52,7 +53,7 @@ def test_golden_bodies_become_what_rocketmq_made_of_them(
 
 @given(BODIES, st.sampled_from(KINDS), st.integers(0, 100))
 def test_round_trip_within_the_bound(body: bytes, kind: int, more: int) -> None:
-    flags = compression.flags_of_type(kind)
+    flags = flags_of_type(kind)
     packed = compression.compress(body, kind)
     assert compression.decompress(packed, flags, len(body) + more) == body
     assert compression.decompress(np.frombuffer(packed, np.uint8), flags, MAX) == body
@@ -73,7 +74,7 @@ def test_round_trip_within_the_bound(body: bytes, kind: int, more: int) -> None:
     ],
 )
 def test_flags_are_those_that_clients_set(kind: int, flags: int) -> None:
-    assert compression.flags_of_type(kind) == flags
+    assert flags_of_type(kind) == flags
 
 
 def test_types_of_a_column() -> None:
@@ -91,7 +92,7 @@ def test_bodies_that_are_not_compressed_or_empty_stay() -> None:
 @pytest.mark.parametrize("kind", [4, 5, 6, 7])
 def test_unknown_types_are_errors(kind: int) -> None:
     with pytest.raises(CorruptRecordError, match=f"compression type {kind} of a body is unknown"):
-        compression.decompress(b"x", compression.flags_of_type(kind), MAX)
+        compression.decompress(b"x", flags_of_type(kind), MAX)
     with pytest.raises(ValueError, match=f"unknown compression type {kind}"):
         compression.compress(b"x", kind)
 
@@ -110,7 +111,7 @@ def _without_size(body: bytes, kind: int) -> bytes:
 def test_streams_that_do_not_tell_their_size(kind: int, size: int) -> None:
     body = np.random.default_rng(size).integers(0, 9, size, np.uint8).tobytes()
     packed = _without_size(body, kind)
-    flags = compression.flags_of_type(kind)
+    flags = flags_of_type(kind)
     assert compression.decompress(packed, flags, size) == body
 
 
@@ -119,7 +120,7 @@ def test_a_body_cut_short_anywhere_is_an_error(kind: int) -> None:
     for packed in (compression.compress(b"some body " * 20, kind), _without_size(b"ab" * 99, kind)):
         for cut in range(1, len(packed)):
             with pytest.raises(CorruptRecordError, match="cannot decompress a body"):
-                compression.decompress(packed[:cut], compression.flags_of_type(kind), MAX)
+                compression.decompress(packed[:cut], flags_of_type(kind), MAX)
 
 
 @pytest.mark.threat("Compressed bodies are bounded")
@@ -132,7 +133,7 @@ def test_a_bomb_is_refused_before_it_goes_off(kind: int, tells_size: bool) -> No
     tracemalloc.start()
     try:
         with pytest.raises(CorruptRecordError, match="decompresses to more than 1000000 bytes"):
-            compression.decompress(packed, compression.flags_of_type(kind), 1_000_000)
+            compression.decompress(packed, flags_of_type(kind), 1_000_000)
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -149,7 +150,7 @@ def test_a_frame_that_lies_about_its_size_allocates_nothing() -> None:
 @pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD])
 def test_frames_one_behind_the_other_are_one_body(kind: int) -> None:
     packed = compression.compress(b"first ", kind) + compression.compress(b"second" * 50_000, kind)
-    flags = compression.flags_of_type(kind)
+    flags = flags_of_type(kind)
     assert compression.decompress(packed, flags, MAX) == b"first " + b"second" * 50_000
     with pytest.raises(CorruptRecordError, match="decompresses to more than 300005 bytes"):
         compression.decompress(packed, flags, 300_005)
@@ -160,14 +161,14 @@ def test_frames_one_behind_the_other_are_one_body(kind: int) -> None:
 @pytest.mark.parametrize("kind", [COMPRESSION_LZ4, COMPRESSION_ZSTD])
 def test_many_empty_frames_are_gone_through_once(kind: int) -> None:
     packed = _without_size(b"", kind) * 200_000 + compression.compress(b"end", kind)
-    assert compression.decompress(packed, compression.flags_of_type(kind), 3) == b"end"
+    assert compression.decompress(packed, flags_of_type(kind), 3) == b"end"
 
 
 @pytest.mark.threat("Compressed bodies are bounded")
 @given(st.binary(max_size=300), st.sampled_from(KINDS), st.integers(0, 1000))
 def test_any_bytes_are_decompressed_or_refused(data: bytes, kind: int, max_size: int) -> None:
     try:
-        plain = compression.decompress(data, compression.flags_of_type(kind), max_size)
+        plain = compression.decompress(data, flags_of_type(kind), max_size)
     except CorruptRecordError:
         return
     assert len(plain) <= max_size
@@ -178,7 +179,7 @@ def test_a_changed_byte_is_refused_or_stays_in_bounds(kind: int, data: st.DataOb
     packed = bytearray(compression.compress(b"abcabcabcd" * 50, kind))
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        plain = compression.decompress(packed, compression.flags_of_type(kind), 1000)
+        plain = compression.decompress(packed, flags_of_type(kind), 1000)
     except CorruptRecordError:
         return
     assert len(plain) <= 1000
@@ -215,7 +216,7 @@ def test_a_body_that_is_only_counted_is_refused_where_one_that_is_kept_would_be(
     for at, flip in damage:
         packed[at % len(packed)] ^= flip
     sent = bytes(packed[: max(1, len(packed) - cut)]) + more
-    flags, most = compression.flags_of_type(kind), max(0, len(body) * frames + spare)
+    flags, most = flags_of_type(kind), max(0, len(body) * frames + spare)
     piece = max(piece, len(body) // 50)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compression, "_PIECE", piece)
@@ -231,13 +232,13 @@ def test_a_bomb_is_counted_without_the_memory_that_it_asks_for(kind: int) -> Non
     packed = compression.compress(bytes(MAX), kind)
     tracemalloc.start()
     try:
-        assert compression.unpacked_size(packed, compression.flags_of_type(kind), MAX) == MAX
+        assert compression.unpacked_size(packed, flags_of_type(kind), MAX) == MAX
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < 8 << 20
     with pytest.raises(CorruptRecordError, match="decompresses to more than"):
-        compression.unpacked_size(packed, compression.flags_of_type(kind), MAX - 1)
+        compression.unpacked_size(packed, flags_of_type(kind), MAX - 1)
 
 
 @pytest.mark.parametrize("kind", [1, 2, 3])

@@ -7,7 +7,8 @@ import pytest
 import zstandard
 
 from rmqstore_spark.errors import BlockError
-from rmqstore_spark.layout import compression, packed
+from rmqstore_spark.layout import compression
+from rmqstore_spark.layout.record import block as packed
 from rmqstore_spark.layout.record.block import Block, check_block
 from rmqstore_spark.layout.record.encode import encode_records
 from tests.support.stores.golden import RecordReport

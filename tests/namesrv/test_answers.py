@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.namesrv.answers import AnswerCache
+from rmqstore_spark.namesrv.tables import AnswerCache
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 1500))))

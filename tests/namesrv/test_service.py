@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, RemotingError, RmqStoreError
+from rmqstore_spark.namesrv.administration import KvConfig
 from rmqstore_spark.namesrv.config import KEYS, NamesrvConfig
-from rmqstore_spark.namesrv.kvconfig import KvConfig
 from rmqstore_spark.namesrv.process import running
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode as Code

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.pipelines.session import start_session
+from rmqstore_spark.pipelines.running import start_session
 from tests.datasource.sink.conftest import serve
 from tests.support.stores.golden import load_records
 

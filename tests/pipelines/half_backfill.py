@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from rmqstore_spark.pipelines import backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.running import run_tasks
 
 __all__ = ["FINISHED", "has_written_its_half", "main"]
 

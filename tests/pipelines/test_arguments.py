@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.datasource.options.option import BATCH, STREAM
-from rmqstore_spark.datasource.options.table import OWN
+from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.pipelines import backfill, copy_topic, replay, stream_to_parquet, verify_store
 from rmqstore_spark.pipelines.arguments import Job, StoreArguments
 from rmqstore_spark.pipelines.parquet.files import CODECS
@@ -46,8 +46,8 @@ def test_values() -> None:
 @pytest.mark.parametrize("without", [BATCH, STREAM])
 def test_every_option_of_the_source_can_be_given(without: str) -> None:
     job = Job("x", StoreArguments, "y", without=without)
-    stores = ("path", "namesrvAddr")  # STORE says which store is read
-    names = [o.name for o in OWN.options if o.group != without and o.name not in stores]
+    stores = ("path", "endpoint", "namesrvAddr")  # STORE says which store is read
+    names = [o.name for o in READING.options if o.group != without and o.name not in stores]
     command = [word for name in names for word in (f"--{name}", f"value of {name}")]
     given = job.parse(["/store", *command]).source_options()
     assert given == {"path": "/store", **{name: f"value of {name}" for name in names}}

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError
+from rmqstore_spark.errors import CorruptRecordError, OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from tests.broker.broker import broker, name_server, route
 from tests.pipelines.running import data_files, read_back, run_backfill, run_here
+from tests.support.accounts import account_file, guarded
 from tests.support.processes.serving import block_of, served
 from tests.support.stores.expected import backed_rows, log_rows, queue_key
 from tests.support.stores.golden import load_records
@@ -55,6 +56,18 @@ def test_a_store_is_read_through_its_process(tmp_path: Path) -> None:
     assert [(row["brokerName"], row["topic"], row["body"]) for row in rows] == [
         ("ours", "orders", body) for body in (b"a", b"b", b"c")
     ]
+
+
+def test_a_store_process_with_accounts_is_read(tmp_path: Path) -> None:
+    accounts = guarded(tmp_path / "plain_acl.yml", {"defaultTopicPerm": "SUB"})
+    with served(tmp_path / "store", broker_name="ours", **accounts) as here:
+        assert here.store.put(block_of([b"a", b"b"], "orders")).ok
+        here.store.flush()
+        with pytest.raises(ServiceError, match="aclFile"):
+            run_backfill(here.endpoint, tmp_path / "none")
+        account = account_file(tmp_path / "tools.yml")
+        run_backfill(here.endpoint, tmp_path / "out", "--aclFile", str(account))
+    assert [row["body"] for row in read_back(tmp_path / "out")] == [b"a", b"b"]
 
 
 def test_a_broker_is_found_by_name_servers_and_pulled_from(tmp_path: Path) -> None:

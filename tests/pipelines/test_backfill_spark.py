@@ -12,9 +12,8 @@ import pytest
 from chispa import assert_df_equality
 
 from rmqstore_spark.pipelines.backfill import JOB, through_dataframe
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.parquet.partitions import Partition
-from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.parquet.files import Partition
+from rmqstore_spark.pipelines.running import run_job, run_tasks
 from tests.pipelines.running import data_files, run_backfill
 from tests.support.stores.expected import backed_rows
 

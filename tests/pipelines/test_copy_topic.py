@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rmqstore_spark.pipelines.copy_topic import JOB, copy_topic, main
-from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines.running import run_job
 from rmqstore_spark.reader import Store
 from tests.broker.broker import broker, name_server, route
 from tests.pipelines.replaying import found, wanted

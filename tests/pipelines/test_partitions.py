@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.layout.record.columns import TIMESTAMP
-from rmqstore_spark.pipelines.parquet.partitions import Partition, split_by_partition
+from rmqstore_spark.pipelines.parquet.files import Partition, split_by_partition
 
 MICROS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)
 TOPICS = st.sampled_from(["a", "b", "%RETRY%a", "主题"])

@@ -9,11 +9,10 @@ import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses
 from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
-from rmqstore_spark.datasource.sources.endpoint import EndpointSpec
-from rmqstore_spark.datasource.sources.store import StorePartition, StoreSpec
-from rmqstore_spark.pipelines.parquet import pieces
-from rmqstore_spark.pipelines.parquet.tally import Tally, describe_difference
-from rmqstore_spark.reader.rows.splits import (
+from rmqstore_spark.datasource.sources.store import EndpointSpec, StorePartition, StoreSpec
+from rmqstore_spark.pipelines.parquet.output import Tally, describe_difference
+from rmqstore_spark.pipelines.parquet.task import piece_of, planned_rows, stored_piece
+from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
     QueueRange,
@@ -21,7 +20,7 @@ from rmqstore_spark.reader.rows.splits import (
     ScanSplit,
     Split,
 )
-from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+from rmqstore_spark.remoting.access.identity import IdentityFiles
 
 RANGES = (QueueRange("a", 0, 5, 25), QueueRange("%RETRY%主题", 3, 0, 7))
 SPLITS: list[Split] = [
@@ -39,7 +38,7 @@ BEHIND_A_PROCESS = EndpointSpec("rmq://h:1#a", None, options=(("acl_file", None)
 @pytest.mark.parametrize("spec", [SPEC, BEHIND_A_PROCESS], ids=["directory", "endpoint"])
 def test_pieces_come_back_as_they_were(spec: StoreSpec) -> None:
     piece = StorePartition("x", spec, SPLITS)
-    back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
+    back = piece_of(json.loads(json.dumps(stored_piece(piece))), "y")
     assert isinstance(back, StorePartition)
     assert (back.store, list(back.splits), back.value) == (spec, SPLITS, "y")
     assert hash(back.store) == hash(spec)
@@ -51,24 +50,24 @@ def test_pieces_of_brokers_come_back_as_they_were() -> None:
     places = Addresses(("h:1", "h:2"), has_master=True)
     spec = BrokerSpec("broker-b", places, ("n:1", "n:2"), 60.0, 5.0, identity)
     piece = PulledPartition("x", spec, SPLITS[:1])
-    back = pieces.from_json(json.loads(json.dumps(pieces.to_json(piece))), "y")
+    back = piece_of(json.loads(json.dumps(stored_piece(piece))), "y")
     assert isinstance(back, PulledPartition)
     assert (back.broker, list(back.splits), back.value) == (spec, SPLITS[:1], "y")
-    assert pieces.planned_rows([piece]) == {("broker-b", "a", 0): 20}
+    assert planned_rows([piece]) == {("broker-b", "a", 0): 20}
 
 
 def test_a_range_in_several_stretches_of_the_log_counts_once() -> None:
-    planned = pieces.planned_rows([StorePartition("x", SPEC, [split]) for split in SPLITS[1:3]])
+    planned = planned_rows([StorePartition("x", SPEC, [split]) for split in SPLITS[1:3]])
     assert planned == {("broker-a", "a", 0): 20, ("broker-a", "%RETRY%主题", 3): 7}
 
 
 def test_ranges_of_one_queue_add_up() -> None:
     parts = [QueueSplit(QueueRange("a", 0, start, start + 5), 1) for start in (0, 5, 10)]
-    assert pieces.planned_rows([StorePartition("x", SPEC, parts)]) == {("broker-a", "a", 0): 15}
+    assert planned_rows([StorePartition("x", SPEC, parts)]) == {("broker-a", "a", 0): 15}
 
 
 def test_nobody_knows_what_a_scan_gives() -> None:
-    assert pieces.planned_rows([StorePartition("x", SPEC, SPLITS[:4])]) is None
+    assert planned_rows([StorePartition("x", SPEC, SPLITS[:4])]) is None
 
 
 def test_rows_are_counted_by_queue() -> None:

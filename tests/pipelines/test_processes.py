@@ -78,10 +78,10 @@ def test_tasks_load_no_command_line() -> None:
     """Every Python worker of Spark would load it too."""
     program = """
 import sys
-import rmqstore_spark.pipelines.pacing
+import rmqstore_spark.pipelines.tasks
 import rmqstore_spark.pipelines.parquet.task
-import rmqstore_spark.pipelines.tables.micro_batch
-import rmqstore_spark.pipelines.verify_task
+import rmqstore_spark.pipelines.tables.output
+import rmqstore_spark.pipelines.tasks
 print(sorted({"argparse", "click", "rich", "rmqstore_spark.cli", "typer"} & set(sys.modules)))
 """
     done = subprocess.run(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from rmqstore_spark.pipelines import pacing
-from rmqstore_spark.pipelines.failures import run_job
+from rmqstore_spark.pipelines import tasks
 from rmqstore_spark.pipelines.replay import JOB, main, replay
+from rmqstore_spark.pipelines.running import run_job
 from tests.pipelines.processes import kill_when, submit
 from tests.pipelines.replaying import LIVE_ROWS, found, wanted
 from tests.pipelines.running import run_backfill
@@ -96,7 +96,7 @@ def test_parquet_at_a_rate_and_again(
     capsys: Capture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pacing, "_ROWS_AT_ONCE", 400)
+    monkeypatch.setattr(tasks, "_ROWS_AT_ONCE", 400)
     run_backfill(golden("live") / "store", tmp_path / "lake")
     command = [
         str(tmp_path / "lake"), target.endpoint, "--checkpoint", str(tmp_path / "c"), *MAP,
@@ -128,7 +128,7 @@ def test_a_store_that_is_killed_while_parquet_is_replayed(
     monkeypatch: pytest.MonkeyPatch,
     place: str,
 ) -> None:
-    monkeypatch.setattr(pacing, "_ROWS_AT_ONCE", 450)
+    monkeypatch.setattr(tasks, "_ROWS_AT_ONCE", 450)
     target = target_until(f"{place}:2")
     run_backfill(golden("live") / "store", tmp_path / "lake")
     command = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmqstore_spark.pipelines.following import follow_to_the_end
+from rmqstore_spark.pipelines.running import follow_to_the_end
 from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
 from tests.support.stores.expected import backed_rows, queue_key
 

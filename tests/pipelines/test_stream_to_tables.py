@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.following import follow_to_the_end
+from rmqstore_spark.pipelines.running import follow_to_the_end, run_job
 from rmqstore_spark.pipelines.stream_to_parquet import JOB, start_query
-from rmqstore_spark.pipelines.tables import micro_batch
+from rmqstore_spark.pipelines.tables import output
 from rmqstore_spark.pipelines.tables.table import append_once
 from tests.pipelines.lakehouse import FORMATS, READERS, LakeHouse, rows_of
 from tests.support.stores.expected import backed_rows
@@ -111,7 +110,7 @@ def test_a_driver_that_ends_at_the_commit(
         return appended
 
     with monkeypatch.context() as patch:
-        patch.setattr(micro_batch, "append_once", ends)
+        patch.setattr(output, "append_once", ends)
         with pytest.raises(Exception, match="the driver ends"):
             stream.run()
     assert lake.commits() == (1 if when == "before the commit" else 2)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.pipelines.parquet.run_folder import RunFolder
+from rmqstore_spark.pipelines.parquet.output import RunFolder
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
 from rmqstore_spark.pipelines.tables.delta import DeltaTable
 from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
@@ -22,6 +22,7 @@ from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile
 from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
 from tests.pipelines.processes import ROOT
 from tests.pipelines.running import Killed, killed_after, run_backfill, run_half, run_here, run_only
+from tests.support.sampling import one_in
 from tests.support.stores.expected import backed_rows
 
 Golden = Callable[[str], Path]
@@ -74,7 +75,7 @@ def test_kill_9_at_each_step(
 ) -> None:
     program = """
 import os, signal, sys
-from rmqstore_spark.pipelines.parquet.run_folder import RunFolder
+from rmqstore_spark.pipelines.parquet.output import RunFolder
 from rmqstore_spark.pipelines.tables.delta import DeltaTable
 from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
 from tests.pipelines.running import run_backfill
@@ -131,7 +132,7 @@ def test_an_end_after_any_change_to_the_files(
         run_backfill(store, *lake.arguments, *OPTIONS)
     check(lake, expected)
     assert tried[0] > 20
-    for operations in range(tried[0]):
+    for operations in one_in(4, range(tried[0])):
         other = LakeHouse(lake.to, tmp_path / str(operations))
         with killed_after(operations, monkeypatch), pytest.raises(Killed):
             run_backfill(store, *other.arguments, *OPTIONS)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from chispa import assert_df_equality
 
-from rmqstore_spark.pipelines.failures import run_job
-from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.running import run_job, run_tasks
 from tests.pipelines.half_backfill import FINISHED, has_written_its_half
 from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
 from tests.pipelines.processes import kill_when, submit

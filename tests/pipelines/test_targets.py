@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.pipelines.pacing import Pace
-from rmqstore_spark.pipelines.replay_parquet import Slices
+from rmqstore_spark.pipelines.replay import Slices
 from rmqstore_spark.pipelines.targets import TopicMap, target_options
+from rmqstore_spark.pipelines.tasks import Pace
 
 
 @pytest.mark.parametrize(

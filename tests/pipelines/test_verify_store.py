@@ -15,10 +15,10 @@ import pytest
 
 from rmqstore_spark.datasource.sources.store import StoreSpec
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.pipelines.progress import run_tasks
+from rmqstore_spark.pipelines.running import run_tasks
+from rmqstore_spark.pipelines.tasks import VerifyTask
 from rmqstore_spark.pipelines.verify_store import JOB, Runner, verify_stores
-from rmqstore_spark.pipelines.verify_task import VerifyTask
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import Findings, Unit, VerifyReport, make_plan, verify
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment
 

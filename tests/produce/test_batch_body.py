@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.broker.core.messages import split_batch
 from rmqstore_spark.layout.spans import binary_array
-from rmqstore_spark.produce.batch_body import batch_entries
-from rmqstore_spark.produce.row_key import RowKeys
+from rmqstore_spark.produce.encoder import batch_entries
+from rmqstore_spark.produce.uniq_key import RowKeys
 
 MESSAGES = st.lists(
     st.tuples(

@@ -13,10 +13,15 @@ from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.encode import EncodedRecords, encode_records
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.layout.record.properties import MAP_TYPE, encode_properties
-from rmqstore_spark.produce.addresses import born_host, own_address, unknown_host
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from rmqstore_spark.produce.records import Origin, record_batch
+from rmqstore_spark.produce.records import (
+    Origin,
+    born_host,
+    own_address,
+    record_batch,
+    unknown_host,
+)
 
 NOW = 1_700_000_000_123
 

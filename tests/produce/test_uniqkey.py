@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rmqstore_spark.produce.addresses import own_address
+from rmqstore_spark.produce.records import own_address
 from rmqstore_spark.produce.uniq_key import UniqKeys
 
 ADDRESS = bytes([10, 0, 0, 7])

@@ -16,12 +16,10 @@ from rmqstore_spark.errors import (
     SegmentExpiredError,
 )
 from rmqstore_spark.layout.constants import MAGIC_V1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_msg_id
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
 from tests.support.stores.golden import load_records
 from tests.support.stores.storebuilder import StoreBuilder, Traffic, build_store
 

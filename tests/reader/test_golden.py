@@ -10,11 +10,9 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
 from tests.support.stores.expected import LOST_ENTRIES, backed_rows, log_rows, queue_key
 from tests.support.stores.golden import GOLDEN_NAMES, load_queues
 

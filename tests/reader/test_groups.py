@@ -11,14 +11,13 @@ import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import (
     DelayProgress,
     GroupOffset,
     delay_progress,
-    group_names,
     group_offsets,
 )
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_queues
 
 Golden = Callable[[str], Path]
@@ -53,14 +52,6 @@ def test_groups_of_a_broker(open_store: OpenStore, golden: Golden) -> None:
     assert {entry.lag for entry in found} == {0, 3}
 
 
-def test_groups_that_consumed_nothing_are_known_by_name(open_store: OpenStore) -> None:
-    assert group_names(open_store("live")) == [
-        "CID_ONS-HTTP-PROXY", "CID_ONSAPI_OWNER", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_PULL",
-        "CID_RMQ_SYS_TRANS", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "TOOLS_CONSUMER",
-        "cg_live",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["live", "delayed"])
 def test_progress_of_the_delay_levels(name: str, open_store: OpenStore, golden: Golden) -> None:
     # What delayOffset.json holds; levels with messages start at 0.
@@ -82,7 +73,7 @@ def test_progress_of_the_delay_levels(name: str, open_store: OpenStore, golden: 
 
 def test_a_store_without_configuration(open_store: OpenStore) -> None:
     store = open_store("unclean")
-    assert (group_offsets(store), group_names(store), delay_progress(store)) == ([], [], [])
+    assert (group_offsets(store), delay_progress(store)) == ([], [])
 
 
 @pytest.fixture
@@ -131,9 +122,8 @@ def test_what_no_broker_accepts_is_skipped_and_logged_once(
 def test_files_of_another_shape_are_damaged(live: Path, content: Any) -> None:
     write(live, "consumerOffset.json", content)
     with Store.open(live) as store:
-        for ask in (group_offsets, group_names):
-            with pytest.raises(CorruptStoreError, match=r"consumerOffset\.json"):
-                ask(store)
+        with pytest.raises(CorruptStoreError, match=r"consumerOffset\.json"):
+            group_offsets(store)
         assert delay_progress(store)
 
 

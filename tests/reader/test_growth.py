@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import GOLDEN_NAMES, load_records
 from tests.support.stores.storebuilder import StoreBuilder, Traffic
 

@@ -12,11 +12,9 @@ from rmqstore_spark.errors import (
     OptionError,
     SegmentExpiredError,
 )
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan_by_keys
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import KeySplit, LogSplit, QueueRange
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import KeySplit, LogSplit, QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan_by_keys, read_split
 from tests.support.stores.expected import expected_rows, queue_key
 from tests.support.stores.golden import GOLDEN_NAMES
 from tests.support.stores.keys import (

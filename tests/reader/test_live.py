@@ -16,8 +16,8 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError, SegmentExpiredError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.processes.live_writer import LiveWriter
 from tests.support.stores.golden import load_records
 from tests.support.stores.records import log_files

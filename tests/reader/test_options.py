@@ -14,11 +14,10 @@ import pytest
 
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import PlanLimits, plan
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.rows.splits import QueueRange
-from rmqstore_spark.reader.store import Store, default_broker_name
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.plan import PlanLimits, plan, read_split
+from rmqstore_spark.reader.store import default_broker_name
 from tests.support.stores.expected import expected_rows, queue_key
 from tests.support.stores.golden import load_records
 from tests.support.stores.storebuilder import StoreBuilder, Traffic, build_store

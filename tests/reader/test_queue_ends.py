@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.remote import FsspecFiles
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.golden import GOLDEN_NAMES
 from tests.support.stores.records import store_kwargs

@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.produce.records import Origin, record_batch
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.transactions import find_transactions, named_halves
 from tests.support.stores.golden import GOLDEN_NAMES, load_records
 

@@ -12,12 +12,11 @@ import pytest
 
 from rmqstore_spark.errors import CorruptRecordError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.plan import plan_scan
-from rmqstore_spark.reader.reading import read_split
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader.plan import plan_scan, read_split
 from rmqstore_spark.verify import verify
 from tests.support.messages.traffic import FIRST_TIME, Traffic
 from tests.support.stores.storebuilder import StoreBuilder

@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import uvloop
 
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.remoting.reading import read_frames
 from tests.support.waiting import PATIENCE

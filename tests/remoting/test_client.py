@@ -8,9 +8,9 @@ import pytest
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.remoting.talking import ECHO, HOLD, TestService, listening, run, until
 

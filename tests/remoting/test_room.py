@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import FrameError
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.inbox import FrameInbox, Scratch
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.room import READ_BYTES, SMALL, FrameRoom
 from tests.remoting.talking import ECHO, HOLD, Peer, TestService, listening, request, run, until
 
@@ -189,7 +189,7 @@ def test_reads_become_smaller_in_a_turn_that_has_read_much() -> None:
         reads = 0
         for _ in range(200):  # connections, of which each has as much as a read takes
             reads += room.next_read
-            room.was_read(room.next_read)
+            room.was_read(room.next_read, 0)
         assert reads <= 2 * MIB
         assert room.next_read == SMALL
         await asyncio.sleep(0)

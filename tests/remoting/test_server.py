@@ -11,11 +11,11 @@ import pytest
 
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port, parse_address
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.dispatch import Dispatch
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.remoting.talking import (
     BIG,

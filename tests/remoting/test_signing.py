@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.credentials import read_credentials
+from rmqstore_spark.remoting.access.identity import read_credentials
 from rmqstore_spark.remoting.access.signing import (
     ACCESS_KEY,
     SIGNATURE,

@@ -14,13 +14,13 @@ import pytest
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.remoting.tls import ServerTls, TlsMode, client_context, server_context
 from tests.remoting.talking import BIG, ECHO, Peer, TestService, request, run, until
-from tests.support.certificates import Certificates, make_certificates
+from tests.support.certificates import Certificates, make_certificates, trusting
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_tls_clients_are_served(certificates: Certificates, mode: TlsMode) -> No
         async with serving(certificates, mode) as (address, service):
             tls = client_context(certificates.ca)
             assert await asyncio.gather(*(_echo(address, tls) for _ in range(5))) == [b"x"] * 5
-            assert await _echo(address, client_context(checks_server=False)) == b"x"
+            assert await _echo(address, trusting()) == b"x"
             await until(lambda: service.closed_count == 6)
 
     run(test())
@@ -121,7 +121,7 @@ def test_a_server_without_tls_closes_tls_connections() -> None:
         try:
             address = await server.start(bound_port("127.0.0.1", 0))
             with pytest.raises(ServiceError, match="closed the connection before a TLS session"):
-                await _echo(address, client_context(checks_server=False))
+                await _echo(address, trusting())
             assert await _echo(address, None) == b"x"
         finally:
             await server.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.cli.processes import run
 
 __all__ = ["bodies_of", "ends", "verify"]

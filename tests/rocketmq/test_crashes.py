@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.guard import StoreGuard
+from rmqstore_spark.engine import StoreConfig
+from rmqstore_spark.engine.lock import StoreGuard
 from tests.cli.processes import ROOT, run
 from tests.rocketmq.processes import Broker, Client
 from tests.rocketmq.reading import bodies_of, ends, verify

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
 from tests.rocketmq.processes import Broker, Client

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users have it
 
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.reader import Store
 from tests.cli.processes import run
 from tests.datasource.sink.serving import Served
 from tests.rocketmq.processes import SIZES, Broker, Client, own_properties

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.ha.replication import Replication
 from tests.broker.broker import (
     Served,

@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.ha.follower import LogFollower
 from rmqstore_spark.ha.master import Master

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.options import parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place
+from rmqstore_spark.datasource.sink.commit import Place
 from rmqstore_spark.datasource.sink.targets import find_targets
-from rmqstore_spark.datasource.sink.task import run_task
+from rmqstore_spark.datasource.sink.writers import run_task
 from rmqstore_spark.errors import ServiceError
 from tests.broker.broker import name_server, route
 from tests.datasource.driving import batch_rows

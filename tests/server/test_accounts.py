@@ -14,13 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import FrameError, OptionError, RefusedError, ServiceError
-from rmqstore_spark.remoting.access.credentials import read_credentials
+from rmqstore_spark.remoting.access.identity import read_credentials
 from rmqstore_spark.remoting.access.signing import SecretKey
-from rmqstore_spark.wire.login import fingerprint, login_answer
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
-from rmqstore_spark.wire.protocol import Code
+from rmqstore_spark.wire.protocol import Code, fingerprint, login_answer
 from tests.support.accounts import KEY, SECRET, account_file, guarded
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.processes.plainclient import PlainClient, request
@@ -94,7 +93,6 @@ def raw(code: Code, **body: Any) -> Work:
 
 
 READS = {
-    "list": raw(Code.LIST, path="commitlog"),
     "info": raw(Code.INFO, path="checkpoint"),
     "walk": raw(Code.WALK, path="", depth=1),
     "read": raw(Code.READ, paths=["checkpoint"], counts=[1], offsets=[0], lengths=[8]),
@@ -305,7 +303,7 @@ def test_accounts_in_the_store_are_not_given_out(tmp_path: Path) -> None:
     ):
         here.store.create_topic("mine")
         here.store.flush()
-        listed = peer.ask(Code.LIST, {"path": "config"}).json()["entries"]
+        listed = peer.ask(Code.WALK, {"path": "config"}).json()["entries"]
         assert not [entry for entry in listed if "plain_acl" in entry["path"]]
         asked = {"paths": ["config/plain_acl.yml"], "counts": [1], "offsets": [0], "lengths": [9]}
         assert peer.ask(Code.READ, asked).status == "NOT_FOUND"
@@ -317,7 +315,7 @@ def test_retry_topics_belong_to_their_groups(tmp_path: Path) -> None:
     with store_with(tmp_path, **rights) as (_, client):
         assert not is_refused(client, lambda c: c.offsets(["%RETRY%mine"]))
         assert is_refused(client, lambda c: c.offsets(["%RETRY%closed"]))
-        assert is_refused(client, READS["list"])  # the log holds what was sent back by all groups
+        assert is_refused(client, READS["walk"])  # the log holds what was sent back by all groups
 
 
 @pytest.mark.threat("Accounts")
@@ -403,7 +401,7 @@ def test_who_needs_no_account(tmp_path: Path) -> None:
 
 def _asks(endpoint: str) -> bool:
     with PlainClient(endpoint) as peer:
-        return peer.ask(Code.TOPICS, b"{}").status == "UNAUTHENTICATED"
+        return peer.ask(Code.OPEN, b"{}").status == "UNAUTHENTICATED"
 
 
 def test_stages_belong_to_an_account(tmp_path: Path) -> None:
@@ -438,7 +436,7 @@ def test_the_permission_of_the_broker_counts_for_all(tmp_path: Path, permission:
         assert [is_forbidden(WRITES[way]("mine")) for way in WRITES] == [not permission & 2] * 3
         assert is_forbidden(lambda c: c.query("mine", "key")) is not bool(permission & 4)
         with PlainClient(here.endpoint) as peer:
-            listed = peer.ask(Code.LIST, {"path": ""})
+            listed = peer.ask(Code.WALK, {"path": ""})
         assert bool(listed.status) is not bool(permission & 4)
 
 

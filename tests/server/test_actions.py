@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import PathRequest, QueryRequest, WalkRequest
+from rmqstore_spark.wire.messages import QueryRequest, WalkRequest
 from rmqstore_spark.wire.protocol import Code
 from tests.support.stores.storing import config, messages
 
 READS = [
     (Code.QUERY, encode(QueryRequest("T", "k", 10))),
-    (Code.LIST, encode(PathRequest("consumequeue"))),
+    (Code.WALK, encode(WalkRequest("consumequeue"))),
     (Code.WALK, encode(WalkRequest("", 3))),
 ]
 

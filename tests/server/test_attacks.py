@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import subprocess
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,10 @@ import pytest
 import zstandard
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.reader import Store
-from rmqstore_spark.wire.failures import BUSY
-from rmqstore_spark.wire.protocol import Code
+from rmqstore_spark.wire.protocol import BUSY, Code
 from tests.support.processes.plainclient import PlainClient, request
 from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
 
@@ -60,6 +59,17 @@ def test_blocks_that_are_none(raw: PlainClient, here: Served, data: bytes) -> No
 def test_a_block_larger_than_is_allowed(raw: PlainClient) -> None:
     raw.begin(op="put")
     raw.send(request(Code.BLOCK, bytes((4 << 20) + 1)))
+    assert "maxBlockBytes" in raw.answer().remark
+
+
+def test_a_refused_block_is_refused_behind_others_too(raw: PlainClient) -> None:
+    blocks = [block_of([b"a"]).tobytes()] * 3
+    raw.send(
+        request(Code.BLOCKS, b'{"op":"put"}'),
+        *(request(Code.BLOCK, block, number) for number, block in enumerate(blocks)),
+        request(Code.BLOCK, bytes((4 << 20) + 1), 3),
+    )
+    assert [raw.answer().acknowledged for _ in blocks] == ["PUT_OK"] * 3
     assert "maxBlockBytes" in raw.answer().remark
 
 
@@ -208,9 +218,9 @@ def test_what_is_not_given_out(raw: PlainClient, filled: Served, path: str, tmp_
     (store / "config" / "link.json").symlink_to(tmp_path / "secret")
     (store / "config" / "away").symlink_to(tmp_path)
     assert read(raw, path=path) in REFUSALS
-    for code, more in ((Code.LIST, {}), (Code.WALK, {"depth": 3})):
+    for depth in (0, 3):
         with PlainClient(filled.endpoint) as client:
-            answer = client.ask(code, {"path": path, **more})
+            answer = client.ask(Code.WALK, {"path": path, "depth": depth})
         assert b"a secret" not in answer.body
         if answer.status:
             assert answer.status in REFUSALS
@@ -228,8 +238,8 @@ def test_links_where_messages_lie_are_told_and_not_followed(
     (queues / "orders").rename(tmp_path / "elsewhere")
     (queues / "orders").symlink_to(tmp_path / "elsewhere")
     for path in ("consumequeue", "consumequeue/orders"):
-        for code, depth in ((Code.LIST, {}), (Code.WALK, {"depth": 2})):
-            assert raw.ask(code, {"path": path, **depth}).status
+        for depth in (0, 2):
+            assert raw.ask(Code.WALK, {"path": path, "depth": depth}).status
     with pytest.raises(StoreAccessError, match="is a link"), Store.open(filled.endpoint) as store:
         store.queues()
     (queues / "orders").unlink()
@@ -315,7 +325,7 @@ def bombs(tmp_path: Path) -> Iterator[StoreProcess]:
             batch = pa.RecordBatch.from_pydict(rows)
             for row in range(0, count, 10):  # a block that unpacks to more is refused
                 assert store.put_batch(batch.slice(row, 10)).ok
-    with StoreProcess(path, tmp_path) as process:
+    with StoreProcess(path, tmp_path, begin=subprocess.Popen) as process:
         process.ready()
         yield process
 

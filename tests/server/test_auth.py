@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.base.types import StageInfo
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ServiceError
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import Certificates, make_certificates, sign
 from tests.support.processes.serving import block_of, served

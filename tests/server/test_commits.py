@@ -9,15 +9,15 @@ from uuid import uuid4
 
 import pytest
 
-from rmqstore_spark.base.types import StageInfo
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.server.actions import StoreActions
 from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.server.table import BY_CODE
-from rmqstore_spark.wire.messages import AbortRequest, CommitRequest, CommitResult, WriterId
+from rmqstore_spark.wire.messages import AbortRequest
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient
 from tests.support.processes.serving import Served, block_of, served
@@ -119,7 +119,7 @@ def client_of(certificate: str) -> Caller:
 def test_an_action_is_done_as_the_client_that_asked(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "store", config()) as store:
         actions = StoreActions(WrittenStore(store), lambda: None, lambda: False)
-        own = store.begin_stage(uuid4().hex, identity="spark-a")
+        own = store.batches.begin_stage(uuid4().hex, identity="spark-a")
         own.append(block_of([b"row"]))
         info = own.finish()
         requests: dict[Code, object] = {

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client import StoreClient
-from rmqstore_spark.client.streams import StageStream
+from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.client import StageStream, StoreClient
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.wire.messages import CommitRequest, WriterId
 from rmqstore_spark.wire.protocol import Code
 from tests.support.processes.plainclient import PlainClient, head_of
 from tests.support.processes.serving import Served, StoreProcess, block_of, eventually, served
@@ -232,9 +231,9 @@ def leave(_client: StoreClient, stream: StageStream) -> None:
 def test_the_memory_of_staged_rows_goes_back_to_the_system(
     tmp_path: Path, end: Callable[[StoreClient, StageStream], None]
 ) -> None:
-    """All but the 64 MiB of free memory that the process may keep; see `server.memory`."""
+    """All but the 64 MiB of free memory that the process may keep; see `server.system`."""
     block = block_of([bytes(1 << 18)] * 16)
-    with StoreProcess(tmp_path / "store", tmp_path) as process:
+    with StoreProcess(tmp_path / "store", tmp_path, begin=subprocess.Popen) as process:
         process.ready()
         with StoreClient(process.endpoint) as client:
             client.open(["orders"])

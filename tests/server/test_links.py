@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.log.aside import set_aside
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.log.cut import set_aside
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.files.links import LINKABLE
-from rmqstore_spark.files.own_names import GUARD_NAME
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.files.names import GUARD_NAME
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import block, read_numbers
 from tests.fault.stores import settings

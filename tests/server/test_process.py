@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmqstore_spark.client import PutStream, StoreClient
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
@@ -40,7 +40,7 @@ def send_many(stream: PutStream, block: U1) -> None:
 
 
 def test_it_says_where_it_serves(tmp_path: Path) -> None:
-    with StoreProcess(tmp_path / "store", tmp_path) as process:
+    with StoreProcess(tmp_path / "store", tmp_path, begin=subprocess.Popen) as process:
         ready = process.ready()
         assert ready["pid"] == process.process.pid
         assert ready["store"] == str(tmp_path / "store")
@@ -55,13 +55,11 @@ def test_it_says_where_it_serves(tmp_path: Path) -> None:
 
 
 def test_it_takes_all_the_open_files_that_it_may_have(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-        process = StoreProcess(tmp_path / "store", tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    with process:
+    def begin(arguments: Sequence[str], **settings: Any) -> subprocess.Popen[bytes]:
+        # The limit is not set here: this process may have more of them open.
+        return subprocess.Popen(["prlimit", "--nofile=256:", *arguments], **settings)
+
+    with StoreProcess(tmp_path / "store", tmp_path, begin=begin) as process:
         process.ready()
         limits = Path(f"/proc/{process.process.pid}/limits").read_text()
     (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.client import StoreClient, pauses
+from rmqstore_spark.client import StoreClient, contact
 from rmqstore_spark.reader import Store
 from rmqstore_spark.wire.protocol import Acknowledgement, Code
 from tests.support.processes.plainclient import PlainClient, request
@@ -95,8 +95,8 @@ def test_what_comes_during_a_flush_shares_the_next_one(here: Served, disk: Disk)
 def test_what_is_refused_is_sent_again_in_order(
     here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "_FIRST_WAIT", 0.01)  # else it pauses for minutes
-    monkeypatch.setattr(pauses, "_LONGEST_WAIT", 0.01)
+    monkeypatch.setattr(contact, "_FIRST_WAIT", 0.01)  # else it pauses for minutes
+    monkeypatch.setattr(contact, "_LONGEST_WAIT", 0.01)
     holding, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -147,7 +147,7 @@ def test_what_was_received_and_not_answered_is_bounded(here: Served, disk: Disk)
                 eventually(lambda: budget.used > 10 << 20, seconds=0.5)
         sender.join(30)
         assert stream.finish() == count
-    assert budget.used == 0
+        eventually(lambda: not budget.used)
 
 
 def test_a_stream_waits_for_room_that_its_own_blocks_take(
@@ -156,7 +156,7 @@ def test_a_stream_waits_for_room_that_its_own_blocks_take(
     block, count = block_of([bytes(300_000)]), 12
     budget = here.server.room.small
     monkeypatch.setattr(budget, "_most", 1 << 20)
-    monkeypatch.setattr("rmqstore_spark.server.blocks._ROOM_SECONDS", 0.1)
+    monkeypatch.setattr("rmqstore_spark.server.puts._ROOM_SECONDS", 0.1)
     with StoreClient(here.endpoint, retries=0) as client, client.put_stream() as stream:
 
         def send() -> None:
@@ -176,7 +176,7 @@ def test_a_stream_waits_for_room_that_its_own_blocks_take(
 def test_a_block_for_which_there_is_no_room_is_sent_again(
     here: Served, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.server.blocks._ROOM_SECONDS", 0.1)
+    monkeypatch.setattr("rmqstore_spark.server.puts._ROOM_SECONDS", 0.1)
     budget = here.server.room.small
     sent = [large(number) for number in range(20)]
     with StoreClient(here.endpoint, retries=30) as client, client.put_stream() as stream:

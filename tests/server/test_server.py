@@ -92,6 +92,19 @@ def test_open_makes_the_topics_that_are_missing(client: StoreClient) -> None:
     assert client.open().store_id == opened.store_id
 
 
+def test_open_tells_of_topics_without_making_them(client: StoreClient) -> None:
+    client.create_topic("orders", write_queue_nums=3)
+    client.create_topic("others")
+    opened = client.open(["orders", "returns"], creates=False)
+    assert {name: topic.write_queue_nums for name, topic in opened.topics.items()} == {"orders": 3}
+    default = opened.default_topic_queue_nums
+    wanted = client.topics_to_write(["orders", "returns"], opened)
+    assert {name: topic.write_queue_nums for name, topic in wanted.items()} == {
+        "orders": 3, "returns": default,
+    }  # fmt: skip
+    assert set(client.topics()) == {"orders", "others"}
+
+
 @pytest.mark.parametrize("name", ["../up", "a/b", ".", "", "rmq_sys_RMQSTORE_COMMIT"])
 def test_topics_that_no_client_may_make(client: StoreClient, name: str) -> None:
     with pytest.raises(RefusedError):

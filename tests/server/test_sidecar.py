@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, HalfId, WriterId
-from rmqstore_spark.client import StoreClient
-from rmqstore_spark.client.streams import PutStream
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.client import PutStream, StoreClient
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import (
     CorruptStoreError,
     OptionError,
@@ -26,11 +24,11 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
 )
 from rmqstore_spark.reader import Store
-from rmqstore_spark.reader.groups import delay_progress, group_names, group_offsets
+from rmqstore_spark.reader.groups import delay_progress, group_offsets
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.server import StoreServer
 from rmqstore_spark.server.stores.sidecar import Sidecar, StorePlace, store_places
-from rmqstore_spark.verify.run import verify
+from rmqstore_spark.verify import verify
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.messages.batches import rows_block, small_segments
@@ -96,7 +94,7 @@ def everything(store: Store) -> dict[str, Any]:
             for row in batch.to_pylist()
         ],
         "log": [row for batch in store.scan(options=lose) for row in batch.to_pylist()],
-        "groups": (group_names(store), group_offsets(store), delay_progress(store)),
+        "groups": (group_offsets(store), delay_progress(store)),
         "verified": str(verify(store).to_dict()).replace(store.path, "STORE"),
     }
 
@@ -384,8 +382,8 @@ def test_a_store_that_is_gone_is_reported_and_the_others_are_served(tmp_path: Pa
 # ---- the page cache ----------------------------------------------------------------------------
 
 
-def test_reading_old_segments_leaves_the_newest_ones_in_the_page_cache(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+def test_reading_old_segments_leaves_the_newest_ones_in_the_page_cache(on_disk: Path) -> None:
+    path = on_disk / "store"
     with served(path, mapped_file_size_commit_log=16 << 20) as here:
         block = block_of([b"x" * (1 << 20)] * 8)
         for _ in range(12):

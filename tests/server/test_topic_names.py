@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.datasource.sink.options import parse_sink_options
+from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.errors import RmqStoreError
 from tests.cli.processes import run
 from tests.support.processes.serving import Served, block_of, served

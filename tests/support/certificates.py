@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-__all__ = ["Certificates", "make_certificates", "sign"]
+__all__ = ["Certificates", "make_certificates", "sign", "trusting"]
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
@@ -22,6 +23,14 @@ class Certificates(NamedTuple):
     server_key: str
     client_cert: str
     client_key: str
+
+
+def trusting() -> ssl.SSLContext:
+    """The context of a client that accepts any certificate, as RocketMQ's do by default."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def make_certificates(folder: Path) -> Certificates:

@@ -14,7 +14,7 @@ import pytest
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import (
     Findings,
     VerifyReport,

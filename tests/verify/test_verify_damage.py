@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import Problem, VerifyReport, verify
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.records import log_files, store_kwargs
@@ -820,7 +820,7 @@ def test_no_damage_stops_a_verification(
     patient: Callable[[str], Patient], name: str, seed: int
 ) -> None:
     store = patient(name)
-    chance = random.Random(f"{name} {seed}")
+    chance = random.Random(f"{name} {seed} {random.random()}")  # another one in each run
     for _ in range(4):
         files = sorted(path for path in store.store.rglob("*") if path.is_file())
         path = chance.choice(files)

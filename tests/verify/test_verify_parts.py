@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
+from rmqstore_spark.verify.findings import Coverage, Flaws
 from rmqstore_spark.verify.log_batch import TopicNumbers, read_batches
-from rmqstore_spark.verify.ranges import Coverage, Flaws
 from tests.support.messages.spans import spans_of
 
 

@@ -11,15 +11,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from rmqstore_spark.base.types import CommitRequest
 from rmqstore_spark.wire.codec import AtMost, Between, MessageError, decode, encode
-from rmqstore_spark.wire.messages import (
-    CommitRequest,
-    FileEntry,
-    ListReply,
-    OpenReply,
-    OpenRequest,
-    StreamCommand,
-)
+from rmqstore_spark.wire.messages import FileEntry, ListReply, OpenReply, OpenRequest, StreamCommand
 
 MOST = 1 << 20
 

@@ -11,8 +11,7 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.broker.acl.accounts import Account, AccountSource
-from rmqstore_spark.broker.acl.rights import Need, Right, need_of_topic
+from rmqstore_spark.broker.acl.accounts import Account, AccountSource, Need, Right, need_of_topic
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.constants import PROPERTY_REAL_TOPIC, SCHEDULE_TOPIC, TRANS_HALF_TOPIC

@@ -1,17 +1,14 @@
 """What a broker decides, in plain values: it knows neither frames nor codes of a protocol.
 
 refusal        why a client does not get what it asks
-peer           what is to be known of a client's connection
-texts          names of clients, as they are shown
 catalog        the topics and groups, and which of them clients may create
 subscriptions  what clients say of themselves, and what they want of which topics
-clients        which connections belong to which groups
-notices        tells the members of groups that others have come or gone
+clients        which connections belong to which groups, whose members hear of changes
 statistics     counts what producers send, and what consumers get
 messages       what producers send: properties, and the messages of a batch
 producing      stores it: one block, one append, one flush for all that is given together
 consumers/     what consumers ask: messages, offsets, locks, messages sent back
-transactional/ ends the transactions of producers, and asks for their outcome
+transactions   ends the transactions of producers, and asks for their outcome
 administration/ what administrators and slaves ask
 core           all of it, for one store
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from rmqstore_spark.broker.core.refusal import Reason, Refusal
-from rmqstore_spark.broker.core.texts import shown
+from rmqstore_spark.broker.core.refusal import Reason, Refusal, shown
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.groups import ConsumerGroup
 from rmqstore_spark.engine.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
@@ -25,7 +24,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_group_name,
     is_safe_topic_name,
     is_system_group,
-    is_writable_topic,
+    topic_fault,
 )
 
 _INHERIT: Final = 1
@@ -65,7 +64,13 @@ class Catalog:
         Raises:
             Refusal: it does.
         """
-        self._require(PERM_READ, "pulling")
+        if not self._store.config.broker_permission & PERM_READ:
+            raise self._forbidden("pulling")
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether `brokerPermission` lets clients send messages."""
+        return bool(self._store.config.broker_permission & PERM_WRITE)
 
     def require_writable(self) -> None:
         """Refuse to take messages of clients if `brokerPermission` forbids it.
@@ -73,18 +78,12 @@ class Catalog:
         Raises:
             Refusal: it does.
         """
-        self._require(PERM_WRITE, "sending")
+        if not self.is_writable:
+            raise self._forbidden("sending")
 
-    @property
-    def _permission(self) -> int:
-        return self._store.config.broker_permission
-
-    def _require(self, perm: int, what: str) -> None:
-        if not self._permission & perm:
-            raise Refusal(
-                Reason.NOT_PERMITTED,
-                f"the broker[{self._host}] {what} message is forbidden",
-            )
+    def _forbidden(self, what: str) -> Refusal:
+        remark = f"the broker[{self._host}] {what} message is forbidden"
+        return Refusal(Reason.NOT_PERMITTED, remark)
 
     def require_master(self) -> None:
         """Refuse to change topics and groups on a slave.
@@ -113,7 +112,8 @@ class Catalog:
             Refusal: there is no such topic, or it takes no messages, or the broker does not.
         """
         self.require_writable()
-        _check_topic(name)
+        if topic_fault(name) is not None:
+            raise _fault(name)
         found = self._store.topics.get(name)
         if found is None:
             found = self._created(name, default_topic, queues)
@@ -151,7 +151,7 @@ class Catalog:
 
         That is without what `brokerPermission` forbids, so that clients go to other brokers.
         """
-        permission = self._permission
+        permission = self._store.config.broker_permission
         if permission & _ALL == _ALL:
             return self.topics()
         return {
@@ -299,19 +299,16 @@ class Catalog:
         return self._store.groups.get(group) is not None and topic in self._store.topics
 
 
-def _check_topic(name: str) -> None:
+def _fault(name: str) -> Refusal:
+    """Return what RocketMQ says of the name of a topic that takes no messages of clients."""
+    if is_safe_topic_name(name):
+        return Refusal(Reason.NOT_PERMITTED, f"Sending message to topic[{name}] is forbidden.")
     if len(name) > MAX_TOPIC_LENGTH:
-        raise _fault("The specified topic is longer than topic max length.")
-    if not is_safe_topic_name(name):
-        raise _fault(
-            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-        )
-    if not is_writable_topic(name):
-        raise Refusal(Reason.NOT_PERMITTED, f"Sending message to topic[{name}] is forbidden.")
-
-
-def _fault(remark: str) -> Refusal:
-    return Refusal(Reason.WRONG, remark)
+        return Refusal(Reason.WRONG, "The specified topic is longer than topic max length.")
+    return Refusal(
+        Reason.WRONG,
+        "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+    )
 
 
 def _no_topic(name: str, remedy: str) -> Refusal:

@@ -7,20 +7,17 @@ from collections.abc import Callable
 
 from rmqstore_spark.broker.core.administration.groups import GroupAdministration
 from rmqstore_spark.broker.core.administration.messages import MessageQueries
-from rmqstore_spark.broker.core.administration.state import BrokerState
-from rmqstore_spark.broker.core.administration.tables import SlaveTables
+from rmqstore_spark.broker.core.administration.state import BrokerState, SlaveTables
 from rmqstore_spark.broker.core.administration.topics import TopicAdministration
 from rmqstore_spark.broker.core.catalog import Catalog
-from rmqstore_spark.broker.core.clients import Clients
+from rmqstore_spark.broker.core.clients import Clients, Peer
 from rmqstore_spark.broker.core.consumers.locks import Locks
 from rmqstore_spark.broker.core.consumers.offsets import Offsets
 from rmqstore_spark.broker.core.consumers.pulls import Pulls
 from rmqstore_spark.broker.core.consumers.send_back import SendBack
-from rmqstore_spark.broker.core.peer import Peer
 from rmqstore_spark.broker.core.producing import Producing
 from rmqstore_spark.broker.core.statistics import Statistics
-from rmqstore_spark.broker.core.transactional.checking import Check, Checking
-from rmqstore_spark.broker.core.transactional.ending import Ending
+from rmqstore_spark.broker.core.transactions import Check, Checking, Ending
 from rmqstore_spark.engine.store import StoreWriter
 
 

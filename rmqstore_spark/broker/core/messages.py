@@ -26,6 +26,9 @@ from rmqstore_spark.layout.spans import I4, U1, Spans
 
 _SEPARATOR: Final = PROPERTY_SEPARATOR.encode()
 _LEAST_ENTRY: Final = 22
+_CLUSTER: Final[tuple[str, ...]] = (PROPERTY_CLUSTER + NAME_VALUE_SEPARATOR,)
+_WAIT: Final = (PROPERTY_WAIT + NAME_VALUE_SEPARATOR,)
+_DELAY: Final = (PROPERTY_DELAY + NAME_VALUE_SEPARATOR,)
 
 
 @dataclass(slots=True)
@@ -82,8 +85,6 @@ class Send:
 
 def is_transactional(properties: str) -> bool:
     """Return whether a message with these properties becomes a half message."""
-    if PROPERTY_TRAN_MSG not in properties:
-        return False
     lead = PROPERTY_TRAN_MSG + NAME_VALUE_SEPARATOR
     parts = properties.split(PROPERTY_SEPARATOR)
     values = [part[len(lead) :] for part in parts if part.startswith(lead)]
@@ -107,13 +108,12 @@ def stored_properties(
     Raises:
         Refusal: they are too long.
     """
-    given = [part for part in text.split(PROPERTY_SEPARATOR) if part]
+    given = text.split(PROPERTY_SEPARATOR)
     waits = is_half or (not is_dead and PROPERTY_DELAY in text and any(map(_is_delay, given)))
-    dropped = [PROPERTY_CLUSTER]
-    dropped += [] if waits else [PROPERTY_WAIT]
-    dropped += [PROPERTY_DELAY] if is_dead else []
-    leads = tuple(name + NAME_VALUE_SEPARATOR for name in dropped)
-    parts = [part for part in given if not part.startswith(leads)]
+    leads = _CLUSTER if waits else _CLUSTER + _WAIT
+    if is_dead:
+        leads += _DELAY
+    parts = [part for part in given if part and not part.startswith(leads)]
     parts.append(f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{cluster}")
     found = PROPERTY_SEPARATOR.join(parts).encode("utf-8", "replace")
     if len(found) > MAX_PROPERTIES_LENGTH:

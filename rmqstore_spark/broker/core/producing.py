@@ -6,8 +6,8 @@ Upstream: SendMessageProcessor. Unlike it, this looks at the permission of the t
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import numpy as np
@@ -26,7 +26,6 @@ from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     NAME_VALUE_SEPARATOR,
@@ -35,6 +34,7 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_TRAN_MSG,
     RETRY_GROUP_TOPIC_PREFIX,
     TRANSACTION_MASK,
+    topic_fault,
 )
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
@@ -93,8 +93,9 @@ class Producing:
     def make_topics(self, send: Send) -> None:
         """Create the topics that a send needs; if it cannot have them, `accept` tells why."""
         with suppress(Refusal):
-            self._topic(send)
-            self._is_dead(send)
+            self._catalog.topic_to_send(send.topic, send.default_topic, send.queue_nums)
+            if send.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+                self._is_dead(send)
 
     # ---- from requests to records
 
@@ -109,11 +110,12 @@ class Producing:
             Refusal: it cannot be stored.
         """
         self._check(send, peer)
-        send.is_half = is_half = is_transactional(send.properties)
+        is_half = PROPERTY_TRAN_MSG in send.properties and is_transactional(send.properties)
         if is_half:
             self._check_half()
+            send.is_half = True
             send.sys_flag &= ~TRANSACTION_MASK
-        is_dead = self._is_dead(send)
+        is_dead = send.topic.startswith(RETRY_GROUP_TOPIC_PREFIX) and self._is_dead(send)
         send.stored_properties = stored_properties(
             send.properties, self._cluster, self._max_body, is_dead=is_dead, is_half=is_half
         )
@@ -125,12 +127,9 @@ class Producing:
         self._encode_batch(send)
         return send
 
-    def _topic(self, send: Send) -> TopicConfig:
-        return self._catalog.topic_to_send(send.topic, send.default_topic, send.queue_nums)
-
     def _check(self, send: Send, peer: str) -> None:
         send.peer = peer
-        topic = self._topic(send)
+        topic = self._catalog.topic_to_send(send.topic, send.default_topic, send.queue_nums)
         queues = topic.write_queue_nums
         if send.queue_id >= queues:
             raise Refusal(
@@ -154,9 +153,7 @@ class Producing:
             )
 
     def _is_dead(self, send: Send) -> bool:
-        """Send a message that was consumed too often to the dead letters of its group."""
-        if not send.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            return False
+        """Send a message of a group's retries to its dead letters if it was consumed too often."""
         group = self._catalog.group(send.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX))
         most = send.most_times if send.most_times >= 0 else group.retry_times
         if send.reconsume_times < most:
@@ -200,8 +197,9 @@ class Producing:
 
     def _singles(self, sends: Sequence[Send]) -> U1:
         """Encode messages that came one by one."""
-        messages = [
-            MessageFields(
+        messages = []
+        for send in sends:
+            message = MessageFields(
                 send.topic.encode(),
                 send.body,
                 send.stored_properties,
@@ -212,8 +210,7 @@ class Producing:
                 send.sys_flag,
                 send.reconsume_times,
             )
-            for send in sends
-        ]
+            messages.append(message)
         return encode_messages(messages, self._host).data
 
     # ---- from records to the log
@@ -225,17 +222,25 @@ class Producing:
             sends: one or more.
             are_halves: whether these are half messages; no others are among them.
         """
-        puts = self._store.transactions.puts if are_halves else self._store
-        singles = [send for send in sends if send.data is None]
-        batches = [send for send in sends if send.data is not None]
+        puts = self._store.transactions.puts if are_halves else self._store.puts
+        singles, batches, blocks = list[Send](), list[Send](), list[U1]()
+        rows = 0
+        for send in sends:
+            rows += send.rows
+            if send.data is None:
+                singles.append(send)
+            else:
+                batches.append(send)
+                blocks.append(send.data)
         ordered = singles + batches
-        parts = [self._singles(singles)] if singles else []
-        parts += [send.data for send in batches if send.data is not None]
-        units = [send.rows for send in ordered]  # the messages of a batch stay together
+        if singles:
+            blocks.insert(0, self._singles(singles))
         config = self._store.config
-        if sum(map(len, parts)) <= config.max_block_bytes and sum(units) <= config.max_block_rows:
-            data = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            result = puts.put(data, units=units if batches else None)
+        if sum(map(len, blocks)) <= config.max_block_bytes and rows <= config.max_block_rows:
+            data = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+            # The messages of a batch stay together.
+            units = [send.rows for send in ordered] if batches else None
+            result = puts.put(data, units=units)
             if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
                 self._note(ordered, result)
                 return
@@ -244,6 +249,37 @@ class Producing:
         results = puts.put_all(pieces, are_units=True)
         for at, send in enumerate(ordered):
             self._note([send], results[min(at, len(results) - 1)])
+
+    def store_records(
+        self, data: U1, topics: Mapping[str, tuple[int, int]], units: Sequence[int] | None
+    ) -> PutResult:
+        """Store records of messages that went to topics which take them.
+
+        Args:
+            data: the records, at least one.
+            topics: how many messages, and how many requests, are for each topic.
+            units: how many records each batch has, in order, and 1 for what is in none; None if
+                there is no batch.
+        """
+        result = self._store.puts.put(data, units=units)
+        if result.status.is_stored:
+            for topic, (messages, requests) in topics.items():
+                self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)
+        return result
+
+    def queues_later(self) -> AbstractContextManager[None]:
+        """Store messages before they are in the queues; see `StoreWriter.queues_later`."""
+        return self._store.queues_later()
+
+    def fill_queues(self) -> None:
+        """Put the last messages into the queues; see `queues_later`."""
+        self._store.fill_queues()
+
+    def open_queues(self, name: str) -> int:
+        """Return how many queues of a topic take messages; 0 if it takes none as they come."""
+        found = self._store.topics.get(name)
+        is_open = found is not None and found.is_writable and self.needs_no_topic(name)
+        return found.write_queue_nums if found and is_open and topic_fault(name) is None else 0
 
     def _note(self, sends: Sequence[Send], result: PutResult) -> None:
         if not result.status.is_stored:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import Final
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import RmqStoreError
 
 
@@ -45,3 +47,12 @@ class Refusal(RmqStoreError):
 
     def __str__(self) -> str:
         return self.remark
+
+
+_SHOWN: Final = 255
+"""Most characters of a name that is shown: as many as one of a group may have."""
+
+
+def shown(name: str) -> str:
+    """Return what a client gave as a name, as far as it is short, and cannot deceive a reader."""
+    return escaped(name[:_SHOWN])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config, require_folder
-from rmqstore_spark.cli.shared.terminal import PROBLEMS, say
+from rmqstore_spark.cli.shared.parameters import ConfigFile, Settings, read_config, require_folder
+from rmqstore_spark.cli.shared.terminal import PROBLEMS, configure_logging, say
 from rmqstore_spark.errors import OptionError, ReplicationError, RmqStoreError
 
 if TYPE_CHECKING:
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 _Master = typer.Argument(
     metavar="MASTER",
     help="The master's HA address, HOST:PORT. A broker's port is its listenPort + 1 (10912).",
-    show_default=False,
 )
-_Store = typer.Argument(metavar="STORE", help="Store directory.", show_default=False)
+_Store = typer.Argument(metavar="STORE", help="Store directory.")
 _RestartFrom = typer.Option(
     "--restart-from",
     metavar="earliest|latest|OFFSET",
     help="Keep the store's log aside, and copy the master's from there.",
-    show_default=False,
 )
 _UntilCaughtUp = typer.Option("--until-caught-up", help="Stop once the store has all of the log.")
 _Tls = typer.Option(
@@ -39,28 +37,20 @@ _TlsCa = typer.Option(
     "--tls-ca",
     metavar="FILE",
     help="CA certificates (PEM) that verify MASTER; implies --tls.  [default: the system's]",
-    show_default=False,
 )
 _TlsCert = typer.Option(
-    "--tls-cert",
-    metavar="FILE",
-    help="Certificate (PEM) to show to MASTER; implies --tls.",
-    show_default=False,
+    "--tls-cert", metavar="FILE", help="Certificate (PEM) to show to MASTER; implies --tls."
 )
-_TlsKey = typer.Option(
-    "--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.", show_default=False
-)
+_TlsKey = typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert.")
 _Port = typer.Option(
     "--port",
     metavar="N",
     help="Port to serve the store on; 0 for any free port.  [default: 0; for a broker listenPort]",
-    show_default=False,
 )
 _ReadyFile = typer.Option(
     "--ready-file",
     metavar="FILE",
     help="File to write when the process is ready: JSON with endpoint, store, pid.",
-    show_default=False,
 )
 
 
@@ -85,8 +75,7 @@ def follow(
     Ctrl-C or `rmqstore stop` (exit code 0), or until the master's log cannot be followed (1): it is
     another one, or damaged. Then the store stays as it is, and --restart-from begins again.
     """
-    from rmqstore_spark.engine.log.aside import set_aside
-    from rmqstore_spark.server.logs import configure_logging
+    from rmqstore_spark.engine.log.cut import set_aside
     from rmqstore_spark.server.process import serve as serve_store
 
     configure_logging("text")

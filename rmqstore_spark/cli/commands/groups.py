@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rmqstore_spark.cli.shared.choosing import holds_topic
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    Topics,
-    open_store,
-)
-from rmqstore_spark.cli.shared.tables import Column, print_table
+from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt, Topics
+from rmqstore_spark.cli.shared.tables import Column, json_text, print_table
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import is_system_topic
 
@@ -47,16 +39,11 @@ _DELAY_COLUMNS = (
     Column("lag", right=True),
 )
 _Group = typer.Option(
-    "--group",
-    "-g",
-    metavar="GROUP",
-    help="Only this group. Repeat it for several.",
-    show_default=False,
+    "--group", "-g", metavar="GROUP", help="Only this group. Repeat it for several."
 )
 
 
 def groups(
-    store_path: StorePath,
     names: Annotated[list[str] | None, _Group] = None,
     topics: Topics = None,
     totals: Annotated[
@@ -70,8 +57,8 @@ def groups(
         typer.Option("--delays", help="Print the levels of delayed messages instead of groups."),
     ] = False,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """List consumer groups with their offsets and lag.
 
@@ -80,7 +67,7 @@ def groups(
     """
     from rmqstore_spark.reader.groups import delay_progress, group_offsets
 
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         found = group_offsets(store)
         _require_known(store.path, "consumer group", names, {entry.group for entry in found})
         read = {entry.topic for entry in found}

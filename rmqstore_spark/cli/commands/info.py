@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    open_store,
-)
-from rmqstore_spark.cli.shared.tables import print_facts
-from rmqstore_spark.cli.shared.text import json_text, show_time
+from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt
+from rmqstore_spark.cli.shared.tables import json_text, print_facts, show_time
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
-    from rmqstore_spark.files.log.segments import Segments
+    from rmqstore_spark.files.segments import Segments
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
@@ -29,16 +22,15 @@ _MOST_MILLIS: Final = 253_402_300_799_999
 
 
 def info(
-    store_path: StorePath,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """Show the kind and the state of a store.
 
     Prints kind, size, offsets, times, topics, checkpoint and skipped files.
     """
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         document = _describe(store)
     if as_json:
         typer.echo(json_text(document, indent=2))

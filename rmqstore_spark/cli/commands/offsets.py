@@ -1,4 +1,4 @@
-"""`rmqstore offsets`: prints offsets as startingOffsets and endingOffsets take them."""
+"""`rmqstore offsets`, `reset-offset`: print offsets as Spark takes them; set those of a group."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
     AsJson,
     CommitLogPaths,
+    EndpointOf,
+    QueueIds,
+    StoreAt,
     Topics,
-    open_store,
+    connect,
     parse_time,
 )
+from rmqstore_spark.cli.shared.tables import Column, json_text, print_table
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
 from rmqstore_spark.layout.constants import is_system_topic
 
@@ -29,14 +32,13 @@ if TYPE_CHECKING:
 _Rule: TypeAlias = "Callable[[str, Queue], int | None]"
 
 _Stores = typer.Argument(
-    metavar="STORE...", help="Store directories, or URLs that fsspec supports.", show_default=False
+    metavar="STORE...", help="Store directories, or URLs that fsspec supports."
 )
 _BrokerNames = typer.Option(
     "--broker-name",
     metavar="NAME",
     help="Name of a store. Repeat it for each, in their order. By default the names of their "
     "folders.",
-    show_default=False,
 )
 _Earliest = typer.Option("--earliest", help="Offset of the first message in each queue.")
 _Latest = typer.Option(
@@ -47,14 +49,12 @@ _At = typer.Option(
     metavar="TIME",
     help="Offset of the first message stored at or after this time (milliseconds or "
     "ISO-8601), or the queue's end if it has none.",
-    show_default=False,
 )
 _Group = typer.Option(
     "--group",
     "-g",
     metavar="GROUP",
     help="Offset of this consumer group; for a queue that it never read, of the first message.",
-    show_default=False,
 )
 
 
@@ -95,7 +95,7 @@ def offsets(
     with ExitStack() as stack:
         stores: dict[str, Store] = {}
         for path, name in zip(store_paths, names, strict=True):
-            store = stack.enter_context(open_store(path, name, commitlog_paths))
+            store = stack.enter_context(StoreAt(path, name, commitlog_paths).open())
             if store.lacks_queues:
                 store.require_queues(
                     "Telling offsets",
@@ -194,3 +194,87 @@ def _of_group(stores: Mapping[str, Store], group: str) -> _Rule:
         return held
 
     return rule
+
+
+_COLUMNS = (
+    Column("topic", least=12),
+    Column("queue", right=True),
+    Column("offset", right=True),
+    Column("new", right=True),
+    Column("max", right=True),
+    Column("lag", right=True),
+)
+_ResetGroup = typer.Argument(metavar="GROUP", help="Name of the consumer group.")
+_Topic = typer.Option("--topic", "-t", metavar="TOPIC", help="The topic.")
+_ToEarliest = typer.Option("--earliest", help="To the first message in each queue.")
+_ToLatest = typer.Option("--latest", help="To the end of each queue.")
+_ToTime = typer.Option(
+    "--at",
+    metavar="TIME",
+    help="To the first message stored at or after this time (milliseconds or ISO-8601), or to the "
+    "queue's end if it has none.",
+)
+_Offset = typer.Option(
+    "--offset", min=0, metavar="N", help="To this offset, in the queues that --queue names."
+)
+_Yes = typer.Option("--yes", help="Set the offsets. Without it, only show what would change.")
+
+
+def reset_offset(
+    endpoint: EndpointOf,
+    group: Annotated[str, _ResetGroup],
+    topic: Annotated[str, _Topic],
+    queue_ids: QueueIds = None,
+    earliest: Annotated[bool, _ToEarliest] = False,
+    latest: Annotated[bool, _ToLatest] = False,
+    at: Annotated[str | None, _ToTime] = None,
+    offset: Annotated[int | None, _Offset] = None,
+    yes: Annotated[bool, _Yes] = False,
+) -> None:
+    """Set the offsets of a consumer group in a topic.
+
+    Stop the group's consumers first: they hold their offsets in memory and commit them again.
+    Without --yes, nothing is changed.
+    """
+    if sum((earliest, latest, at is not None, offset is not None)) != 1:
+        raise OptionError("Give one of --earliest, --latest, --at and --offset.")
+    if offset is not None and not queue_ids:
+        raise OptionError("--offset needs --queue: the offsets of different queues differ.")
+    time = parse_time("--at", at)
+
+    def target(queue: Queue) -> int:
+        if offset is not None:
+            if offset > queue.max_offset:
+                raise OptionError(
+                    f"--offset {offset} is past the end of queue {queue.queue_id} of the topic "
+                    f"{topic}: it ends at {queue.max_offset}."
+                )
+            return offset
+        if time is not None:
+            return _at_time(queue, time)
+        return queue.min_offset if earliest else queue.max_offset
+
+    from rmqstore_spark.reader.groups import group_offsets
+
+    with StoreAt(endpoint).open() as store:
+        held = {
+            entry.queue_id: entry.offset
+            for entry in group_offsets(store)
+            if entry.group == group and entry.topic == topic
+        }
+        chosen = Choice([topic], queue_ids, everything=True).queues(store)
+        rows = [(queue.queue_id, target(queue), queue.max_offset) for queue in chosen]
+    outcome = "Nothing was changed. Add --yes to set these offsets."
+    if yes:
+        with connect(endpoint) as client:
+            offsets = {topic: {queue_id: new for queue_id, new, _ in rows}}
+            changed = client.commit_offsets(group, offsets, reset=True)
+        outcome = f"{changed} offset(s) of group {group} have changed"
+    print_table(
+        _COLUMNS,
+        [
+            [topic, *map(str, (queue_id, held.get(queue_id, "-"), new, end, max(0, end - new)))]
+            for queue_id, new, end in rows
+        ],
+    )
+    typer.echo(outcome)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.connection import EndpointOf, connect
+from rmqstore_spark.cli.shared.parameters import EndpointOf, connect
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.layout.constants import topic_fault
 
 if TYPE_CHECKING:
-    from rmqstore_spark.cli.shared.incoming import Message, Template
-    from rmqstore_spark.cli.shared.outgoing import LineEncoder
+    from rmqstore_spark.cli.shared.incoming import LineEncoder, Message, Template
     from rmqstore_spark.client import PutStream, StoreClient
     from rmqstore_spark.wire.messages import OpenReply
 
@@ -26,15 +25,10 @@ _LINE_ROOM: Final = 2
 _RECORD_ROOM: Final = 1 << 10
 """Approximate bytes of a record without its body."""
 
-_Topic = typer.Option(
-    "--topic", "-t", metavar="TOPIC", help="Topic of all messages.", show_default=False
-)
+_Topic = typer.Option("--topic", "-t", metavar="TOPIC", help="Topic of all messages.")
 _Tag = typer.Option("--tag", metavar="TAG", help="Tag of messages without a tag.")
 _Key = typer.Option(
-    "--key",
-    metavar="KEY",
-    help="Key of messages without keys. Repeat it for several.",
-    show_default=False,
+    "--key", metavar="KEY", help="Key of messages without keys. Repeat it for several."
 )
 _Queue = typer.Option(
     "--queue", "-q", metavar="ID", min=0, help="Queue of messages without a queue."
@@ -44,7 +38,6 @@ _DelayLevel = typer.Option(
     metavar="LEVEL",
     min=0,
     help="Delay level of messages without one: they are delivered after that delay.",
-    show_default=False,
 )
 
 
@@ -80,8 +73,7 @@ def put(
 
 
 def _put(client: StoreClient, template: Template) -> int:
-    from rmqstore_spark.cli.shared.incoming import lines_of
-    from rmqstore_spark.cli.shared.outgoing import LineEncoder
+    from rmqstore_spark.cli.shared.incoming import LineEncoder, lines_of
 
     if template.topic is not None:
         _safe(template.topic)

@@ -7,22 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rmqstore_spark.cli.shared.choosing import Choice
-from rmqstore_spark.cli.shared.messages import read_options
-from rmqstore_spark.cli.shared.parameters import (
-    AllTopics,
-    AsJson,
-    AsRaw,
-    BrokerName,
-    Columns,
-    CommitLogPaths,
-    Separator,
-    StorePath,
-    Topics,
-    open_store,
-    parse_time,
-)
-from rmqstore_spark.cli.shared.printing import make_printer, parse_columns, print_batches
+from rmqstore_spark.cli.shared.choosing import Choice, read_options
+from rmqstore_spark.cli.shared.parameters import AllTopics, StoreAt, Topics, parse_time
+from rmqstore_spark.cli.shared.printing import MessageOutput, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError
 
@@ -32,45 +19,29 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.options import ReadOptions
     from rmqstore_spark.reader.store import Store
 
-_Key = typer.Option(
-    "--key",
-    metavar="KEY",
-    help="Find messages with this key (KEYS or UNIQ_KEY).",
-    show_default=False,
-)
-_Id = typer.Option(
-    "--id",
-    metavar="MSGID",
-    help="Find the message with this offset message id.",
-    show_default=False,
-)
+_Key = typer.Option("--key", metavar="KEY", help="Find messages with this key (KEYS or UNIQ_KEY).")
+_Id = typer.Option("--id", metavar="MSGID", help="Find the message with this offset message id.")
 _UniqKey = typer.Option(
     "--uniq-key",
     metavar="ID",
     help="Find messages with this UNIQ_KEY, the id that the client gave.",
-    show_default=False,
 )
 _From = typer.Option(
     "--from",
     metavar="TIME",
     help="Find messages stored at or after this time (milliseconds or ISO-8601).",
-    show_default=False,
 )
-_To = typer.Option(
-    "--to", metavar="TIME", help="Find messages stored before this time.", show_default=False
-)
+_To = typer.Option("--to", metavar="TIME", help="Find messages stored before this time.")
 _Limit = typer.Option(
     "--limit",
     "-n",
     min=1,
     metavar="N",
     help="Maximum number of messages: the newest ones with a key, the oldest ones by time.",
-    show_default=False,
 )
 
 
 def query(
-    store_path: StorePath,
     key: Annotated[str | None, _Key] = None,
     msg_id: Annotated[str | None, _Id] = None,
     uniq_key: Annotated[str | None, _UniqKey] = None,
@@ -78,13 +49,10 @@ def query(
     until: Annotated[str | None, _To] = None,
     topics: Topics = None,
     limit: Annotated[int | None, _Limit] = None,
-    columns: Columns = None,
-    as_json: AsJson = False,
-    as_raw: AsRaw = False,
-    separator: Separator = "",
+    *,
+    output: MessageOutput,
     everything: AllTopics = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    where: StoreAt,
 ) -> None:
     """Find messages by key, by id, or by time.
 
@@ -95,13 +63,11 @@ def query(
 
     in_time = since is not None or until is not None
     _check_question(key, msg_id, uniq_key, in_time=in_time, has_topics=bool(topics))
-    printer = make_printer(
-        as_json=as_json, as_raw=as_raw, columns=parse_columns(columns), separator=separator
-    )
+    printer = output.printer()
     options = read_options(printer)
     span = _Span(parse_time("--from", since), parse_time("--to", until))
     choice = Choice(topics, None, everything)
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         if msg_id is not None:
             batches = iter(query_by_msg_id(store, msg_id, options).to_batches())
         elif uniq_key is not None:
@@ -111,7 +77,7 @@ def query(
         else:
             batches = _by_time(store, choice, span, options)
         count = print_batches(printer, batches, limit)
-    if count == 0 and not (as_json or as_raw):
+    if count == 0 and output.is_table:
         say("no message found.")
 
 
@@ -169,7 +135,7 @@ def _by_key(
     options: ReadOptions,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the newest messages with a key, of any of the topics, oldest first."""
-    from rmqstore_spark.reader.keys.search import KeyWanted
+    from rmqstore_spark.reader.key_search import KeyWanted
     from rmqstore_spark.reader.lookup import read_by_key
 
     topics = _topics(store, choice) if store.has_queues else choice.topics

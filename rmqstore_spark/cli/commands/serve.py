@@ -1,4 +1,4 @@
-"""`rmqstore serve`: runs the process that writes a store, or serves stores read-only."""
+"""`rmqstore serve`, `namesrv`: run a store process, or a name server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.settings import ConfigFile, Settings, read_config, require_folder
+from rmqstore_spark.cli.shared.parameters import (
+    ConfigFile,
+    Settings,
+    read_config,
+    require_folder,
+    split_settings,
+)
+from rmqstore_spark.cli.shared.terminal import configure_logging
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.reader.sizes import parse_bytes
+from rmqstore_spark.reader.texts import parse_bytes
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -28,7 +35,6 @@ _Store = typer.Option(
     metavar="PATH",
     help="Store directory (key storePathRootDir). With --read-only, repeat it for several, also as "
     "NAME=PATH.",
-    show_default=False,
 )
 _ReadOnly = typer.Option(
     "--read-only",
@@ -39,45 +45,35 @@ _PageCache = typer.Option(
     "--page-cache",
     metavar="spare|use",
     help="With --read-only: whether reading leaves the page cache as it was.  [default: spare]",
-    show_default=False,
 )
 _MaxReadRate = typer.Option(
     "--max-read-rate",
     metavar="SIZE",
     help="With --read-only: maximum bytes per second that are read from all stores together, such "
     "as 50m; at least 1m.  [default: no limit]",
-    show_default=False,
 )
 _IdleIo = typer.Option(
     "--idle-io", help="With --read-only: read only while no other process uses the disk."
 )
-_Host = typer.Option(
-    "--host", metavar="ADDRESS", help="Address to listen on (key bindAddress).", show_default=False
-)
+_Host = typer.Option("--host", metavar="ADDRESS", help="Address to listen on (key bindAddress).")
 _Port = typer.Option(
     "--port",
     metavar="N",
     help="Port to listen on (key listenPort); 0 for any free port, -1 for none.",
-    show_default=False,
 )
 _Socket = typer.Option(
-    "--socket",
-    metavar="PATH",
-    help="Unix socket to also listen on (key listenSocket).",
-    show_default=False,
+    "--socket", metavar="PATH", help="Unix socket to also listen on (key listenSocket)."
 )
 _Clients = typer.Option(
     "--clients",
     metavar="spark|rocketmq|all",
     help="Who is served on the port: Spark and the command, RocketMQ's clients, or all of them "
     "(key clients).",
-    show_default=False,
 )
 _ReadyFile = typer.Option(
     "--ready-file",
     metavar="FILE",
     help="File to write when the process is ready: JSON with endpoint, store, pid.",
-    show_default=False,
 )
 _UntilStdinEnds = typer.Option(
     "--until-stdin-ends",
@@ -111,11 +107,8 @@ def serve(
     With --read-only, serves stores that brokers write (docs/operate.md, "A sidecar beside a
     broker"). Clients name one of several stores in the endpoint: rmq://127.0.0.1:10921#broker-a.
     """
-    from rmqstore_spark.server.logs import FORMATS, configure_logging
     from rmqstore_spark.server.process import serve as serve_store
 
-    if log_format not in FORMATS:
-        raise OptionError(f"--log-format must be {' or '.join(FORMATS)}, not {log_format!r}.")
     configure_logging(log_format)
     sidecar = {"--page-cache": page_cache, "--max-read-rate": max_read_rate, "--idle-io": idle_io}
     flags: dict[str, tuple[str, object]] = {
@@ -167,7 +160,7 @@ def _serve_read_only(
     ready_file: str | None,
     until_stdin_ends: bool,
 ) -> None:
-    from rmqstore_spark.files.disk.pacing import LEAST_RATE
+    from rmqstore_spark.files.reads import LEAST_RATE
     from rmqstore_spark.server.process import serve_read_only
     from rmqstore_spark.server.stores.sidecar import store_places
 
@@ -208,3 +201,38 @@ class _Said:
         if time.monotonic() - self._said >= self._SECONDS:
             self._said = time.monotonic()
             _log.info("Recovery: %s, %d of %d bytes.", what, done, total)
+
+
+_NamesrvConfig = typer.Option(
+    "--config", metavar="FILE", help="Configuration file, such as that of RocketMQ's name server."
+)
+_NamesrvPort = typer.Option(
+    "--port", metavar="N", help="Port to listen on (key listenPort, 9876); 0 for any free port."
+)
+
+
+def namesrv(
+    config_file: Annotated[str | None, _NamesrvConfig] = None,
+    host: Annotated[str | None, _Host] = None,
+    port: Annotated[int | None, _NamesrvPort] = None,
+    settings: Settings = None,
+    log_format: Annotated[str, _LogFormat] = "text",
+) -> None:
+    """Tell RocketMQ's clients which brokers have a topic.
+
+    Brokers, clients and mqadmin of RocketMQ 4.9 use it like their own name server. It prints one
+    line when it listens, and runs until SIGTERM or Ctrl-C. Flags override the file of --config
+    (docs/namesrv.md).
+    """
+    from rmqstore_spark.namesrv.config import NamesrvConfig
+    from rmqstore_spark.namesrv.process import serve
+    from rmqstore_spark.server.system import allow_many_files
+
+    configure_logging(log_format)
+    config = NamesrvConfig() if config_file is None else NamesrvConfig.from_file(config_file)
+    config = config.with_overrides(split_settings(settings), source="--set: ")
+    for flag, key, given in (("--host", "bindAddress", host), ("--port", "listenPort", port)):
+        if given is not None:
+            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+    allow_many_files()
+    serve(config, announce=typer.echo)

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.connection import EndpointOf, connect
-from rmqstore_spark.cli.shared.parameters import AsJson
-from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, print_facts, print_table
-from rmqstore_spark.cli.shared.text import escaped, json_text
+from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.cli.shared.parameters import AsJson, EndpointOf, connect
+from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, json_text, print_facts, print_table
 
 _READ_ONLY: Final = "READ_ONLY"
 

@@ -8,32 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import (
-    AllTopics,
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    open_store,
-)
-from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, Column, print_table
+from rmqstore_spark.cli.shared.parameters import AllTopics, AsJson, StoreAt
+from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, Column, json_text, print_table
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.store import Store, Topic
 
 
 def topics(
-    store_path: StorePath,
     queues: Annotated[bool, typer.Option("--queues", help="Print a line for each queue.")] = False,
     everything: AllTopics = False,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """List the topics, their queues and offsets."""
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         every = _from_log(store) if store.lacks_queues else _from_queues(store, everything)
         described = [topic for topic in every if everything or not topic["system"]]
         hidden = 0 if everything else sum(topic.is_system for topic in store.topics())
@@ -81,13 +72,13 @@ def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
 def _from_log(store: Store) -> list[dict[str, Any]]:
     """Describe topics from the records of the log, for a store without queues."""
     from rmqstore_spark.layout.constants import is_system_topic
-    from rmqstore_spark.reader.log_queues import queues_in_log
     from rmqstore_spark.reader.options import ReadOptions
-    from rmqstore_spark.reader.topics import Topic
+    from rmqstore_spark.reader.topics import LOG_QUEUE_COLUMNS, Topic, queues_in_log
 
     say(f"{store.path} has no queues: reading its CommitLog instead.")
     queues: dict[str, list[dict[str, Any]]] = {}
-    for (name, queue_id), found in queues_in_log(store, ReadOptions(mode="DROPMALFORMED")).items():
+    options = ReadOptions(LOG_QUEUE_COLUMNS, check_crc=False, mode="DROPMALFORMED")
+    for (name, queue_id), found in queues_in_log(store.scan(options)).items():
         queues.setdefault(name, []).append(_queue(queue_id, *found))
     known = {topic.name: topic for topic in store.topics()}
     return [

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    open_store,
-)
-from rmqstore_spark.cli.shared.tables import Column, print_table
+from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt
+from rmqstore_spark.cli.shared.tables import Column, json_text, print_table, show_time
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.cli.shared.text import json_text, show_time
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.transactions import Transaction
@@ -31,20 +24,15 @@ _COLUMNS = (
     Column("checks", right=True),
 )
 _Group = typer.Option(
-    "--group",
-    "-g",
-    metavar="GROUP",
-    help="Only this producer group. Repeat it for several.",
-    show_default=False,
+    "--group", "-g", metavar="GROUP", help="Only this producer group. Repeat it for several."
 )
 
 
 def transactions(
-    store_path: StorePath,
     names: Annotated[list[str] | None, _Group] = None,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """List the transactions that wait for their end.
 
@@ -54,7 +42,7 @@ def transactions(
     """
     from rmqstore_spark.reader.transactions import find_transactions
 
-    with open_store(store_path, broker_name, commitlog_paths) as store:
+    with where.open() as store:
         found = [
             one for one in find_transactions(store).waiting if names is None or one.group in names
         ]

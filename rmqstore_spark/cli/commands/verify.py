@@ -1,25 +1,20 @@
-"""`rmqstore verify`: checks a whole store, and reports its damage."""
+"""`rmqstore verify`, `recover`: find the damage of a store, and repair it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.base.printable import in_words
-from rmqstore_spark.cli.shared.bar import progress_bar
-from rmqstore_spark.cli.shared.parameters import (
-    AsJson,
-    BrokerName,
-    CommitLogPaths,
-    StorePath,
-    open_store,
-)
-from rmqstore_spark.cli.shared.terminal import PROBLEMS
-from rmqstore_spark.cli.shared.text import escaped, json_text
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.base.printable import escaped, in_words
+from rmqstore_spark.cli.shared.parameters import AsJson, ConfigFile, Settings, StoreAt, read_config
+from rmqstore_spark.cli.shared.tables import json_text
+from rmqstore_spark.cli.shared.terminal import PROBLEMS, progress_bar
+from rmqstore_spark.errors import OptionError, StoreNotFoundError
+from rmqstore_spark.files.links import refuse_links
 
 if TYPE_CHECKING:
     from rmqstore_spark.verify import VerifyReport
@@ -29,7 +24,6 @@ _DelayLevels = typer.Option(
     "--delay-levels",
     metavar="LEVELS",
     help="The broker's messageDelayLevel, if it is not RocketMQ's default.",
-    show_default=False,
 )
 _Listed = typer.Option(
     "--list", "-n", min=0, metavar="N", help="List up to N problems of each kind; count the others."
@@ -37,19 +31,18 @@ _Listed = typer.Option(
 
 
 def verify(
-    store_path: StorePath,
     listed: Annotated[int, _Listed] = _LISTED,
     delay_levels: Annotated[str | None, _DelayLevels] = None,
     as_json: AsJson = False,
-    broker_name: BrokerName = None,
-    commitlog_paths: CommitLogPaths = None,
+    *,
+    where: StoreAt,
 ) -> None:
     """Check all records, queues, index files and settings.
 
     The exit code is 0 if there is no damage, 1 if there is, and 2 if the store could not be
     verified. Notes, and what a crash left after the end of the log, are not damage.
     """
-    from rmqstore_spark.layout.delays import DELAY_LEVELS, delays
+    from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
     from rmqstore_spark.verify import verify as verify_store
 
     levels = DELAY_LEVELS if delay_levels is None else delay_levels
@@ -57,7 +50,7 @@ def verify(
         delays(levels)
     except ValueError as error:
         raise OptionError(f"--delay-levels: {error}.") from None
-    with open_store(store_path, broker_name, commitlog_paths) as store, progress_bar() as bar:
+    with where.open() as store, progress_bar() as bar:
         progress = None if bar is None else partial(bar, "")
         report = verify_store(store, progress=progress, delay_levels=levels, listed=listed)
     if as_json:
@@ -91,3 +84,52 @@ def _lines(path: str, report: VerifyReport) -> Iterator[str]:
     yield f"{path}: log {report.log_begin} to {report.log_end}{until}: {counts or 'nothing'}"
     notes = f"{report.notes} note(s)"
     yield f"{report.errors} error(s), {notes}" if report.errors else f"no damage found, {notes}"
+
+
+_Store = typer.Argument(metavar="STORE", help="Store directory.")
+_Cut = typer.Option(
+    "--cut", help="Cut the log at damage that no crash explains. The cut bytes are kept."
+)
+_Rebuild = typer.Option(
+    "--rebuild",
+    help="Rebuild all queues and the index from the log. Use it if `verify` reports problems "
+    "in them.",
+)
+
+
+def recover(
+    store_path: Annotated[str, _Store],
+    cut: Annotated[bool, _Cut] = False,
+    rebuild: Annotated[bool, _Rebuild] = False,
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Repair a store that was not closed cleanly or is damaged.
+
+    Cuts the log at its last whole record, makes queues and index agree with it, and closes the
+    store. The cut bytes are kept below STORE/rmqstore/cut. No other process may have the store
+    open.
+    """
+    from rmqstore_spark.engine.store import StoreWriter
+
+    path = os.path.abspath(store_path)
+    config = read_config(config_file, settings, {"STORE": ("storePathRootDir", path)})
+    log = config.store_path_commit_log or os.path.join(path, "commitlog")
+    if os.path.isdir(path):
+        refuse_links(path)
+    if not os.path.isdir(log):
+        raise StoreNotFoundError(
+            f"There is no store to recover at {path}: {log} is not a folder. Give a store "
+            "directory."
+        )
+    with progress_bar() as bar:
+        progress = bar or (lambda *_: None)
+        opening = StoreWriter.open(path, config, cut=cut, rebuild=rebuild, progress=progress)
+        with opening as store:
+            summary = store.recovery
+    if as_json:
+        typer.echo(json_text(summary.as_dict(), indent=2))
+    else:
+        for line in summary.lines():
+            typer.echo(escaped(line))

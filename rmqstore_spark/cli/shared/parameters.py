@@ -1,45 +1,189 @@
-"""Defines arguments and options that several commands share, and opens the store that they name."""
+"""Defines arguments and options that commands share, and opens what they name.
+
+That is a store, a client of a store process with its credentials, or the configuration of one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from rmqstore_spark.cli.shared.connection import given_credentials
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.reader.times import parse_timestamp_ms
+from rmqstore_spark.files.open import is_endpoint
+from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.reader.store import Store
 
-StorePath = Annotated[
+EndpointOf = Annotated[
     str,
     typer.Argument(
-        metavar="STORE",
-        help="Store directory, URL that fsspec supports, or endpoint of a store process.",
-        show_default=False,
+        metavar="ENDPOINT", help="Endpoint of a store process, as `rmqstore serve` prints it."
     ),
 ]
-BrokerName = Annotated[
-    str | None,
-    typer.Option(
-        "--broker-name",
-        metavar="NAME",
-        help="Name of the store. By default the name of its folder.",
-        show_default=False,
-    ),
-]
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Names of the files by which a store process and its client authenticate each other."""
+
+    acl_file: Annotated[
+        str | None,
+        typer.Option(
+            "--acl-file",
+            metavar="FILE",
+            help="File with accessKey and secretKey of your account, if the store process needs "
+            "one.",
+        ),
+    ] = None
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="CA certificates (PEM) that verify the store process.  [default: the system's]",
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert",
+            metavar="FILE",
+            help="Your certificate (PEM), if the store process requires one.",
+        ),
+    ] = None
+    tls_key: Annotated[
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="Private key (PEM) of --tls-cert."),
+    ] = None
+
+    def over(self, others: Credentials) -> Credentials:
+        """Return these, with missing ones taken from the others.
+
+        Raises:
+            OptionError: together they have a certificate without a key, or a key without one.
+        """
+        merged = {**others.options(), **self.options()}
+        if ("tls_cert" in merged) != ("tls_key" in merged):
+            raise OptionError("Options --tls-cert and --tls-key must be given together.")
+        return Credentials(**merged)
+
+    def options(self) -> dict[str, Any]:
+        """Return the given ones as arguments of a client."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+_given: Final[ContextVar[Credentials]] = ContextVar("credentials")
+
+
+def use_credentials(credentials: Credentials) -> None:
+    """Set the credentials of `connect`, and of stores that are opened by their endpoint."""
+    _given.set(credentials)
+
+
+def given_credentials() -> Credentials:
+    """Return the credentials that were given before or after the command's name."""
+    return _given.get(Credentials())
+
+
+def with_groups(command: Callable[..., None], *, remote: bool = False) -> Callable[..., None]:
+    """Return a command for typer: a parameter that is a dataclass becomes one for each field.
+
+    Args:
+        command: takes dataclasses as keyword arguments.
+        remote: whether it accepts the options of `Credentials` after its name, too.
+    """
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {name: each.annotation for name, each in own.items() if is_dataclass(each.annotation)}
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> None:
+        def taken(group: Any) -> Any:
+            return group(**{each.name: given.pop(each.name) for each in fields(group)})
+
+        arguments = {name: taken(group) for name, group in groups.items()}
+        if remote:
+            use_credentials(taken(Credentials).over(given_credentials()))
+        command(**arguments, **given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, each in own.items():
+        parameters += _of_group(groups[name]) if name in groups else [each]
+    parameters += _of_group(Credentials) if remote else []
+    named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    # Typer derives the command's options from these.
+    wrapper.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in named}
+    return wrapper
+
+
+def _of_group(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        each.replace(annotation=hints[name])
+        for name, each in inspect.signature(group).parameters.items()
+    ]
+
+
+def connect(endpoint: str) -> StoreClient:
+    """Return a client of a store process, which is a context manager."""
+    from rmqstore_spark.client import StoreClient
+
+    return StoreClient(endpoint, **given_credentials().options())
+
+
 CommitLogPaths = Annotated[
     list[str] | None,
     typer.Option(
         "--commitlog-path",
         metavar="PATH",
         help="CommitLog folder, if it is not STORE/commitlog. Repeat it for several.",
-        show_default=False,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class StoreAt:
+    """The store that a command reads."""
+
+    store_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="STORE",
+            help="Store directory, URL that fsspec supports, or endpoint of a store process.",
+        ),
+    ]
+    broker_name: Annotated[
+        str | None,
+        typer.Option(
+            "--broker-name",
+            metavar="NAME",
+            help="Name of the store. By default the name of its folder.",
+        ),
+    ] = None
+    commitlog_paths: CommitLogPaths = None
+
+    def open(self) -> Store:
+        """Open it."""
+        from rmqstore_spark.reader.store import Store
+
+        path = self.store_path
+        return Store.open(
+            path,
+            broker_name=self.broker_name,
+            commitlog_paths=self.commitlog_paths or None,
+            storage_options=given_credentials().options() if is_endpoint(path) else None,
+        )
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 AllTopics = Annotated[
     bool,
@@ -47,23 +191,12 @@ AllTopics = Annotated[
 ]
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        metavar="TOPIC",
-        help="Only this topic. Repeat it for several.",
-        show_default=False,
-    ),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Only this topic. Repeat it for several."),
 ]
 QueueIds = Annotated[
     list[int] | None,
     typer.Option(
-        "--queue",
-        "-q",
-        metavar="ID",
-        min=0,
-        help="Only this queue. Repeat it for several.",
-        show_default=False,
+        "--queue", "-q", metavar="ID", min=0, help="Only this queue. Repeat it for several."
     ),
 ]
 Tags = Annotated[
@@ -72,57 +205,18 @@ Tags = Annotated[
         "--tag",
         metavar="TAG",
         help="Only messages with this tag, or one of several: 'A || B'. Repeat it for several.",
-        show_default=False,
     ),
 ]
 Keys = Annotated[
     list[str] | None,
     typer.Option(
-        "--key",
-        metavar="KEY",
-        help="Only messages with this key. Repeat it for several.",
-        show_default=False,
-    ),
-]
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns",
-        "-c",
-        metavar="A,B,...",
-        help="Columns to print, in this order.  [default: all in JSON, the main ones in a table]",
-        show_default=False,
-    ),
-]
-AsRaw = Annotated[
-    bool, typer.Option("--raw", help="Print only the bodies, byte for byte, even to a terminal.")
-]
-Separator = Annotated[
-    str,
-    typer.Option(
-        "--separator",
-        metavar="TEXT",
-        help="Text that --raw prints after each body; \\n, \\t, \\0 and \\\\ are understood.",
-        show_default="nothing",
+        "--key", metavar="KEY", help="Only messages with this key. Repeat it for several."
     ),
 ]
 SkipDamaged = Annotated[
     bool,
     typer.Option("--skip-damaged", help="Skip damaged and missing records instead of failing."),
 ]
-
-
-def open_store(path: str, broker_name: str | None, commitlog_paths: Sequence[str] | None) -> Store:
-    """Open the store that a command's arguments name."""
-    from rmqstore_spark.files.open import is_endpoint
-    from rmqstore_spark.reader.store import Store
-
-    return Store.open(
-        path,
-        broker_name=broker_name,
-        commitlog_paths=commitlog_paths or None,
-        storage_options=given_credentials().options() if is_endpoint(path) else None,
-    )
 
 
 def parse_time(option: str, text: str | None) -> int | None:
@@ -137,3 +231,67 @@ def parse_time(option: str, text: str | None) -> int | None:
         return parse_timestamp_ms(text)
     except ValueError as error:
         raise OptionError(f"{option} {error}, not {text!r}.") from None
+
+
+ConfigFile = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Configuration file, such as conf/store.conf."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set a configuration key. Repeat it for several."
+    ),
+]
+
+
+def require_folder(path: str) -> None:
+    """Refuse a URL as the place of a store that is written.
+
+    Raises:
+        OptionError: it is one.
+    """
+    if "://" in path or is_endpoint(path):
+        raise OptionError(
+            f"{path} is a URL, but a store can only be written in a folder of this machine. Give "
+            "the path of a folder."
+        )
+
+
+def read_config(
+    file: str | None, settings: Sequence[str] | None, flags: Mapping[str, tuple[str, object]]
+) -> StoreConfig:
+    """Merge a configuration: flags override the environment, which overrides the file.
+
+    Args:
+        file: path of a properties file.
+        settings: `--set` values.
+        flags: key and value by flag; the value is None if the flag was not given.
+
+    Raises:
+        OptionError: a key is unknown, or a value is wrong; the error names its source.
+    """
+    from rmqstore_spark.engine.config.store_config import StoreConfig
+
+    config = StoreConfig() if file is None else StoreConfig.from_file(file)
+    config = config.with_environment()
+    config = config.with_overrides(split_settings(settings), source="--set: ")
+    for flag, (key, given) in flags.items():
+        if given is not None:
+            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+    return config
+
+
+def split_settings(settings: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of `--set` by key.
+
+    Raises:
+        OptionError: one is not KEY=VALUE.
+    """
+    found = {}
+    for text in settings or ():
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise OptionError(f"Option --set must be KEY=VALUE, not {text!r}.")
+        found[key.strip()] = value
+    return found

@@ -6,11 +6,22 @@ import base64
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
-from rmqstore_spark.cli.shared.tables import Column, Table
-from rmqstore_spark.cli.shared.text import is_text, json_text, shortened, show_time, text_pieces
+import typer
+
+from rmqstore_spark.cli.shared.parameters import AsJson
+from rmqstore_spark.cli.shared.tables import (
+    Column,
+    Table,
+    is_text,
+    json_text,
+    shortened,
+    show_time,
+    text_pieces,
+)
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,12 +57,64 @@ class Printer(Protocol):
         ...
 
 
-def parse_columns(text: str | None) -> tuple[str, ...] | None:
-    """Parse `--columns`.
+@dataclass(frozen=True)
+class MessageOutput:
+    """How a command prints messages."""
 
-    Raises:
-        OptionError: it names no column, or one twice. (The reader reports unknown ones.)
-    """
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            "-c",
+            metavar="A,B,...",
+            help="Columns to print, in this order.  [default: all in JSON, the main ones in a "
+            "table]",
+        ),
+    ] = None
+    as_json: AsJson = False
+    as_raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Print only the bodies, byte for byte, even to a terminal."),
+    ] = False
+    separator: Annotated[
+        str,
+        typer.Option(
+            "--separator",
+            metavar="TEXT",
+            help="Text that --raw prints after each body; \\n, \\t, \\0 and \\\\ are understood.",
+            show_default="nothing",
+        ),
+    ] = ""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether people read it."""
+        return not (self.as_json or self.as_raw)
+
+    def printer(self, *, single_topic: bool = False) -> Printer:
+        """Return what prints so.
+
+        Args:
+            single_topic: whether a table may omit the topic.
+
+        Raises:
+            OptionError: the options contradict each other, or --columns is wrong.
+        """
+        columns = _parse_columns(self.columns)
+        if self.as_raw and (self.as_json or columns):
+            raise OptionError("Option --raw prints only bodies: remove --json and --columns.")
+        if self.separator and not self.as_raw:
+            raise OptionError("Option --separator needs --raw: add --raw, or remove --separator.")
+        if self.as_raw:
+            return _RawPrinter(_unescape(self.separator))
+        if self.as_json:
+            return _JsonPrinter(columns)
+        main = _MAIN_COLUMNS[1:] if single_topic else _MAIN_COLUMNS
+        return _TablePrinter(columns or main)
+
+
+def _parse_columns(text: str | None) -> tuple[str, ...] | None:
+    """Parse `--columns`; the reader reports unknown ones."""
     if text is None:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -61,34 +124,6 @@ def parse_columns(text: str | None) -> tuple[str, ...] | None:
             "topic,queueOffset,body."
         )
     return tuple(names)
-
-
-def make_printer(
-    *,
-    as_json: bool,
-    as_raw: bool,
-    columns: Sequence[str] | None,
-    separator: str = "",
-    single_topic: bool = False,
-) -> Printer:
-    """Return the printer that the options ask for.
-
-    Args:
-        single_topic: whether a table may omit the topic.
-
-    Raises:
-        OptionError: the options contradict each other.
-    """
-    if as_raw and (as_json or columns):
-        raise OptionError("Option --raw prints only bodies: remove --json and --columns.")
-    if separator and not as_raw:
-        raise OptionError("Option --separator needs --raw: add --raw, or remove --separator.")
-    if as_raw:
-        return _RawPrinter(_unescape(separator))
-    if as_json:
-        return _JsonPrinter(columns)
-    main = _MAIN_COLUMNS[1:] if single_topic else _MAIN_COLUMNS
-    return _TablePrinter(tuple(columns or main))
 
 
 def print_batches(printer: Printer, batches: Iterable[pa.RecordBatch], most: int | None) -> int:

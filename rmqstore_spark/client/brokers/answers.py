@@ -16,24 +16,6 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.fields import MAX_NAME, Fields
 from rmqstore_spark.wire.endpoint import endpoint_announced
 
-__all__ = [
-    "BrokerPlace",
-    "BrokerTopic",
-    "Pulled",
-    "WritePlace",
-    "nonsense",
-    "read_brokers",
-    "read_groups",
-    "read_names",
-    "read_offset",
-    "read_pulled",
-    "read_route",
-    "read_topics",
-    "read_write_places",
-    "refusal",
-    "refuses_account",
-]
-
 MAX_LONG: Final = (1 << 63) - 1
 _ID: Final = re.compile("-?[0-9]{1,19}")
 _MOST_IDS: Final = 64

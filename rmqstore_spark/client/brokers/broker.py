@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -15,13 +16,16 @@ from rmqstore_spark.client.brokers.answers import (
     read_topics,
     refusal,
 )
-from rmqstore_spark.client.brokers.introduction import introduce
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerFinder, ServerGroup
 from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.errors import TopicNotFoundError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
+
+_CLIENT: Final = "rmqstore-spark"
+
 
 _T = TypeVar("_T")
 
@@ -160,13 +164,39 @@ class BrokerClient:
         return read_groups(self.servers.ask(asked).command, self.name)
 
     def introduce(self, group: str) -> None:
-        """Have a consumer group created, and its retry topic, by which RocketMQ's tools find it.
+        """Make a consumer group known, by a heartbeat of a consumer that then takes leave.
+
+        The broker then creates the group, if `autoCreateSubscriptionGroup` lets it, and the group's
+        retry topic (upstream: ClientManageProcessor). An account needs no more for it than to
+        consume. Brokers of RocketMQ 5 take no offsets of a group that they do not know, and mqadmin
+        finds groups by their retry topics.
+
+        A group that has consumers is known already. It is left alone, because they would share
+        their queues with this one.
 
         Raises:
             ServiceError: the broker does not answer.
-            RemotingError: it refuses that.
+            RemotingError: it refuses the group.
         """
-        introduce(self.servers, group)
+        ask = self.servers.ask
+        members = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group})
+        if ask(members).command.code == ResponseCode.SUCCESS:
+            return
+        client = f"{_CLIENT}@{os.getpid()}"
+        consumer = {
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "consumeType": "CONSUME_PASSIVELY",  # a broker may reject the other kind
+            "groupName": group,
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [],
+            "unitMode": False,
+        }
+        beat = {"clientID": client, "consumerDataSet": [consumer], "producerDataSet": []}
+        leave = {"clientID": client, "consumerGroup": group}
+        answer = ask(Command(RequestCode.HEART_BEAT, body=dump_body(beat))).command
+        ask(Command(RequestCode.UNREGISTER_CLIENT, leave))
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, self.name)
 
     def commit_offsets(self, group: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """Set the next offsets that a group consumes.

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.client.names import Place, looked_up
+from rmqstore_spark.client.contact import Place, looked_up
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import parse_address

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmqstore_spark.client.brokers.answers import WritePlace, refusal, refuses_account
-from rmqstore_spark.client.brokers.avoided import AvoidedBrokers
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
-from rmqstore_spark.client.brokers.publishing import (
+from rmqstore_spark.client.brokers.routes import (
     DEFAULT_QUEUES,
     PublishRoutes,
 )
-from rmqstore_spark.client.pauses import backoff
+from rmqstore_spark.client.contact import backoff
 from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.layout.constants import AUTO_CREATE_TOPIC
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -28,6 +28,43 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 
 _log = logging.getLogger("rmqstore_spark")
+
+
+_SLOW: Final = (0.0, 0.55, 1.0, 2.0, 3.0, 15.0)
+"""Seconds that a broker took to answer, from which on ..."""
+_SECONDS: Final = (0.0, 30.0, 60.0, 120.0, 180.0, 600.0)
+"""... it is avoided for so many seconds. One that failed counts as the slowest."""
+
+
+class AvoidedBrokers:
+    """The brokers that are avoided for a while, because they failed or were slow.
+
+    Upstream: MQFaultStrategy and LatencyFaultToleranceImpl, with `sendLatencyFaultEnable`.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: dict[str, float] = {}
+
+    def answered(self, broker: str, seconds: float) -> None:
+        """Take note of how long a broker took to answer."""
+        self._until[broker] = self._clock() + _SECONDS[bisect_right(_SLOW, seconds) - 1]
+
+    def failed(self, broker: str) -> None:
+        """Take note that a broker failed, or refused messages that another one may take."""
+        self._until[broker] = self._clock() + _SECONDS[-1]
+
+    def has(self, broker: str) -> bool:
+        """Return whether a broker is avoided now."""
+        return self._clock() < self._until.get(broker, 0.0)
+
+    def soonest(self, brokers: Iterable[str]) -> str:
+        """Return the one of some brokers that is avoided for the shortest time from now on."""
+        return min(brokers, key=lambda name: self._until.get(name, 0.0))
+
 
 _GROUP: Final = "rmqstore_spark"
 """The producer group of all messages."""

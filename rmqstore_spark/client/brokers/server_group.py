@@ -11,8 +11,13 @@ from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.client.brokers.pipe import PipeError, RemotingPipe
-from rmqstore_spark.client.contact import CONNECT_SECONDS, FirstContact, note_reached, was_reached
-from rmqstore_spark.client.pauses import backoff
+from rmqstore_spark.client.contact import (
+    CONNECT_SECONDS,
+    FirstContact,
+    backoff,
+    note_reached,
+    was_reached,
+)
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import ResponseCode

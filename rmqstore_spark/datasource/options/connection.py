@@ -15,7 +15,7 @@ from rmqstore_spark.datasource.options.values import (
     parse_integer,
 )
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+from rmqstore_spark.remoting.access.identity import IdentityFiles
 from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
 
 if TYPE_CHECKING:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from rmqstore_spark.base.settings import Declaration, declare, nearest, settings_of
@@ -66,18 +64,8 @@ def _at_least(minimum: int, parse: Callable[[str], int]) -> Callable[[str], int]
     return checked
 
 
-@dataclass(frozen=True)
-class Given:
-    """The options that a user has set, parsed.
-
-    Attributes:
-        values: by the options' own names.
-    """
-
-    values: Mapping[str, Any]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.values
+class Given(dict[str, Any]):
+    """The options that a user has set, parsed, by their own names."""
 
     def make(self, part: type[T], **others: Any) -> T:
         """Create a part of the options. What the user has not set has its default.
@@ -86,32 +74,30 @@ class Given:
             part: the dataclass whose fields are options.
             others: the values of its other fields.
         """
-        own = {
-            each.attribute: self.values[each.name]
-            for each in settings_of(part)
-            if each.name in self.values
-        }
-        return part(**own, **others)
+        for each in settings_of(part):
+            if each.name in self:
+                others[each.attribute] = self[each.name]
+        return part(**others)
 
 
-@dataclass(frozen=True)
 class OptionTable:
-    """The options of one direction, reading or writing."""
+    """The options of one direction, reading or writing.
 
-    options: tuple[Declaration, ...]
+    Attributes:
+        options: all of them.
+        by_name: the option of each name and alias, in lower case: names are not case-sensitive.
+    """
+
+    def __init__(self, options: Iterable[Declaration]) -> None:
+        self.options: Final = tuple(options)
+        self.by_name: Final[Mapping[str, Declaration]] = {
+            name.lower(): each for each in self.options for name in (each.name, *each.aliases)
+        }
 
     @classmethod
     def of(cls, *parts: type) -> OptionTable:
         """List the options that are fields of some dataclasses."""
-        return cls(tuple(each for part in parts for each in settings_of(part)))
-
-    @cached_property
-    def _by_name(self) -> dict[str, Declaration]:
-        return {name.lower(): each for each in self.options for name in (each.name, *each.aliases)}
-
-    def named(self, name: str) -> Declaration | None:
-        """Find an option by any of its names, not case-sensitive."""
-        return self._by_name.get(name.lower())
+        return cls(each for part in parts for each in settings_of(part))
 
     def read(self, texts: Mapping[str, str]) -> Given:
         """Parse the options that the user set.
@@ -122,24 +108,24 @@ class OptionTable:
         Raises:
             OptionError: an option is unknown, given twice under two names, or has a wrong value.
         """
-        values: dict[str, Any] = {}
+        given = Given()
         names: dict[str, str] = {}
         for name, text in texts.items():
-            found = self.named(name)
+            found = self.by_name.get(name.lower())
             if found is None:
                 raise self.unknown(name)
-            if found.name in values:
+            if found.name in given:
                 raise OptionError(
                     f"Options {names[found.name]} and {name} are the same option: set only one."
                 )
             try:
-                values[found.name] = found.parse(text)
+                given[found.name] = found.parse(text)
             except OptionError as error:
                 raise OptionError(f"Option {found.name}: {error}") from None
             except ValueError as error:
                 raise OptionError(f"Option {found.name} {error}, not {text!r}.") from None
             names[found.name] = name
-        return Given(values)
+        return given
 
     def unknown(self, name: str) -> OptionError:
         """Create the error for an unknown name; it suggests a similar one."""

@@ -6,20 +6,23 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rmqstore_spark.datasource.options.connection import ConnectionOptions, check_remoting
-from rmqstore_spark.datasource.options.option import BATCH, BOTH, STREAM, Given, OptionTable
-from rmqstore_spark.datasource.options.positions import (
-    EARLIEST,
-    LATEST,
-    AtOffsets,
-    AtTime,
-    Earliest,
-    Latest,
-    Position,
+from rmqstore_spark.datasource.options.connection import (
+    REPLICA,
+    ConnectionOptions,
+    check_remoting,
+    replica_endpoints,
 )
-from rmqstore_spark.datasource.options.sink_table import SPARKS_OWN, WRITING
+from rmqstore_spark.datasource.options.option import BATCH, STREAM, Given, OptionTable
+from rmqstore_spark.datasource.options.sink_table import (
+    SPARKS_OWN,
+    WRITING,
+    DeliveryOptions,
+    MessageOptions,
+    TargetOptions,
+)
 from rmqstore_spark.datasource.options.table import (
     OWN,
+    PLACES,
     READING,
     PartitionOptions,
     PlaceOptions,
@@ -28,12 +31,19 @@ from rmqstore_spark.datasource.options.table import (
     RowOptions,
     TriggerOptions,
 )
+from rmqstore_spark.datasource.options.values import (
+    EARLIEST,
+    LATEST,
+    AtOffsets,
+    AtTime,
+    Earliest,
+    Latest,
+    Position,
+)
 from rmqstore_spark.errors import OptionError
 
 _EITHER = OptionTable((*OWN.options, *WRITING.options))
 _log = logging.getLogger("rmqstore_spark")
-
-_PLACES = ("path", "endpoint", "namesrvAddr")
 
 
 @dataclass(frozen=True)
@@ -59,14 +69,21 @@ def check_options(given: Mapping[str, str]) -> None:
     Raises:
         OptionError: an option is unknown, given twice under two names, or has a wrong value.
     """
-    known = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
-    for name in known:
-        if _EITHER.named(name) is None:
+    to_read: dict[str, str] = {}
+    to_write: dict[str, str] = {}
+    for name, text in given.items():
+        key = name.lower()
+        read, write = READING.by_name.get(key), WRITING.by_name.get(key)
+        if read is not None:
+            # `topic` is a different option for reading and writing: its value is checked later.
+            if write is None or write is read:
+                to_read[name] = text
+        elif write is not None:
+            to_write[name] = text
+        elif key not in SPARKS_OWN:
             raise _EITHER.unknown(name)
-    # `topic` is a different option for reading and writing, so its value cannot be checked yet.
-    alike = {n: t for n, t in known.items() if WRITING.named(n) in (None, READING.named(n))}
-    READING.read(alike)
-    WRITING.read({name: text for name, text in known.items() if READING.named(name) is None})
+    READING.read(to_read)
+    WRITING.read(to_write)
 
 
 def check_table_options(given: Mapping[str, str]) -> None:
@@ -144,13 +161,13 @@ def _check_limits(trigger: TriggerOptions, partitions: PartitionOptions, rows: R
 
 def _check_direction(given: Mapping[str, str]) -> None:
     for name in given:
-        if READING.named(name) is None and WRITING.named(name) is not None:
+        if name.lower() in WRITING.by_name and name.lower() not in READING.by_name:
             raise OptionError(f"Option {name} is for writing: remove it when you read.")
 
 
 def _check_place(given: Given) -> None:
     """Refuse a query that names no store, or names it in two ways."""
-    if not any(name in given for name in _PLACES):
+    if given.keys().isdisjoint(PLACES):
         raise OptionError(
             "Option path is missing: give a store directory, as in load('/data/store'), or set "
             "option endpoint for a store process, or namesrvAddr for a name server. (A table keeps "
@@ -179,17 +196,16 @@ def _check_place(given: Given) -> None:
 
 
 def _check_scope(given: Given, streaming: bool) -> None:
-    for option in OWN.options:
-        if option.name not in given or option.group == BOTH:
-            continue
-        if streaming and option.group == BATCH:
+    for name in given:
+        scope = READING.by_name[name.lower()].group
+        if streaming and scope == BATCH:
             raise OptionError(
-                f"Option {option.name} is for batch queries only. Remove it, or use spark.read."
+                f"Option {name} is for batch queries only. Remove it, or use spark.read."
             )
-        if not streaming and option.group == STREAM:
+        if not streaming and scope == STREAM:
             # Like Spark's Kafka source: it changes no row of a batch, so one set of options can
             # serve a stream and its backfill.
-            _log.warning("Option %s is for streams only; this batch query ignores it.", option.name)
+            _log.warning("Option %s is for streams only; this batch query ignores it.", name)
 
 
 def _says(position: Position, kind: type, number: int) -> bool:
@@ -209,4 +225,93 @@ def _check_names(names: tuple[str, ...] | None) -> None:
             raise OptionError(
                 f"Option brokerNames contains {name!r} twice: offsets contain the broker name, so "
                 "each store needs a different one."
+            )
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of one write, checked against each other."""
+
+    target: TargetOptions
+    messages: MessageOptions
+    delivery: DeliveryOptions
+
+
+def parse_sink_options(texts: Mapping[str, str], streaming: bool) -> SinkOptions:
+    """Parse the options of a write.
+
+    Args:
+        texts: the options that the user set; names are not case-sensitive.
+        streaming: whether a stream is written.
+
+    Raises:
+        OptionError: an option is unknown, wrong or missing, or two contradict each other.
+    """
+    texts = {name: text for name, text in texts.items() if name.lower() not in SPARKS_OWN}
+    _check_writing(texts)
+    given = WRITING.read(texts)
+    _check_targets(given)
+    if "endpoint" not in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option endpoint is missing: set the endpoint of the store process, as in "
+            "df.write.format('rmqstore').option('endpoint', "
+            "'rmq://127.0.0.1:10921').mode('append').save(). Spark does not pass a table's "
+            "options to its writer, so SQL needs it too: INSERT INTO t WITH (endpoint = '...') "
+            "SELECT ..., or insert into a temporary view created USING rmqstore OPTIONS (endpoint "
+            "'...'). `rmqstore serve` starts a store process and prints its endpoint; "
+            "rmqstore_spark.embedded(path) starts one for the life of a script. Option namesrvAddr "
+            "finds brokers through name servers."
+        )
+    if any(len(replica_endpoints(store)) > 1 for store in given.get("endpoint", ())):
+        raise OptionError(
+            f"Option endpoint names replicas ({REPLICA}), which are for reading. A store is "
+            "written at its master: name only the master's endpoint."
+        )
+    if streaming:
+        _check_stream(given)
+    if ("txnAppId" in given) != ("txnVersion" in given):
+        raise OptionError("Options txnAppId and txnVersion must be set together.")
+    delivery = given.make(DeliveryOptions, is_default="deliveryGuarantee" not in given)
+    if delivery.batch_version is not None and not delivery.exactly_once:
+        raise OptionError(
+            "Options txnAppId and deliveryGuarantee=at-least-once contradict each other: only "
+            "an exactly-once write detects that it was run before."
+        )
+    check_remoting(given)
+    target = given.make(TargetOptions, connection=ConnectionOptions.of(given))
+    return SinkOptions(target, given.make(MessageOptions), delivery)
+
+
+def _check_targets(given: Given) -> None:
+    if "endpoint" in given and "namesrvAddr" in given:
+        raise OptionError(
+            "Options endpoint and namesrvAddr contradict each other: name servers tell where the "
+            "brokers are."
+        )
+    if "brokerNames" in given and "namesrvAddr" not in given:
+        raise OptionError(
+            "Option brokerNames needs namesrvAddr when you write: it chooses among the brokers "
+            "that name servers know."
+        )
+
+
+def _check_writing(texts: Mapping[str, str]) -> None:
+    for name in texts:
+        option = READING.by_name.get(name.lower())
+        if option is None or name.lower() in WRITING.by_name:
+            continue
+        if option.name == "path":
+            raise OptionError(
+                "A store is written through its store process: set option('endpoint', ...) "
+                "instead of a path, and call save() or start() without a path."
+            )
+        raise OptionError(f"Option {option.name} is for reading: remove it when you write.")
+
+
+def _check_stream(given: Given) -> None:
+    for name in given:
+        if WRITING.by_name[name.lower()].group == BATCH:
+            raise OptionError(
+                f"Option {name} is for batch writes only. Remove it: a stream identifies "
+                "its micro-batches by its checkpoint, and commits each one as a whole."
             )

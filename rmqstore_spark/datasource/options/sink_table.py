@@ -1,6 +1,6 @@
 """Declare the options of writing with `format("rmqstore")`, by what they are used for.
 
-`sink.options` checks them against each other, and `docs/options.md` is generated from them.
+`parsing` checks them against each other, and `docs/options.md` is generated from them.
 """
 
 from __future__ import annotations

@@ -14,19 +14,14 @@ from typing import Final, Literal
 from rmqstore_spark.base.settings import settings_of
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH, STREAM, OptionTable, option
-from rmqstore_spark.datasource.options.positions import (
+from rmqstore_spark.datasource.options.values import (
     AtTime,
     AtTimes,
     Earliest,
     Latest,
     Position,
-    parse_assign,
-    parse_offsets,
-    parse_time,
-    parse_times,
-)
-from rmqstore_spark.datasource.options.values import (
     parse_addresses,
+    parse_assign,
     parse_boolean,
     parse_bytes,
     parse_choice,
@@ -35,10 +30,13 @@ from rmqstore_spark.datasource.options.values import (
     parse_is,
     parse_json_object,
     parse_names,
+    parse_offsets,
     parse_paths,
+    parse_time,
+    parse_times,
 )
 from rmqstore_spark.layout.constants import is_safe_group_name, is_system_topic
-from rmqstore_spark.reader.filters import parse_keys, parse_tags
+from rmqstore_spark.reader.texts import parse_keys, parse_tags
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -394,5 +392,8 @@ OWN: Final = OptionTable.of(
     PlaceOptions, QueueOptions, TriggerOptions, PositionOptions, PartitionOptions, RowOptions
 )
 """Without those of the connection."""
+
+PLACES: Final = ("path", "endpoint", "namesrvAddr")
+"""Those that say where a query reads; it has one of them."""
 
 READING: Final = OptionTable((*OWN.options, *settings_of(ConnectionOptions)))

@@ -1,20 +1,83 @@
-"""Commit or abort on the driver, when all tasks are done or one has finally failed."""
+"""What tasks report to the driver, and what it does with that.
+
+It commits when all tasks are done, and aborts when one has finally failed.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import WriterCommitMessage
 
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.sink_table import DeliveryOptions
-from rmqstore_spark.datasource.sink.options import check_write_size
-from rmqstore_spark.datasource.sink.outcome import TaskDone
-from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.wire.messages import CommitResult, StageInfo, WriterId
+    from rmqstore_spark.base.types import CommitResult, StageInfo, WriterId
+
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Identifies a task.
+
+    Args:
+        partition: number of the partition; the same for all attempts of a task.
+        query_id: id of the stream's query, the same over all its restarts; None without a stream.
+        batch_id: number of the micro-batch.
+    """
+
+    partition: int
+    query_id: str | None
+    batch_id: int
+
+    @property
+    def micro_batch(self) -> str:
+        """The name of the micro-batch among all, the same when it is run again.
+
+        Raises:
+            RmqStoreError: Spark did not pass the id of the query.
+        """
+        if self.query_id is None:
+            raise RmqStoreError(
+                "Spark did not pass the id of this micro-batch's query, so consumers could not "
+                "tell repeated rows. Write in foreachBatch."
+            )
+        return f"{self.query_id}/{self.batch_id}"
+
+    @classmethod
+    def here(cls) -> Place:
+        """Return the current task's place; callable only in a task of Spark."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:
+            raise RuntimeError("this is not a Spark task")
+        batch = context.getLocalProperty(_BATCH_ID)
+        return cls(context.partitionId(), context.getLocalProperty(_QUERY_ID), int(batch or 0))
+
+
+@dataclass(frozen=True)
+class TaskDone(WriterCommitMessage):
+    """What a task reports to the driver.
+
+    Args:
+        place: the task.
+        stages: its stages, in order, by the store's number among the endpoints.
+        rows: number of rows that it has read.
+    """
+
+    place: Place
+    stages: Mapping[int, tuple[StageInfo, ...]]
+    rows: int
+
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
@@ -23,6 +86,29 @@ _ABORT_RETRIES: Final = 5
 """The process removes stages by itself, so a failed query need not wait for it long."""
 
 _log = logging.getLogger("rmqstore_spark")
+
+
+def check_write_size(size: int, delivery: DeliveryOptions, what: str) -> None:
+    """Refuse a commit of too many bytes.
+
+    Raises:
+        OptionError: it has more than maxTransactionBytes.
+    """
+    most = delivery.max_write
+    if size <= most:
+        return
+    fault = f"{what} has more than maxTransactionBytes ({most:,} bytes): at least {size:,}"
+    if not delivery.atomic:
+        raise OptionError(
+            f"{fault}. With atomic=false, the limit applies to each task. Use more partitions "
+            "(repartition), or increase maxTransactionBytes."
+        )
+    raise OptionError(
+        f"{fault}. In a stream, make micro-batches smaller (maxOffsetsPerTrigger, "
+        "maxFilesPerTrigger or a similar option of the source). In a batch write, set "
+        "atomic=false, so that each task commits separately, and use more partitions. Or increase "
+        "maxTransactionBytes."
+    )
 
 
 def commit_stages(
@@ -92,7 +178,7 @@ def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
 def _commit(
     connection: ConnectionOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
 ) -> CommitResult:
-    from rmqstore_spark.wire.messages import CommitRequest
+    from rmqstore_spark.base.types import CommitRequest
 
     with connection.client(endpoint) as client:
         return client.commit(CommitRequest(writer, tuple(stages)))
@@ -100,7 +186,7 @@ def _commit(
 
 def with_advice(error: RmqStoreError) -> RmqStoreError:
     """Extend the error of a stream with how to continue, if the store process was unavailable."""
-    from rmqstore_spark.wire.failures import UNAVAILABLE
+    from rmqstore_spark.wire.protocol import UNAVAILABLE
 
     if isinstance(error, RefusedError) and error.status == UNAVAILABLE:
         return RefusedError(f"{error.args[0]} {START_AGAIN}", error.status)

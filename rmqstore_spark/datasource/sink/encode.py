@@ -19,7 +19,7 @@ from rmqstore_spark.layout.record.encode import EncodedRecords
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.produce.encoder import MessageEncoder, ReadyMessages
 from rmqstore_spark.produce.queue_choice import ADD_QUEUES, Queues, Router
-from rmqstore_spark.produce.row_key import RowKeys
+from rmqstore_spark.produce.uniq_key import RowKeys
 
 if TYPE_CHECKING:
     from rmqstore_spark.wire.messages import OpenReply

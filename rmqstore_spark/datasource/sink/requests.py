@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
+from rmqstore_spark.client.brokers.routes import PublishRoutes
 from rmqstore_spark.client.brokers.sending import Outgoing, OutgoingMessage
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
 from rmqstore_spark.layout.spans import I8, array_texts
-from rmqstore_spark.produce.batch_body import batch_entries
-from rmqstore_spark.produce.encoder import ReadyMessages
+from rmqstore_spark.produce.encoder import ReadyMessages, batch_entries
 from rmqstore_spark.produce.queue_choice import Queues
 
 _MAX_BODY: Final = 4 << 20

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.failures import some
+from rmqstore_spark.datasource.options.parsing import SinkOptions
 from rmqstore_spark.datasource.sink.commit import with_advice
-from rmqstore_spark.datasource.sink.options import SinkOptions
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.wire.endpoint import parse_endpoint
@@ -93,7 +93,7 @@ def _places(
     topic: str | None, broker_names: Sequence[str] | None, servers: NameServers
 ) -> list[WritePlace]:
     """Return the brokers of a write by name."""
-    from rmqstore_spark.client.brokers.publishing import find_write_places
+    from rmqstore_spark.client.brokers.routes import find_write_places
 
     if topic is not None and broker_names is None:
         return list(find_write_places(servers, topic))

@@ -1,4 +1,4 @@
-"""The writers that Spark calls, for a batch write and for a stream.
+"""The writers that Spark calls, for a batch write and for a stream, and what a task of them does.
 
 Spark creates them in the planner, sends them to the tasks, and brings them back to the driver for
 the commit. A stream's writer is created again for each commit. So they hold options, but no
@@ -8,30 +8,135 @@ connection.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmqstore_spark.datasource.failures import plain_errors
+from rmqstore_spark.datasource.options.parsing import SinkOptions
 from rmqstore_spark.datasource.sink.columns import SinkColumns
 from rmqstore_spark.datasource.sink.commit import (
+    Place,
+    TaskDone,
     abort_stages,
     commit_stages,
     use_number,
     with_advice,
 )
-from rmqstore_spark.datasource.sink.options import SinkOptions
-from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
-from rmqstore_spark.datasource.sink.task import run_task
 from rmqstore_spark.datasource.spark_api import StreamArrowWriter
-from rmqstore_spark.datasource.tasks import SentToTasks
+from rmqstore_spark.datasource.tasks import SentToTasks, short_collections
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmqstore_spark.wire.messages import WriterId
+    from rmqstore_spark.base.types import WriterId
+    from rmqstore_spark.produce.uniq_key import RowKeys
+
+
+IDLE_SECONDS: Final = 20.0
+"""How long a stream may have nothing to send before it is ended; a store process ends streams that
+are idle for longer (streamIdleTimeout, a minute)."""
+
+
+@short_collections()
+def run_task(
+    options: SinkOptions,
+    columns: SinkColumns,
+    batches: Iterator[pa.RecordBatch],
+    place: Place,
+    first_turn: int,
+    write_name: str,
+    idle_seconds: float = IDLE_SECONDS,
+) -> TaskDone:
+    """Write the rows of one partition.
+
+    Args:
+        options: the write's options.
+        columns: the positions of the columns in the batches.
+        batches: Spark's batches.
+        place: the task.
+        first_turn: see `Router`.
+        write_name: of the write among all, the same when it is run again.
+        idle_seconds: how long a stream to a store may have nothing to send.
+
+    Raises:
+        RowError: a row cannot become a message.
+        TopicNotFoundError: a topic does not exist, or cannot be written.
+        RefusedError: a store refuses records.
+        ServiceError: a store process cannot be reached.
+    """
+    if options.target.to_brokers:
+        from rmqstore_spark.produce.uniq_key import RowKeys
+
+        keys = RowKeys(f"{write_name}/{place.partition}")
+        return TaskDone(place, {}, _send(options, columns, batches, first_turn, keys))
+    from rmqstore_spark.datasource.sink.encode import RowEncoder, StoreBlocks
+    from rmqstore_spark.datasource.sink.sending import (
+        PutSending,
+        Sending,
+        StageSending,
+        TargetStores,
+    )
+
+    with ExitStack() as held:
+        connection = options.target.connection
+        clients = [
+            held.enter_context(connection.client(endpoint)) for endpoint in connection.endpoints
+        ]
+        stores = TargetStores(clients, options.messages.topic)
+        blocks = StoreBlocks(stores.opened, stores.queues)
+        encoder = RowEncoder(options.messages, columns, blocks, first_turn)
+        kind: type[Sending[Any]] = StageSending if options.delivery.exactly_once else PutSending
+        sending = held.enter_context(kind(options.delivery, clients, idle_seconds))
+        rows = 0
+        for batch in batches:
+            rows += len(batch)
+            for block in encoder.encode(batch):
+                sending.send(block)
+        return TaskDone(place, sending.finish(), rows)
+
+
+def _send(
+    options: SinkOptions,
+    columns: SinkColumns,
+    batches: Iterator[pa.RecordBatch],
+    first_turn: int,
+    row_keys: RowKeys,
+) -> int:
+    """Send the rows of one partition to brokers; return how many there are."""
+    from rmqstore_spark.client.brokers.routes import PublishRoutes
+    from rmqstore_spark.client.brokers.sending import MessageSender
+    from rmqstore_spark.datasource.sink.encode import RowEncoder
+    from rmqstore_spark.datasource.sink.requests import BrokerRequests
+    from rmqstore_spark.remoting.access.identity import ClientIdentity
+
+    target = options.target
+    connection = target.connection
+    answer_s = connection.timeout_ms / 1000
+    identity = ClientIdentity.of(connection.identity)
+    routes = PublishRoutes(
+        target.name_servers,
+        answer_s,
+        identity,
+        target.broker_names,
+        connect_s=connection.connect_s,
+        retries=connection.retries,
+    )
+    requests = BrokerRequests(routes)
+    encoder = RowEncoder(options.messages, columns, requests, first_turn, row_keys=row_keys)
+    most = options.delivery.max_in_flight
+    sender = MessageSender(routes, most, answer_s, connection.retries, identity)
+    rows = 0
+    with closing(sender):
+        for batch in batches:
+            rows += len(batch)
+            for out in encoder.encode(batch):
+                sender.send(out)
+        sender.finish()
+    return rows
 
 
 class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
@@ -83,7 +188,7 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         abort_stages(self._options.target.connection, _done(messages))
 
     def _writer_id(self, partition: int | None = None) -> WriterId:
-        from rmqstore_spark.wire.messages import WriterId
+        from rmqstore_spark.base.types import WriterId
 
         part = "" if partition is None else f"/{partition}"
         known = self._options.delivery.batch_version
@@ -119,7 +224,7 @@ class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
     @plain_errors
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make a micro-batch appear; Spark may repeat the call."""
-        from rmqstore_spark.wire.messages import WriterId
+        from rmqstore_spark.base.types import WriterId
 
         done = _all_done(messages)
         if not any(task.stages for task in done):

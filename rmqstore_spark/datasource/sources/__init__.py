@@ -4,8 +4,8 @@
     queues        chooses the queues of a query, and checks that there are any
 
     directory     finds the stores of option `path`
-    endpoint      finds those of option `endpoint`, and opens them through their processes
-    store         `StoreSource`: reads either, by its files; `store_watch` follows its queues
+    store         finds those of option `endpoint`, and opens them through their processes;
+                  `StoreSource` reads either, by its files; `store_watch` follows its queues
     name_servers  finds stores and brokers through name servers, for option `namesrvAddr`
     broker        `Broker`: pulls from a broker over its protocol, and follows its queues;
                   `pulled_store` has its topics and messages, `pulled_queue` a queue's offsets
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.sources.broker import BrokerSpec
     from rmqstore_spark.datasource.sources.source import Source, SourcePartition
     from rmqstore_spark.datasource.sources.store import StoreSource, StoreSpec
-    from rmqstore_spark.reader.rows.splits import Split
+    from rmqstore_spark.reader.options import Split
 
 
 def open_sources(options: Options, first: int = 0, *, by_masters: bool = False) -> list[Source]:
-    """Open the stores that `path` or `endpoint` names, in its order, or those of a route.
+    """Open the stores that `path` or `endpoint` names, in its order, or that name servers know.
 
     Args:
         options: the query's options.
@@ -87,7 +87,7 @@ def _found(options: Options) -> Sequence[tuple[StoreSpec, ...] | BrokerSpec]:
 
         return routed(options)
     if places.connection is not None:
-        from rmqstore_spark.datasource.sources.endpoint import at_endpoints
+        from rmqstore_spark.datasource.sources.store import at_endpoints
 
         return at_endpoints(places.connection, places.broker_names)
     from rmqstore_spark.datasource.sources.directory import at_paths
@@ -108,13 +108,12 @@ def partition_of(stored: Mapping[str, Any], plan: str, splits: Sequence[Split]) 
     if "broker" in stored:
         from rmqstore_spark.client.brokers.server_group import Addresses
         from rmqstore_spark.datasource.sources.broker import BrokerSpec, PulledPartition
-        from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+        from rmqstore_spark.remoting.access.identity import IdentityFiles
 
         fields["addresses"] = Addresses(*fields["addresses"])
         fields["identity"] = IdentityFiles(**fields["identity"])
         return PulledPartition(plan, BrokerSpec(**fields), splits)
-    from rmqstore_spark.datasource.sources.endpoint import spec_at
-    from rmqstore_spark.datasource.sources.store import StorePartition
+    from rmqstore_spark.datasource.sources.store import StorePartition, spec_at
 
     return StorePartition(plan, spec_at(**fields), splits)
 

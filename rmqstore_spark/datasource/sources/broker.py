@@ -29,8 +29,7 @@ from rmqstore_spark.datasource.sources.source import (
 )
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.layout.constants import RETRY_GROUP_TOPIC_PREFIX
-from rmqstore_spark.remoting.access.identity import ClientIdentity
-from rmqstore_spark.remoting.access.identity_files import IdentityFiles
+from rmqstore_spark.remoting.access.identity import ClientIdentity, IdentityFiles
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 
 if TYPE_CHECKING:
@@ -39,9 +38,8 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.sources.pulled_queue import PulledQueue
     from rmqstore_spark.reader.before import Before
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
 
 _log = logging.getLogger("rmqstore_spark")
 

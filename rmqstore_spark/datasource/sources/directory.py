@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.connection import REPLICA
 from rmqstore_spark.datasource.options.table import PlaceOptions
-from rmqstore_spark.datasource.sources.endpoint import spec_at
-from rmqstore_spark.datasource.sources.store import StoreSpec, check_names, different_names
+from rmqstore_spark.datasource.sources.store import StoreSpec, check_names, different_names, spec_at
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
 
 

@@ -21,7 +21,7 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.reader.before import look_before
-from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, ScanSplit, Split
+from rmqstore_spark.reader.options import QueueRange, QueueSplit, ScanSplit, Split
 
 if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue

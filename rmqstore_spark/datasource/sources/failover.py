@@ -31,8 +31,8 @@ from rmqstore_spark.errors import (
     ReplicaError,
     RmqStoreError,
 )
-from rmqstore_spark.reader.rows.splits import QueueSplit, Split
-from rmqstore_spark.wire.failures import REPEATABLE
+from rmqstore_spark.reader.options import QueueSplit, Split
+from rmqstore_spark.wire.protocol import REPEATABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
@@ -228,7 +228,7 @@ class _Reading:
         self, spec: StoreSpec, options: ReadOptions, *, whole: bool
     ) -> Iterator[pa.RecordBatch]:
         """Read what is left from one replica."""
-        from rmqstore_spark.reader.reading import read_split
+        from rmqstore_spark.reader.plan import read_split
 
         store = open_kept(self._part.value, spec, is_replica=True)
         left = list(self._part.splits[self._place.split :])

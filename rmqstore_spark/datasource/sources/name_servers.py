@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.sources.broker import BrokerSpec
-from rmqstore_spark.datasource.sources.endpoint import EndpointSpec
+from rmqstore_spark.datasource.sources.store import EndpointSpec
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.errors import CorruptRecordError, SegmentExpiredError
-from rmqstore_spark.layout.record.fingerprint import body_end, fingerprint
-from rmqstore_spark.reader.before import DEAD, NOTHING, Before
+from rmqstore_spark.reader.before import DEAD, NOTHING, Before, body_end, fingerprint
 from rmqstore_spark.reader.rows.pulled import record_of
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 

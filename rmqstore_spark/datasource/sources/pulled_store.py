@@ -17,9 +17,9 @@ from rmqstore_spark.layout.constants import (
     SCHEDULE_TOPIC,
     is_system_topic,
 )
+from rmqstore_spark.reader.options import QueueRange, QueueSplit, Split
 from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
-from rmqstore_spark.reader.rows.splits import QueueRange, QueueSplit, Split
 from rmqstore_spark.reader.topics import Topic
 
 if TYPE_CHECKING:

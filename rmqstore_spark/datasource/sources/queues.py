@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.offsets import QueueKey
@@ -15,13 +15,22 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.topics import Topic
 
 
-def chosen_queues(chosen: QueueOptions, sources: Iterable[Source]) -> Iterator[ChosenQueue]:
-    """Yield the queues of the sources that the options choose.
+Known: TypeAlias = "Mapping[Source, Sequence[Topic]]"
+"""The topics of each source."""
+
+
+def topics_of(sources: Iterable[Source]) -> Known:
+    """List the topics of some sources."""
+    return {source: source.known_topics() for source in sources}
+
+
+def chosen_queues(chosen: QueueOptions, known: Known) -> Iterator[ChosenQueue]:
+    """Yield the queues of sources that the options choose.
 
     A broker has queues that never had a message. They are left out, as they have no files.
     """
-    for source in sources:
-        names = chosen_names(chosen, source.known_topics())
+    for source, topics in known.items():
+        names = chosen_names(chosen, topics)
         for name, queue in source.queues(names):
             yield ChosenQueue(QueueKey(source.broker_name, *name), source, queue)
 
@@ -39,7 +48,7 @@ def _chosen_ids(chosen: QueueOptions, topic: Topic) -> Sequence[int]:
     return [number for number in chosen.assign[topic.name] if number in topic.queue_ids]
 
 
-def check_topics(chosen: QueueOptions, sources: Sequence[Source]) -> None:
+def check_topics(chosen: QueueOptions, known: Known) -> None:
     """Check that the topics and queues of `subscribe` and `assign` exist.
 
     The log of a store without queues is scanned until all topics are found.
@@ -48,18 +57,18 @@ def check_topics(chosen: QueueOptions, sources: Sequence[Source]) -> None:
         TopicNotFoundError: no source has a topic, or a topic lacks a queue.
     """
     existing: dict[str, set[int]] = {}
-    for source in sources:
-        for topic in source.known_topics():
+    for topics in known.values():
+        for topic in topics:
             existing.setdefault(topic.name, set()).update(topic.queue_ids)
     named = set(chosen.named or ())
-    without_queues = [source for source in sources if not source.has_queues]
+    without_queues = [source for source in known if not source.has_queues]
     in_logs: set[str] = set()
     for source in without_queues:
         if not named <= existing.keys() | in_logs:
             in_logs |= source.topics_in_log(named - existing.keys() - in_logs)
     for name in in_logs:
         existing.setdefault(name, set())
-    where = some(source.path for source in sources)
+    where = some(source.path for source in known)
     for name in chosen.named or ():
         if name not in existing:
             raise TopicNotFoundError(
@@ -77,15 +86,15 @@ def check_topics(chosen: QueueOptions, sources: Sequence[Source]) -> None:
             )
 
 
-def check_pattern(chosen: QueueOptions, sources: Sequence[Source]) -> None:
+def check_pattern(chosen: QueueOptions, known: Known) -> None:
     """Check that `subscribePattern` matches a topic, if all sources have queues.
 
     Raises:
         TopicNotFoundError: it matches no topic.
     """
-    if chosen.pattern is None or not all(source.has_queues for source in sources):
+    if chosen.pattern is None or not all(source.has_queues for source in known):
         return
-    names = {topic.name for source in sources for topic in source.known_topics()}
+    names = {topic.name for topics in known.values() for topic in topics}
     if any(chosen.wants_topic(name) for name in names):
         return
     remedy = ""
@@ -93,7 +102,7 @@ def check_pattern(chosen: QueueOptions, sources: Sequence[Source]) -> None:
         remedy = "It matches system topics: set includeSystemTopics=true to read them. "
     raise TopicNotFoundError(
         f"subscribePattern {chosen.pattern.pattern!r} matches no topic in "
-        f"{some(source.path for source in sources)}. {remedy}Existing topics: "
+        f"{some(source.path for source in known)}. {remedy}Existing topics: "
         f"{some(_of_users(names))}."
     )
 

@@ -34,8 +34,8 @@ from rmqstore_spark.wire.endpoint import parse_endpoint
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.options.table import QueueOptions
+    from rmqstore_spark.reader.options import QueueRange, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.store import Store
 
 _log = logging.getLogger("rmqstore_spark")

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.table import QueueOptions
     from rmqstore_spark.errors import ServiceError
     from rmqstore_spark.reader.before import Before
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
-    from rmqstore_spark.reader.rows.splits import QueueRange, Split
     from rmqstore_spark.reader.topics import Topic
 
 QueueName: TypeAlias = tuple[str, int]
@@ -96,7 +95,7 @@ class SourceWatch(Protocol):
         return nullcontext()
 
     def look_before(self, offsets: Mapping[QueueKey, int]) -> None:
-        """Ask for the messages before some offsets, of all sources, if each is a question."""
+        """Ask for messages before offsets at once, where each would be a request of its own."""
         del offsets
 
 

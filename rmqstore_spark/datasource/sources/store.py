@@ -1,7 +1,7 @@
 """A store whose files are read, where they are or through its process.
 
-`StoreSpec` names a store and opens it, also in a task. It is one whose files can be accessed;
-`endpoint.EndpointSpec` is one behind a store process.
+`StoreSpec` names a store and opens it, also in a task: a `StoreSpec` is of files on a file system,
+an `EndpointSpec` of a store process, which option `endpoint` names, or name servers know.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.datasource.failures import host_name, some
-from rmqstore_spark.datasource.options.positions import Earliest, Latest
+from rmqstore_spark.datasource.options.connection import replica_endpoints
+from rmqstore_spark.datasource.options.values import Earliest, Latest
 from rmqstore_spark.datasource.sources.source import Clock, QueueName, Source, SourcePartition
 from rmqstore_spark.datasource.sources.store_watch import StoreWatch
 from rmqstore_spark.errors import OptionError, RmqStoreError, StoreNotFoundError
-from rmqstore_spark.files.open import local_path
+from rmqstore_spark.files.open import is_endpoint, local_path
 from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
@@ -29,15 +30,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.client import StoreClient
+    from rmqstore_spark.datasource.options.connection import ConnectionOptions
     from rmqstore_spark.datasource.options.parsing import Options
     from rmqstore_spark.datasource.options.table import QueueOptions
     from rmqstore_spark.reader.before import Before
-    from rmqstore_spark.reader.options import ReadOptions
+    from rmqstore_spark.reader.options import QueueRange, ReadOptions, ScanSplit, Split
     from rmqstore_spark.reader.plan import PlanLimits
     from rmqstore_spark.reader.queue import Queue
-    from rmqstore_spark.reader.rows.splits import QueueRange, ScanSplit, Split
     from rmqstore_spark.reader.store import Store
     from rmqstore_spark.reader.topics import Topic
+
 
 _FOR_CHOICE: Final = ("topic", "queueId", "sysFlag")
 _LONGEST_SECONDS: Final = 10.0
@@ -99,8 +101,7 @@ class StoreSpec:
 
     def open(self) -> Store:
         """Open the store."""
-        from rmqstore_spark.files.disk.reads import PLAIN
-        from rmqstore_spark.files.disk.sparing import SparingReads
+        from rmqstore_spark.files.reads import PLAIN, SparingReads
         from rmqstore_spark.reader.store import Store
 
         return Store.open(
@@ -173,16 +174,16 @@ class StorePartition(SourcePartition):
         return {"store": asdict(self.store)}
 
     def read(self, wanted: ReadOptions, options: Options) -> Generator[pa.RecordBatch]:
-        from rmqstore_spark.reader.reading import read_split
-        from rmqstore_spark.reader.rows.splits import ScanSplit
+        from rmqstore_spark.reader.options import ScanSplit
+        from rmqstore_spark.reader.plan import read_split
 
         names = wanted.columns
-        missing = tuple(name for name in _FOR_CHOICE if name not in names)
-        scanned = replace(wanted, columns=names + missing)
         try:
             store = open_kept(self.value, self.store)
             for split in self.splits:
                 if isinstance(split, ScanSplit):
+                    missing = tuple(name for name in _FOR_CHOICE if name not in names)
+                    scanned = replace(wanted, columns=names + missing)
                     for batch in read_split(store, split, scanned):
                         yield _chosen_rows(batch, options.queues).select(range(len(names)))
                 else:
@@ -353,3 +354,61 @@ class StoreSource(Source):
     def follow(self, chosen: QueueOptions, hurry_s: float, clock: Clock) -> None:
         del hurry_s  # it is never silent
         self.watched = StoreWatch(chosen, self, self.store, clock)
+
+
+def at_endpoints(
+    connection: ConnectionOptions, broker_names: Sequence[str] | None
+) -> list[tuple[EndpointSpec, ...]]:
+    """Return the stores of option `endpoint`, each with its replicas.
+
+    Args:
+        connection: has the endpoints.
+        broker_names: the names of the stores; without these, they report their names.
+    """
+    groups = [replica_endpoints(store) for store in connection.endpoints]
+    names: Sequence[str | None] = broker_names or (None,) * len(groups)
+    if broker_names is not None:
+        check_names(connection.endpoints, broker_names)
+    return [
+        tuple(EndpointSpec(one, name, options=connection.storage_options) for one in group)
+        for group, name in zip(groups, names, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class EndpointSpec(StoreSpec):
+    """What a task needs to open a store through its process again: `url` is the endpoint."""
+
+    def with_limits(self, timeout_s: float, retries: int = 0, *, replicas: int = 1) -> EndpointSpec:
+        if not self.options:
+            return self
+        limits = dict(self.options)
+        connect_s = limits.get("connect_s")
+        if isinstance(connect_s, int | float):
+            limits.update(connect_s=connect_s / replicas)
+        given = limits.get("timeout_s")
+        least = timeout_s if not isinstance(given, int | float) else min(timeout_s, given)
+        limits.update(timeout_s=least, retries=retries)
+        return replace(self, options=tuple(limits.items()))
+
+    @property
+    def reached(self) -> EndpointSpec:
+        options = {**dict(self.options), "connect_s": None} if self.options else {}
+        return replace(self, options=tuple(options.items()))
+
+    def check_answers(self) -> None:
+        with self.client() as client:
+            client.open(())
+
+    def client(self) -> StoreClient:
+        from rmqstore_spark.client import StoreClient
+
+        return StoreClient(self.url, **dict(self.options))  # type: ignore[arg-type]
+
+    def explain(self, error: RmqStoreError) -> None:
+        del error  # it is not that of a file which only others see
+
+
+def spec_at(url: str, *fields: Any, **more: Any) -> StoreSpec:
+    """Return the spec of the store at a URL, with these fields."""
+    return (EndpointSpec if is_endpoint(url) else StoreSpec)(url, *fields, **more)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.table import QueueOptions
-from rmqstore_spark.datasource.sources.queues import chosen_queues
+from rmqstore_spark.datasource.sources.queues import chosen_queues, topics_of
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Source, SourceWatch
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.growth import LogGrowth
@@ -161,7 +161,9 @@ class StoreWatch(SourceWatch):
         """List topics and queues; return whether other queues are there than before."""
         self._topology = self._clock()
         self._store.refresh(offsets=False)
-        found = {chosen.key: chosen for chosen in chosen_queues(self._chosen, [self._source])}
+        found = {
+            chosen.key: chosen for chosen in chosen_queues(self._chosen, topics_of([self._source]))
+        }
         changed = found.keys() != self.queues.keys()
         self.queues = found
         self._reach = {key: end for key, end in self._reach.items() if key in found}

@@ -14,7 +14,7 @@ from rmqstore_spark.datasource.resolve import lose
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Source
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader.before import UNKNOWN, Before
-from rmqstore_spark.reader.rows.splits import QueueRange
+from rmqstore_spark.reader.options import QueueRange
 
 Queues = Mapping[QueueKey, ChosenQueue]
 

@@ -19,7 +19,7 @@ from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.partitions import batch_partitions
 from rmqstore_spark.datasource.resolve import starting_offsets
 from rmqstore_spark.datasource.sources.failover import FAILURES, patience_s, rounds
-from rmqstore_spark.datasource.sources.queues import check_topics
+from rmqstore_spark.datasource.sources.queues import check_topics, topics_of
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Needed, SourcePartition
 from rmqstore_spark.datasource.stream.catchup import (
     advanced,
@@ -30,8 +30,7 @@ from rmqstore_spark.datasource.stream.catchup import (
 )
 from rmqstore_spark.datasource.stream.followed import FollowedSources, State
 from rmqstore_spark.datasource.stream.group_progress import GroupProgress
-from rmqstore_spark.datasource.stream.kept import KeptPositions
-from rmqstore_spark.datasource.stream.resumed import ResumedStores
+from rmqstore_spark.datasource.stream.resumed import KeptPositions, ResumedStores
 from rmqstore_spark.errors import ReplicaError, ServiceError, TopicNotFoundError
 
 _MOVES: Final = 8
@@ -96,7 +95,7 @@ class Follower:
 
     def _find_initial(self, positions: PositionOptions) -> Offsets:
         self._sources.require_answers()
-        check_topics(self._options.queues, self._sources.opened)
+        check_topics(self._options.queues, topics_of(self._sources.opened))
         queues = self._sources.queues
         return starting_marks(starting_offsets(list(queues.values()), positions), queues)
 

@@ -4,9 +4,8 @@ puts          checks a block, appends it, and waits until it is durable
 group_commit  puts single messages of many threads as a group
 appender      assigns offsets to records and appends them, under one lock (`batches.batch_block`
               assigns those of a commit)
-store_time    assigns storeTimestamps, which never go back
-durability    waits for the disk and for slaves; `slaves` knows what each of them has
-replica       the other way into the log: bytes of a master's log, which `stamped` checks;
-              `open_batch` knows where Spark batches begin and end in them
+durability    waits for the disk and for slaves, of which it knows what each has
+replica       the other way into the log: bytes of a master's log
+stamped       checks these bytes, and finds where Spark batches begin and end in them
 replica_deletions  deletes topics at a slave that its master has deleted
 """

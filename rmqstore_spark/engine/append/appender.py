@@ -1,31 +1,100 @@
 """Assigns offsets to records and appends them to the log, under the append lock.
 
+Their storeTimestamps never go back even if the clock does: searching a queue by time relies on
+that. While the clock is behind the last one, that one is used again, so all messages of that period
+have the same time. Each leap is logged once, and the metrics show it for as long as it lasts
+(docs/operate.md, "When the clock went back").
+
 (Upstream: CommitLog.asyncPutMessage, putMessageLock, topicQueueTable.)
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.append.store_time import StoreTime
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, DispatchJob
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
-from rmqstore_spark.engine.log.placement import Placement, TooLargeError
+from rmqstore_spark.engine.log.placement import Placement, TooLargeError, place
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
+
+_log = logging.getLogger(__name__)
+
+_TOLERANCE_MS: Final = 1000
+"""A clock synchronized with NTP goes back by less."""
+
+
+class StoreTime:
+    """Assigns storeTimestamps. `stamp` is for one thread at a time, the rest for any.
+
+    Args:
+        clock: returns milliseconds since the epoch.
+        last: the last storeTimestamp in the log.
+    """
+
+    def __init__(self, clock: Callable[[], int], last: int) -> None:
+        self._clock = clock
+        self._last = last
+        self._lock = threading.Lock()
+        self._noted = 0
+        self.look()
+
+    @property
+    def behind_ms(self) -> int:
+        """Milliseconds that the clock is behind the last storeTimestamp; 0 if it is not."""
+        return max(0, self._last - self._clock())
+
+    def stamp(self, *, later: bool = False) -> int:
+        """Return the storeTimestamp for now: never less than an earlier one.
+
+        Args:
+            later: make it greater than all earlier ones.
+        """
+        now = self._clock()
+        if self._last - now > _TOLERANCE_MS:
+            self._note(self._last - now)
+        self._last = max(self._last + later, now)
+        return self._last
+
+    def continue_after(self, last: int) -> None:
+        """Assign no storeTimestamp before one that is in the log. As `stamp`, for one thread."""
+        self._last = max(self._last, last)
+
+    def look(self) -> None:
+        """Check whether the clock went back or has caught up, and log it."""
+        self._note(self.behind_ms)
+
+    def _note(self, behind: int) -> None:
+        with self._lock:
+            leapt = behind > self._noted + _TOLERANCE_MS
+            caught_up = self._noted > _TOLERANCE_MS >= behind
+            self._noted = behind
+        if leapt:
+            _log.warning(
+                "The clock is %.1f s behind the storeTimestamp of the last message (%d): it went "
+                "back, or was ahead before. Until it has caught up, all messages get that "
+                "timestamp, and readers by time find them there. Check the machine's clock and "
+                "its synchronization; see docs/operate.md, \"When the clock went back\".",
+                behind / 1000, self._last,
+            )  # fmt: skip
+        elif caught_up:
+            _log.warning("The clock has caught up with the storeTimestamps.")
+
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
@@ -46,6 +115,108 @@ class Stored:
     end_offset: int
 
 
+class AppendLock:
+    """The lock of all that changes the log, as a context. An instance waits only so long.
+
+    Args:
+        patience: seconds that another thread may hold it (`osPageCacheBusyTimeOutMills`).
+        dispatcher: takes what is appended; nothing is, while it has no room.
+        health: says whether the store is closing, and fails if an invariant does not hold.
+
+    Attributes:
+        held_since: since when a thread holds it, by `time.monotonic`; None: none does.
+    """
+
+    def __init__(self, patience: float, dispatcher: Dispatcher, health: Health) -> None:
+        self._patience = patience
+        self._dispatcher = dispatcher
+        self._health = health
+        self._lock = threading.Lock()
+        self._turnstile = threading.Lock()  # held by the thread that has the lock next
+        self.held_since: float | None = None
+
+    def __enter__(self) -> None:
+        # A thread that has just released the lock, and wants it again, waits for one that came
+        # before: it finds the turnstile taken.
+        now, held = time.monotonic(), self.held_since
+        if held is not None and now - held > self._patience:
+            raise self._busy()
+        if not self._turnstile.acquire(timeout=self._patience):
+            raise self._busy()
+        try:
+            left = now + self._patience - time.monotonic()
+            has_lock = self._lock.acquire(timeout=max(left, 0))
+        finally:
+            self._turnstile.release()
+        if not has_lock:
+            raise self._busy()
+        self._begin()
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            if isinstance(error, AssertionError):
+                wrong = self._health.fail_wrong_state(error)
+                status = PutStatus.SERVICE_NOT_AVAILABLE
+                raise RefusedError(str(wrong), status, is_open=True) from error
+        finally:
+            self.held_since = None
+            self._lock.release()
+
+    def acquire(self) -> None:
+        """Enter it however long another thread holds it."""
+        with self._turnstile:
+            self._lock.acquire()
+        self._begin()
+
+    def finish(self) -> None:
+        """Wait for the thread that holds it. After the store was closed, no other follows."""
+        with self._lock:
+            pass
+
+    def require_room(self) -> None:
+        """Refuse what queues and index have no room for."""
+        stalled = self._dispatcher.stalled
+        if stalled is not None:
+            raise RefusedError(
+                f"There is no space for queues and index: {stalled} The store accepts messages "
+                "again once there is.",
+                PutStatus.SERVICE_NOT_AVAILABLE,
+            )
+
+    def _begin(self) -> None:
+        try:
+            assert self.held_since is None, "two threads hold the append lock"
+            self.held_since = time.monotonic()
+            if self._health.is_closed:
+                text = "The store is closing. Try again when it is open."
+                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
+            if self._dispatcher.stalled is not None:
+                self.require_room()
+        except BaseException as error:
+            self.__exit__(None, error, None)
+            raise
+
+    def _busy(self) -> RefusedError:
+        return RefusedError(
+            "The log has been busy for longer than osPageCacheBusyTimeOutMills "
+            f"({self._patience * 1000:.0f} ms). Try again.",
+            PutStatus.OS_PAGECACHE_BUSY,
+        )
+
+
+class _Patiently:
+    """An append lock for which a thread waits as long as it takes."""
+
+    def __init__(self, lock: AppendLock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+
 class Appender:
     """Numbers records, stamps them, writes them, and hands them to the dispatcher.
 
@@ -56,6 +227,7 @@ class Appender:
 
     Attributes:
         log: the store's log.
+        lock: everything below and the log's own methods need it.
         time: the source of storeTimestamps.
     """
 
@@ -65,12 +237,11 @@ class Appender:
         self._queues = store.queues
         self._host = store.config.store_host
         self._role = store.role
-        self._busy_timeout = store.config.os_page_cache_busy_time_out_mills / 1000
         self._dispatcher = dispatcher
         self._health = health
-        self._lock = threading.Lock()
-        self._turnstile = threading.Lock()  # held by the thread that has the lock next
-        self._held_since: float | None = None
+        patience = store.config.os_page_cache_busy_time_out_mills / 1000
+        self.lock = AppendLock(patience, dispatcher, health)
+        self._patiently = _Patiently(self.lock)
         self._next: dict[Route, int] = {}
 
     def append(self, block: Block) -> Stored:
@@ -83,16 +254,23 @@ class Appender:
             RefusedError: the records were not appended. If `is_open` is set, they may be in the
                 log.
         """
-        with self.appending():
-            self._require_accepting()
+        with self.lock:
+            if not self._role.accepts:  # `Admission` has looked, and it can have changed since
+                raise RefusedError(
+                    "The store has just become a slave, and accepts no messages.",
+                    PutStatus.SERVICE_NOT_AVAILABLE,
+                )
+            log = self.log
+            begin, units = log.published.offset, block.unit_ends
             try:
-                placement = self.log.place(block.sizes, block.unit_ends)
+                placement = place(block.sizes, begin, log.segment_size, units)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
-            self.reserve_until(placement.end)
+            if placement.end > log.made_until:
+                self.reserve_until(placement.end)
             next_offsets = self.next_offsets(block.routes)
             queue_offset = number_rows(block.route_of, block.queued, next_offsets)
-            timestamp = self.timestamp()
+            timestamp = self.time.stamp()
             stamp_records(
                 block.data, block.starts, queue_offset, placement.physical, timestamp, self._host
             )
@@ -108,16 +286,10 @@ class Appender:
             reach("put.after_dispatch")
             return Stored(placement.physical, queue_offset, placement.end)
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether something is being appended, so that another append would wait."""
-        return self._held_since is not None
-
     # ---- steps of an append, for callers that combine them differently ---------------------------
 
-    @contextmanager
-    def appending(self, *, patient: bool = False) -> Iterator[None]:
-        """Hold the append lock, which everything below and the log's own methods need.
+    def appending(self, *, patient: bool = False) -> AbstractContextManager[None]:
+        """Hold the append lock.
 
         Args:
             patient: wait for the lock however long another thread holds it.
@@ -128,29 +300,7 @@ class Appender:
                 room. Or an invariant of the engine did not hold: then the store has failed, and
                 `is_open` is set.
         """
-        held = self._held_since
-        is_stuck = held is not None and time.monotonic() - held > self._busy_timeout
-        if patient:
-            with self._turnstile:
-                self._lock.acquire()
-        elif is_stuck or not self._acquire(self._busy_timeout):
-            raise RefusedError(
-                "The log has been busy for longer than osPageCacheBusyTimeOutMills "
-                f"({self._busy_timeout * 1000:.0f} ms). Try again.",
-                PutStatus.OS_PAGECACHE_BUSY,
-            )
-        try:
-            assert self._held_since is None, "two threads hold the append lock"
-            self._held_since = time.monotonic()
-            self._require_open()
-            yield
-        except AssertionError as error:
-            wrong = self._health.fail_wrong_state(error)
-            status = PutStatus.SERVICE_NOT_AVAILABLE
-            raise RefusedError(str(wrong), status, is_open=True) from error
-        finally:
-            self._held_since = None
-            self._lock.release()
+        return self._patiently if patient else self.lock
 
     def reserve_until(self, end: int) -> None:
         """Create the segments up to a physical offset.
@@ -172,15 +322,11 @@ class Appender:
 
     def next_offsets(self, routes: Sequence[Route]) -> I8:
         """Return the next queue offset of each route."""
-        return np.array([self._next_offset(route) for route in routes], np.int64)
-
-    def timestamp(self, *, later: bool = False) -> int:
-        """Return the storeTimestamp for records appended now: never less than an earlier one.
-
-        Args:
-            later: make it greater than all earlier ones.
-        """
-        return self.time.stamp(later=later)
+        found = list(map(self._next.get, routes))
+        for number, offset in enumerate(found):
+            if offset is None:
+                found[number] = self._queues.max_offset(*routes[number])
+        return np.array(found, np.int64)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
         """Register records that belong to the log now, and hand them to the dispatcher.
@@ -193,14 +339,15 @@ class Appender:
             RefusedError: queues and index cannot keep up with the log; the records are in the log.
         """
         routes, end = appended.block.routes, appended.end
-        assert end <= self.log.max_offset, (
-            f"records up to {end} go to the queues, and the log ends at {self.log.max_offset}"
+        log, timestamp = self.log, appended.store_timestamp
+        assert end <= log.published.offset, (
+            f"records up to {end} go to the queues, and the log ends at {log.published.offset}"
         )
-        assert appended.store_timestamp >= self.log.last_timestamp, (
-            f"records of {appended.store_timestamp} ms follow one of {self.log.last_timestamp} ms"
+        assert timestamp >= log.last_timestamp, (
+            f"records of {timestamp} ms follow one of {log.last_timestamp} ms"
         )
         self._next.update(zip(routes, next_offsets.tolist(), strict=True))
-        self.published(appended.store_timestamp)
+        log.last_timestamp = timestamp
         self.dispatch(appended)
 
     def dispatch(self, job: DispatchJob) -> None:
@@ -211,10 +358,9 @@ class Appender:
         """
         try:
             # Records in the log must be dispatched before any that come after them.
-            while not self._dispatcher.wait_ready(_WAIT_S):
+            while not self._dispatcher.submit(job, _WAIT_S):
                 if self._health.is_closed:
-                    self._require_room()
-            self._dispatcher.submit(job)
+                    self.lock.require_room()
         except StoreWriteError as error:
             self._health.fail(error)
             raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=True) from error
@@ -238,30 +384,7 @@ class Appender:
         self._next.clear()
         self.time.continue_after(self.log.last_timestamp)
 
-    def finish(self) -> None:
-        """Wait for the append that is running. After the store was closed, no other follows."""
-        with self._lock:
-            pass
-
     # ---- parts -----------------------------------------------------------------------------------
-
-    def _acquire(self, seconds: float) -> bool:
-        """Acquire the append lock; return False if that takes too long.
-
-        A thread that has just released the lock, and wants it again, waits for one that came
-        before: it finds the turnstile taken.
-        """
-        end = time.monotonic() + seconds
-        if not self._turnstile.acquire(timeout=seconds):
-            return False
-        try:
-            return self._lock.acquire(timeout=max(end - time.monotonic(), 0))
-        finally:
-            self._turnstile.release()
-
-    def _next_offset(self, route: Route) -> int:
-        found = self._next.get(route)
-        return self._queues.max_offset(route.topic, route.queue_id) if found is None else found
 
     def _write(self, placement: Placement, block: Block) -> None:
         try:
@@ -273,29 +396,3 @@ class Appender:
             raise RefusedError(
                 str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed
             ) from error
-
-    def _require_open(self) -> None:
-        if self._health.is_closed:
-            text = "The store is closing. Try again when it is open."
-            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
-        self._require_room()
-
-    def _require_accepting(self) -> None:
-        """Refuse records of this store's own in the log of a slave: it is a copy of its master's.
-
-        `Admission` has accepted them, and the role can have changed since.
-        """
-        if not self._role.accepts:
-            raise RefusedError(
-                "The store has just become a slave, and accepts no messages.",
-                "SERVICE_NOT_AVAILABLE",
-            )
-
-    def _require_room(self) -> None:
-        stalled = self._dispatcher.stalled
-        if stalled is not None:
-            raise RefusedError(
-                f"There is no space for queues and index: {stalled} The store accepts messages "
-                "again once there is.",
-                PutStatus.SERVICE_NOT_AVAILABLE,
-            )

@@ -76,14 +76,18 @@ class GroupCommit:
         Args:
             block: a block for which `is_single` holds.
         """
-        mine = _Put(block)
+        mine = None
         with self._lock:
             if self._is_led:
+                mine = _Put(block)
                 self._waiting.append(mine)
-            else:
-                self._is_led = mine.leads = True
-        if not mine.leads:
-            self._wait(mine)
+            self._is_led = True
+        if mine is None:  # nobody has gathered yet
+            try:
+                return self._settle(self._append(block))
+            finally:
+                self._pass_on()
+        self._wait(mine)
         if mine.leads:
             self._lead(mine)
         if mine.failure is not None:

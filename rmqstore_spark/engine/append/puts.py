@@ -22,8 +22,7 @@ from rmqstore_spark.engine.append.group_commit import (
     settle_all,
 )
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.failure_counts import Failures
-from rmqstore_spark.engine.histogram import Histogram
+from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block
@@ -83,7 +82,8 @@ class Puts:
             result = self._append(data, units)
             if wait:
                 result = self._settle(result)
-        self._failures.count(result.status)
+        if result.status is not PutStatus.PUT_OK:
+            self._failures.count(result.status)
         if result.rows:
             self._latency.observe(time.monotonic() - begin)
         return result
@@ -107,7 +107,7 @@ class Puts:
         return settled
 
     def _settle(self, result: PutResult) -> PutResult:
-        if not result.ok:
+        if result.status is not PutStatus.PUT_OK:
             return result
         try:
             lacking = self._durability.await_put(result.end_offset)

@@ -5,7 +5,7 @@ where they belong, and then dispatched to queues and index as all others are. (U
 HAService.HAClient, DefaultMessageStore.appendToCommitLog, which check nothing.)
 
 A Spark batch is as hidden here as it was at the master until all of it has come: its first record
-says where it ends (`layout.record.extent`). If the rest never comes, the log ends before it.
+says where it ends (`layout.record.format`). If the rest never comes, the log ends before it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,14 @@ import numpy as np
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.open_batch import OpenBatch, divide
 from rmqstore_spark.engine.append.replica_deletions import ReplicaDeletions
-from rmqstore_spark.engine.append.stamped import MAX_UNIT_SIZE, Stamped, check_stamped
+from rmqstore_spark.engine.append.stamped import (
+    MAX_UNIT_SIZE,
+    OpenBatch,
+    Stamped,
+    check_stamped,
+    divide,
+)
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
@@ -388,7 +393,6 @@ class _Copied:
     def __init__(self, part: LogBlock, feed: QueueFeed) -> None:
         self._part = part
         self._feed = feed
-        self.rows = len(part.block)
         self.size = int(part.block.sizes.sum())
         self.store_timestamp = _last_time(part)
         self.end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])

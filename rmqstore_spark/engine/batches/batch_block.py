@@ -25,14 +25,14 @@ from typing import Final, Protocol
 import numpy as np
 
 from rmqstore_spark.engine.batches.staged_records import Portion, Rows
-from rmqstore_spark.engine.dispatch.dispatcher import Appended
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place
-from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
-from rmqstore_spark.layout.record.extent import write_batch_end
+from rmqstore_spark.layout.record.format import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 _OPEN_FILES: Final = 64
@@ -50,19 +50,6 @@ class StagedSource(Protocol):
     def portions(self) -> Sequence[Portion]:
         """The records, in parts."""
         ...
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """The values that the store writes into each record of a block.
-
-    Attributes:
-        timestamp: storeTimestamp; later than that of every record before the block.
-        host: address and port.
-    """
-
-    timestamp: int
-    host: bytes
 
 
 @dataclass(frozen=True)
@@ -109,7 +96,8 @@ class BatchBlock:
     Args:
         log: the log.
         next_offsets: returns the next offsets of some queues.
-        stamp: the stamp of all records.
+        timestamp: storeTimestamp of the records; later than that of every record before the block.
+        host: address and port of the store, for the records.
 
     Attributes:
         rows, bytes: number and bytes of all records.
@@ -123,14 +111,15 @@ class BatchBlock:
         self,
         log: CommitLogWriter,
         next_offsets: Callable[[Sequence[Route]], I8],
-        stamp: Stamp,
+        timestamp: int,
+        host: bytes,
     ) -> None:
         self._log = log
         self._next_offsets = next_offsets
-        self._stamp = stamp
+        self._host = host
         self._next: dict[Route, int] = {}
         self.rows = self.bytes = 0
-        self.timestamp = stamp.timestamp
+        self.timestamp = timestamp
         self.begin = self.last = -1
         self.end = log.max_offset
         self._parts: list[_Part] = []
@@ -294,6 +283,6 @@ class BatchBlock:
         )
         stamp_records(
             data, known.rows.starts, known.queue_offset, known.placement.physical,
-            self.timestamp, self._stamp.host,
+            self.timestamp, self._host,
         )  # fmt: skip
         return known, data

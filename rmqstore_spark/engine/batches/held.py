@@ -18,10 +18,8 @@ from rmqstore_spark.engine.batches.staged_records import (
     Rows,
     StagedBlock,
 )
-from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.spans import U1
-
-__all__ = ["HeldPortion", "StagingMemory"]
 
 _TOGETHER_BYTES: Final = 1 << 20
 """Blocks are put together up to this size."""
@@ -43,31 +41,29 @@ class StagingMemory:
 
     Args:
         most: bytes of all stages together, and of the pages that are kept.
+
+    Attributes:
+        used: bytes that stages hold.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._used = 0
+        self.used = 0
         self._kept: deque[mmap.mmap] = deque()
         self._lock = threading.Lock()
-
-    @property
-    def used(self) -> int:
-        """Bytes that stages hold."""
-        return self._used
 
     def try_take(self, count: int) -> bool:
         """Take bytes if there is room; return whether there was."""
         with self._lock:
-            if self._used + count > self._most:
+            if self.used + count > self._most:
                 return False
-            self._used += count
+            self.used += count
             return True
 
     def give_back(self, count: int) -> None:
         """Give back bytes that were taken."""
         with self._lock:
-            self._used -= count
+            self.used -= count
 
     @property
     def kept(self) -> int:
@@ -98,7 +94,7 @@ class StagingMemory:
     def make_room(self) -> None:
         """Return pages that no stage holds to the system, until the rest is within the limit."""
         with self._lock:
-            while self._kept and self._used + self.kept > self._most:
+            while self._kept and self.used + self.kept > self._most:
                 self._kept.popleft()
 
     def drop(self) -> None:

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import Content, WriterId, is_writer_name
-from rmqstore_spark.engine.batches.committed import Committed, is_long
-from rmqstore_spark.engine.batches.owners import is_another
+from rmqstore_spark.engine.batches.marker import Committed, is_another, is_long
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import replace_file

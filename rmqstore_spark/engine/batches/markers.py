@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.base.types import WriterId
-from rmqstore_spark.engine.batches.committed import Committed
-from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, Marked, marker_text, read_marker
+from rmqstore_spark.engine.batches.marker import (
+    MARKER_TOPIC,
+    Committed,
+    Marked,
+    marker_text,
+    read_marker,
+)
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.store import Store
 

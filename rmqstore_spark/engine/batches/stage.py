@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -26,44 +27,39 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import HeldPortion, StagingMemory
-from rmqstore_spark.engine.batches.spares import SpareFiles
-from rmqstore_spark.engine.batches.spilled import SpilledPortion, SpillFiles
+from rmqstore_spark.engine.batches.spilled import SpareFiles, SpilledPortion, SpillFiles
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE, StagedBlock
+from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.failure_counts import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import FOLDER_MODE
-from rmqstore_spark.layout.record.block import Block, Route, body_sizes, index_hashes
-from rmqstore_spark.layout.record.digest import add_up, digest_text
+from rmqstore_spark.layout.record.block import (
+    Block,
+    Route,
+    add_up,
+    body_sizes,
+    digest_text,
+    index_hashes,
+)
 from rmqstore_spark.layout.spans import I4, U1
 
 
 class StageRoom(Protocol):
-    """What a stage needs of `Staging`."""
+    """What a stage needs of `Staging`.
 
-    @property
-    def indexed(self) -> bool:
-        """Whether the store keeps an index."""
-        ...
+    Attributes:
+        indexed: whether the store keeps an index.
+        memory: the memory that all stages share.
+        spares: files that new stages write over.
+        failures: counts blocks that were not staged.
+        clock: returns the time in milliseconds.
+    """
 
-    @property
-    def memory(self) -> StagingMemory:
-        """The memory that all stages share."""
-        ...
-
-    @property
-    def spares(self) -> SpareFiles:
-        """Files that new stages write over."""
-        ...
-
-    @property
-    def failures(self) -> Failures:
-        """Counts blocks that were not staged."""
-        ...
-
-    def clock(self) -> int:
-        """Return the time in milliseconds."""
-        ...
+    indexed: bool
+    memory: StagingMemory
+    spares: SpareFiles
+    failures: Failures
+    clock: Callable[[], int]
 
     def reserve(self, stage: Stage, count: int) -> None:
         """Count bytes that are about to be staged; raises RefusedError if they are too many."""
@@ -141,7 +137,7 @@ class Stage:
         # A long stage must not fill the disk. Topics are created when it is committed.
         given = self._admission.check_clients(data, creates=False, digested=True)
         sums = add_up(self._sums, given)  # as it was given: a replay can find other delay levels
-        block = self._admission.scheduled(given)
+        block = self._admission.scheduled(given) if given.delayed else given
         keys = self._hashed(block)
         bodies = int(body_sizes(block).sum(dtype=np.int64))
         with self._lock:

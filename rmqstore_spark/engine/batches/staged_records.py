@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from rmqstore_spark.files.handles import HandleCache
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 PORTION_BYTES: Final = 8 << 20
@@ -40,11 +40,6 @@ class StagedBlock:
     records: U1
     rows: npt.NDArray[np.void]
     keys: npt.NDArray[np.void]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all three."""
-        return self.records.nbytes + self.rows.nbytes + self.keys.nbytes
 
     @cached_property
     def checksum(self) -> int:

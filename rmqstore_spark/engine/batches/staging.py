@@ -21,14 +21,12 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.held import StagingMemory
-from rmqstore_spark.engine.batches.owners import is_another
-from rmqstore_spark.engine.batches.spares import SpareFiles
+from rmqstore_spark.engine.batches.marker import is_another
+from rmqstore_spark.engine.batches.spilled import SpareFiles
 from rmqstore_spark.engine.batches.stage import Stage
-from rmqstore_spark.engine.failure_counts import Failures
+from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.files.durable import make_folder
-
-__all__ = ["Stage", "StageInfo", "Staging", "StagingLimits"]
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +63,9 @@ class Staging:
         limits: the limits of staging.
         clock: returns the time in milliseconds.
         indexed: whether the store keeps an index.
+
+    Attributes:
+        staged_bytes: bytes that stages take, in memory and on disk.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Staging:
         self._lock = threading.Lock()
         self._stages: dict[str, Stage] = {}
         self._claimed: dict[str, Stage] = {}
-        self._bytes = 0
+        self.staged_bytes = 0
         self._held: dict[str, int] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
         make_folder(str(folder))
@@ -99,11 +100,6 @@ class Staging:
 
     def __len__(self) -> int:
         return len(self._stages)
-
-    @property
-    def staged_bytes(self) -> int:
-        """Bytes that stages take, in memory and on disk."""
-        return self._bytes
 
     def begin(self, stage_id: str, owner: str = "", identity: str = "") -> Stage:
         """Begin a stage.
@@ -165,7 +161,7 @@ class Staging:
                     "with more partitions.",
                     PutStatus.MESSAGE_ILLEGAL,
                 )
-            total = self._bytes + count
+            total = self.staged_bytes + count
             if total > self._limits.max_bytes:
                 raise RefusedError(
                     f"Staged data would have {total} bytes, and stagingMaxBytes is "
@@ -173,7 +169,7 @@ class Staging:
                     PutStatus.OS_PAGECACHE_BUSY,
                 )
             self._held[stage.stage_id] = held + count
-            self._bytes = total
+            self.staged_bytes = total
 
     def claim(self, wanted: Sequence[StageInfo], identity: str = "") -> list[Stage]:
         """Take stages out of the table for a commit. Nobody else can commit or abort them then.
@@ -270,7 +266,7 @@ class Staging:
             self._require_own(ids, identity)
             found = [self._stages.pop(stage_id, None) for stage_id in ids]
             for stage_id in ids:
-                self._bury(stage_id, why)
+                self._remember_why_gone(stage_id, why)
         for stage in found:
             if stage is not None:
                 self._drop(stage, why)
@@ -293,7 +289,7 @@ class Staging:
             if self._stages.get(stage.stage_id) is stage:
                 del self._stages[stage.stage_id]
                 self._release(stage)
-                self._bury(stage.stage_id, why)
+                self._remember_why_gone(stage.stage_id, why)
 
     def expire(self) -> int:
         """Remove stages that nobody has touched for the timeout; return their number.
@@ -336,14 +332,14 @@ class Staging:
         stage.remove(f"it was {why}")
         with self._lock:
             self._release(stage)
-            self._bury(stage.stage_id, why)
+            self._remember_why_gone(stage.stage_id, why)
 
     def _release(self, stage: Stage) -> None:
         self._ended += 1
-        self._bytes -= self._held.pop(stage.stage_id, 0)
+        self.staged_bytes -= self._held.pop(stage.stage_id, 0)
         self._claimed.pop(stage.stage_id, None)
 
-    def _bury(self, stage_id: str, why: str) -> None:
+    def _remember_why_gone(self, stage_id: str, why: str) -> None:
         """Remember why a stage is gone. An earlier reason stays."""
         self._gone.setdefault(stage_id, why)
         while len(self._gone) > _REMEMBERED:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqstore_spark.engine.config.checks import (
+from rmqstore_spark.engine.config.key import (
     address,
     addresses,
     beginning,
+    choice,
     cluster,
+    flag,
     host_and_port,
     networks,
+    number,
+    text,
 )
-from rmqstore_spark.engine.config.key import choice, flag, number, text
 
 _MAX_INT: Final = 2**31 - 1
 _MAX_LONG: Final = 2**63 - 1

@@ -19,8 +19,8 @@ from rmqstore_spark.engine.config.key import as_properties, read_value, shown, u
 from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.engine.config.table import KEYS, StoreKeys
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.layout.delays import delays
 from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.record.delayed import delays
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.base.settings import settings_of
-from rmqstore_spark.engine.config.checks import address, delay_levels, hours
-from rmqstore_spark.engine.config.key import choice, flag, number, share, text
+from rmqstore_spark.engine.config.key import (
+    address,
+    choice,
+    delay_levels,
+    flag,
+    hours,
+    number,
+    share,
+    text,
+)
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
-from rmqstore_spark.layout.delays import DELAY_LEVELS
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 
 _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000

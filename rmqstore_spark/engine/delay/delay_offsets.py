@@ -2,7 +2,7 @@
 
 The file also has the physical offset up to which copies in the log are counted (`logOffset`, which
 a broker ignores, and drops when it writes the file). After a crash, those behind it count too
-(`recall`). A level whose offset is missing, or cannot be, has none here: the log alone tells its
+(`copies`). A level whose offset is missing, or cannot be, has none here: the log alone tells its
 progress.
 (Upstream: ScheduleMessageService, DelayOffsetSerializeWrapper.)
 """
@@ -13,8 +13,10 @@ import logging
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.tables.config_file import ConfigFile
-from rmqstore_spark.files.configshapes import impossible_delay
+from rmqstore_spark.files.configfiles import impossible_delay
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)
 
@@ -104,3 +106,28 @@ class DelayOffsets:
         )  # fmt: skip
         for level in list(levels):
             del self.offsets[level]
+
+
+def oldest_undelivered(
+    queues: ConsumeQueues, levels: int, offsets: Mapping[int, int]
+) -> int | None:
+    """Return the physical offset of the oldest delayed message that is not delivered.
+
+    Args:
+        queues: the store's queues.
+        levels: how many delay levels there are.
+        offsets: the offset of the next message to deliver, by level.
+
+    Returns:
+        None if no message waits.
+    """
+    places = list[int]()
+    for level in range(1, levels + 1):
+        least = queues.min_offset(SCHEDULE_TOPIC, level - 1)
+        at, end = max(offsets.get(level, 0), least), queues.max_offset(SCHEDULE_TOPIC, level - 1)
+        if at > end:  # no progress that the store can have made: it tells nothing
+            at = least
+        if at < end:
+            entry = queues.read(SCHEDULE_TOPIC, level - 1, at, 1)
+            places += entry["physicalOffset"].tolist()
+    return min(places, default=None)

@@ -3,6 +3,10 @@
 The messages of a level are delivered in order, many in one append. Only an offset is in memory,
 however many wait. A message that cannot be delivered is skipped; this is logged and counted.
 
+The time at which a message is due is its storeTimestamp plus its delay. If the clock went back, it
+lies too far in the future: storeTimestamps never go back. So a message is also due when it was seen
+in its queue for as long as its delay, by a clock that does not leap.
+
 Delivery is once, also after a crash: the copy in the log is the progress, and the file with the
 offsets only says where to begin looking for copies. It never covers copies that are not on disk.
 (Upstream: ScheduleMessageService, which delivers again what it delivered in the last ten seconds.)
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from typing import Any, Final
 
 import numpy as np
@@ -19,16 +24,13 @@ import numpy as np
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.delay.copies import Copies, copies_of
-from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets
-from rmqstore_spark.engine.delay.due import Waiting
-from rmqstore_spark.engine.delay.recall import delivered
-from rmqstore_spark.engine.delay.undelivered import oldest_undelivered
+from rmqstore_spark.engine.delay.copies import Copies, copies_of, delivered
+from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, oldest_undelivered
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -42,6 +44,8 @@ from rmqstore_spark.layout.record.block import Block, read_block
 
 _log = logging.getLogger(__name__)
 
+_MOST_NOTES: Final = 1000
+_LEAST_STEP_S: Final = 0.1
 _INTERVAL_MS: Final = 100
 _FIRST_S: Final = 1.0
 """A store that is only opened and closed, as by `rmqstore recover`, delivers nothing."""
@@ -49,6 +53,41 @@ _PAUSE_S: Final = 10.0
 _MOST_MESSAGES: Final = 1 << 13
 _MOST_BYTES: Final = 16 << 20
 _NEVER: Final = (1 << 63) - 1
+
+
+class Waiting:
+    """The messages of a delay level, by when they were seen. Used by one thread.
+
+    However many messages wait, about a thousand notes are kept of them, so a message can seem to
+    have arrived later than it did by a thousandth of its delay, or by 100 ms.
+
+    Args:
+        delay: seconds.
+    """
+
+    def __init__(self, delay: float) -> None:
+        self._delay = delay
+        self._step = max(delay / _MOST_NOTES, _LEAST_STEP_S)
+        self._notes: deque[tuple[int, float]] = deque()
+        self._end = 0
+        self._ripe = 0
+
+    def note(self, end: int, now: float) -> None:
+        """Note that the queue ends at an offset.
+
+        Args:
+            end: one past the offset of its last message.
+            now: seconds of a clock that does not leap.
+        """
+        if end > self._end and (not self._notes or now - self._notes[-1][1] >= self._step):
+            self._notes.append((end, now))
+            self._end = end
+
+    def ripe(self, now: float) -> int:
+        """Return the offset up to which all messages have waited for as long as the delay."""
+        while self._notes and now - self._notes[0][1] >= self._delay:
+            self._ripe = self._notes.popleft()[0]
+        return self._ripe
 
 
 class Delivery:
@@ -150,7 +189,8 @@ class Delivery:
         if time.monotonic() < self._resume:
             return
         try:
-            if not self._is_open() or not self._has_begun():
+            self._admission.check_state()
+            if not self._has_begun():
                 return
             while self._deliver_once():
                 pass
@@ -164,13 +204,6 @@ class Delivery:
                 error, _PAUSE_S,
             )  # fmt: skip
             self._resume = time.monotonic() + _PAUSE_S
-
-    def _is_open(self) -> bool:
-        try:
-            self._admission.check_state()
-        except RefusedError:
-            return False
-        return True
 
     def _has_begun(self) -> bool:
         """Find out, once there are delayed messages, how far they were delivered before."""

@@ -26,6 +26,7 @@ from rmqstore_spark.files.directory import is_index_name
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     explained,
+    explanation,
     make_folder,
     sync_folder,
     write_all,
@@ -84,11 +85,13 @@ class _OpenIndex:
         return self.header.next_entry >= self.shape.entries
 
     def write_entries(self) -> None:
-        with explained(self.path, "written"):
+        try:  # without a call of `explained`: this is done for each message
             while self.unwritten:
                 at, data = self.unwritten[0]
                 write_all(self.descriptor, data, at)
                 self.unwritten.popleft()
+        except OSError as error:
+            raise explanation(error, self.path, "written") from error
 
     def flush(self, *, sync: bool) -> None:
         """Write the slots, then the header that counts their entries."""
@@ -172,7 +175,7 @@ class IndexFiles:
         """Take over keys that `settle` will insert.
 
         Args:
-            key_hash: m, as `layout.block.index_hashes` returns them.
+            key_hash: m, as `layout.record.block.index_hashes` returns them.
             phy_offset: m, of their records, ascending.
             store_timestamp: m, of their records, milliseconds.
         """
@@ -186,7 +189,7 @@ class IndexFiles:
             StoreWriteError: an index file could not be created or written; `errno` says why.
         """
         with self._lock:
-            if self._newest is not None:
+            if self._newest is not None and self._newest.unwritten:
                 self._newest.write_entries()
             while self._held:
                 file = self._with_room()

@@ -20,19 +20,20 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.disk.cached import cached_bytes
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     add_folder,
     explained,
+    explanation,
     make_folder,
     sync_file,
     sync_folder,
     write_all,
+    written_end,
 )
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.files.holes import written_end
-from rmqstore_spark.files.log.log_folders import segment_start
+from rmqstore_spark.files.log_files import segment_start
+from rmqstore_spark.files.reads import cached_bytes
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1
@@ -127,15 +128,19 @@ class QueueFiles:
         )
         with self._lock:
             while len(data):
-                start = self.begin(at)
+                start = at // self.size * self.size
                 path, last = self._last.get(route, ("", -1))
                 if last != start:
                     path = self._path(topic, queue_id, start)
                     self._last[route] = path, start
                 part = data[: start + self.size - at]
                 self._dirty.add(path)
-                with explained(path, "written"):
-                    write_all(self._open(path, make=True), part, at - start)
+                try:  # without a call of `explained`: this is done for each message
+                    write_all(self._handles.get(path, self._make), part, at - start)
+                except OSError as error:
+                    if isinstance(error, StoreWriteError):
+                        raise
+                    raise explanation(error, path, "written") from error
                 data, at = data[len(part) :], at + len(part)
 
     def flush(self) -> None:

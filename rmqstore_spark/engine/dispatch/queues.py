@@ -175,7 +175,11 @@ class ConsumeQueues:
         """
         if not len(entries):
             return
-        state = self._state(topic, queue_id, first_offset)
+        width = self.format.size
+        state = self._states.get((topic, queue_id))
+        begin = first_offset * width // self._files.size * self._files.size // width
+        if state is None or not 0 <= state.begin <= begin:  # no file exists, or only later ones
+            state = self._begun(topic, queue_id, state, first_offset)
         assert 0 <= state.begin <= first_offset, (
             f"entries of {topic}/{queue_id} from {first_offset} on lie before its files, which "
             f"begin at {state.begin}"
@@ -341,17 +345,15 @@ class ConsumeQueues:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def _state(self, topic: str, queue_id: int, first_offset: int) -> _State:
-        state = self._states.get((topic, queue_id))
+    def _begun(self, topic: str, queue_id: int, state: _State | None, first_offset: int) -> _State:
+        """Let a queue, of which no earlier file exists, begin with the file of an offset."""
         if state is None:
             self._files.make_folder(topic, queue_id)
             state = self._states[topic, queue_id] = _State(first_offset, 0, -1)
-        width = self.format.size
-        begin = self.format.slot_from(self._files.begin(first_offset * width))
-        if not 0 <= state.begin <= begin:  # no file exists, or only later ones
-            state.begin = state.max_offset = begin
-            state.min_offset = first_offset
-            state.written_end = -1
+        begin = self.format.slot_from(self._files.begin(first_offset * self.format.size))
+        state.begin = state.max_offset = begin
+        state.min_offset = first_offset
+        state.written_end = -1
         return state
 
     def _is_from(self, topic: str, queue_id: int, offset: int, physical_offset: int) -> bool:

@@ -26,12 +26,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.batches import Batches
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.flush import QueueFlusher
-from rmqstore_spark.engine.expiry.clock import SteadyClock
-from rmqstore_spark.engine.expiry.needed import NeededSegments
-from rmqstore_spark.engine.expiry.rule import Aged, Moment, Rule, stored_before
-from rmqstore_spark.engine.expiry.segments import OldSegments
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
+from rmqstore_spark.engine.expiry.rule import Aged, Rule, SteadyClock, stored_before
+from rmqstore_spark.engine.expiry.segments import NeededSegments, OldSegments
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.transactions import Transactions
@@ -224,10 +221,9 @@ class Expiry:
 
     def _due(self, before: int) -> list[Aged]:
         segments = self._list()
-        now = self._clock()
         hour = time.localtime(self._store.clock() / 1000).tm_hour
         disk = self._admission.disk_used_ratio
-        due = self._rule.select(segments, Moment(now, hour, disk))
+        due = self._rule.select(segments, self._clock(), hour, disk)
         by_hand = stored_before(segments, before)
         if not due and not by_hand and disk > self._rule.look_above and self._rule.reserved_ms:
             _log.warning("The disk is %.0f%% full, and no segment may expire.", 100 * disk)

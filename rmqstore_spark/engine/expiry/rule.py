@@ -5,18 +5,25 @@ MappedFileQueue.deleteExpiredFileByTime). It differs from a broker's rule in two
 is as old as the first message of the segment after it, not as its file's modification time, which a
 copy changes. And where a broker would refuse messages before it deletes young segments, those are
 deleted at any hour.
+
+The time is that of `SteadyClock`: a clock that is set forward by mistake must not delete messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 
+_log = logging.getLogger(__name__)
+
 _HOUR_MS = 3_600_000
+_SLACK_MS: Final = 60_000
+_PROOF_MS: Final = 3_600_000
 
 
 class Aged(NamedTuple):
@@ -33,20 +40,6 @@ class Aged(NamedTuple):
     end: int
     stored_from: int
     stored_until: int
-
-
-class Moment(NamedTuple):
-    """What the rule depends on besides the segments.
-
-    Attributes:
-        now: milliseconds since the epoch.
-        hour: the hour of the day in local time.
-        disk: used part of the store's disk, 0 to 1.
-    """
-
-    now: int
-    hour: int
-    disk: float
 
 
 @dataclass(frozen=True)
@@ -79,26 +72,24 @@ class Rule:
             config.delete_physic_files_batch_max,
         )
 
-    def select(self, segments: Sequence[Aged], moment: Moment) -> list[Aged]:
+    def select(self, segments: Sequence[Aged], now: int, hour: int, disk: float) -> list[Aged]:
         """Return the segments that expire now, the oldest first.
 
         Args:
             segments: all that may expire, ascending and without the last one of the log.
-            moment: the time, and how full the disk is.
+            now: milliseconds since the epoch.
+            hour: the hour of the day in local time.
+            disk: used part of the store's disk, 0 to 1.
         """
-        if not self.reserved_ms or not self._is_time(moment):
+        if not self.reserved_ms or not (hour in self.hours or disk > self.look_above):
             return []
-        due = moment.now - self.reserved_ms
-        if self.is_forced(moment.disk):
+        if self.is_forced(disk):
             return list(segments[: self.at_once])
-        return stored_before(segments, due + 1)[: self.at_once]
+        return stored_before(segments, now - self.reserved_ms + 1)[: self.at_once]
 
     def is_forced(self, disk: float) -> bool:
         """Return whether segments expire whatever their age."""
         return bool(self.reserved_ms) and disk > self.force_above
-
-    def _is_time(self, moment: Moment) -> bool:
-        return moment.hour in self.hours or moment.disk > self.look_above
 
 
 def stored_before(segments: Sequence[Aged], time: int) -> list[Aged]:
@@ -107,3 +98,37 @@ def stored_before(segments: Sequence[Aged], time: int) -> list[Aged]:
     A segment behind a younger one stays, so that the log keeps no gap.
     """
     return list(takewhile(lambda one: one.stored_until < time, segments))
+
+
+class SteadyClock:
+    """A clock whose jumps forward count only after an hour. It may go back at any time.
+
+    A jump is a step of more than a minute that the time since the start does not explain. Not
+    thread-safe.
+
+    Args:
+        clock: returns milliseconds since the epoch.
+        running: returns milliseconds since any moment; never jumps.
+    """
+
+    def __init__(self, clock: Callable[[], int], running: Callable[[], int]) -> None:
+        self._clock = clock
+        self._running = running
+        self._lead = clock() - running()  # of the clock before the running time
+        self._jumped_at: int | None = None
+
+    def __call__(self) -> int:
+        """Return milliseconds since the epoch, without jumps that are not an hour old."""
+        running = self._running()
+        lead = self._clock() - running
+        if lead <= self._lead + _SLACK_MS:
+            self._lead, self._jumped_at = lead, None
+        elif self._jumped_at is None:
+            self._jumped_at = running
+            _log.warning(
+                "The clock was set forward by %d s. Segments expire by the new time in an hour.",
+                (lead - self._lead) // 1000,
+            )
+        elif running - self._jumped_at >= _PROOF_MS:
+            self._lead, self._jumped_at = lead, None
+        return running + self._lead

@@ -1,14 +1,32 @@
-"""Lists the segments of a store's log that may expire, and when their messages were stored."""
+"""Lists the segments of a log that may expire, and knows which of them must stay for now, and why.
+
+A segment stays while a client of this process reads it, and while messages in it are needed: half
+messages of transactions that wait, and delayed messages that wait. On a slave, its master knows
+what waits.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, oldest_undelivered
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.expiry.rule import Aged
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.log_files import segment_start
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
+
+_LOG: Final = "commitlog/"
 
 
 class OldSegments:
@@ -57,10 +75,10 @@ class OldSegments:
         }
         found = []
         until = times[-1]
-        for segment, time in zip(reversed(whole), reversed(times[:-1]), strict=True):
+        for segment, stored in zip(reversed(whole), reversed(times[:-1]), strict=True):
             if until >= 0:
-                found.append(Aged(segment.start, segment.end, time, until))
-            until = time if time >= 0 else until
+                found.append(Aged(segment.start, segment.end, stored, until))
+            until = stored if stored >= 0 else until
         return found[::-1]
 
     def _time(self, log: CommitLog, start: int) -> int:
@@ -72,3 +90,165 @@ class OldSegments:
                 return -1
             known = self._times[start] = int(head.store_timestamp[0])
         return known
+
+
+class SegmentUses:
+    """The segments in use. Thread-safe.
+
+    Args:
+        patience_ms: how long a segment in use is kept after it was first due.
+    """
+
+    def __init__(self, patience_ms: int) -> None:
+        self._patience = patience_ms / 1000
+        self._lock = threading.Lock()
+        self._readers: Counter[int] = Counter()
+        self._due_since: dict[int, float] = {}
+
+    @contextmanager
+    def reading(self, path: str) -> Iterator[None]:
+        """Mark the file at a path, relative to the store, as in use; only segments count.
+
+        A segment may expire all the same in the end: then a client that has it open can read on.
+        """
+        start = segment_start(path.removeprefix(_LOG)) if path.startswith(_LOG) else None
+        if start is None:
+            yield
+            return
+        with self._lock:
+            self._readers[start] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._readers[start] -= 1
+                if not self._readers[start]:
+                    del self._readers[start]
+
+    def delays(self, start: int) -> bool:
+        """Return whether a segment that is due must be kept for now, because it is in use."""
+        with self._lock:
+            if not self._readers[start]:
+                self._due_since.pop(start, None)
+                return False
+            since = self._due_since.setdefault(start, time.monotonic())
+            if time.monotonic() - since < self._patience:
+                return True
+            del self._due_since[start]
+            return False
+
+
+class Unneeded(NamedTuple):
+    """The first of some segments that are due.
+
+    Attributes:
+        segments: those before the first one that must stay.
+        remark: why that one stays; empty if none does.
+        waits: whether it stays for messages that wait, which can take hours.
+        undelivered: physical offset of the oldest delayed message that waits; None if none does. A
+            segment behind it may go only as long as the disk has no room for it.
+    """
+
+    segments: Sequence[Aged]
+    remark: str
+    undelivered: int | None
+    waits: bool = False
+
+
+class NeededSegments:
+    """The segments that something needs.
+
+    Args:
+        store: the open store.
+        transactions: its transactions.
+
+    Attributes:
+        uses: the segments that clients are reading.
+    """
+
+    def __init__(self, store: OpenStore, transactions: Transactions) -> None:
+        self._store = store
+        self._config = store.config
+        self._role = store.role
+        self._transactions = transactions
+        self.uses = SegmentUses(store.config.redelete_hanged_file_interval)
+
+    def unneeded(self, due: Sequence[Aged], *, has_room: bool) -> Unneeded:
+        """Return the segments before the first one that must stay.
+
+        Args:
+            due: segments, the oldest first.
+            has_room: whether the disk has room for delayed messages that wait.
+
+        Raises:
+            RmqStoreError: it is not known what waits.
+        """
+        return self._without_waiting(self._without_used(self._all(due)), has_room=has_room)
+
+    def awaited(self, segments: Sequence[Aged], *, has_room: bool) -> str:
+        """Return why one of some segments would stay for messages that wait; empty if none would.
+
+        Args:
+            segments: the oldest first.
+            has_room: as above.
+
+        Raises:
+            RmqStoreError: it is not known what waits.
+        """
+        return self._without_waiting(self._all(segments), has_room=has_room).remark
+
+    def _all(self, due: Sequence[Aged]) -> Unneeded:
+        return Unneeded(due, "", self._undelivered() if self._role.knows_what_waits else None)
+
+    def _without_waiting(self, found: Unneeded, *, has_room: bool) -> Unneeded:
+        if self._role.knows_what_waits:
+            found = self._without_halves(found)
+        return self._without_delayed(found) if has_room else found
+
+    def _without_used(self, found: Unneeded) -> Unneeded:
+        for number, segment in enumerate(found.segments):
+            if self.uses.delays(segment.start):
+                remark = (
+                    f"A client or slave reads the segment {segment.start:020}: it is kept for at "
+                    "most redeleteHangedFileInterval "
+                    f"({self._config.redelete_hanged_file_interval} ms)."
+                )
+                return found._replace(segments=found.segments[:number], remark=remark)
+        return found
+
+    def _without_halves(self, found: Unneeded) -> Unneeded:
+        if not self._transactions.has_halves:
+            return found
+        return _before(
+            found,
+            self._transactions.oldest(),
+            "half messages of transactions that wait: it is kept until they are ended or given up.",
+        )
+
+    def _without_delayed(self, found: Unneeded) -> Unneeded:
+        return _before(
+            found,
+            found.undelivered,
+            "delayed messages that wait: it is kept until they are delivered and their progress is "
+            "written (flushDelayOffsetInterval), or until the disk has no room for it.",
+        )
+
+    def _undelivered(self) -> int | None:
+        """Return the oldest delayed message that waits, by the progress that is on disk.
+
+        What was delivered since may be in memory only: after a power cut, it has to be delivered
+        again.
+        """
+        queues, levels = self._store.queues, len(self._config.delays)
+        if oldest_undelivered(queues, levels, {}) is None:  # few stores have any
+            return None
+        return oldest_undelivered(queues, levels, DelayOffsets(self._store.path).offsets)
+
+
+def _before(found: Unneeded, oldest: int | None, reason: str) -> Unneeded:
+    """Leave out the segments from the one with a physical offset on."""
+    for number, segment in enumerate(found.segments):
+        if oldest is not None and segment.end > oldest:
+            remark = f"The segment {segment.start:020}, or one before it, has {reason}"
+            return found._replace(segments=found.segments[:number], remark=remark, waits=True)
+    return found

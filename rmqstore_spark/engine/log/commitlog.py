@@ -7,7 +7,7 @@ source of truth of a store: queues and index are built from it. Records are writ
 `pwrite` per batch and segment. Bytes after `max_offset` are not part of the log. After a crash,
 recovery walks the log and cuts it after the last whole record.
 
-`place`, `write` and the other methods that change the log belong to one thread at a time (the
+`write` and the other methods that change the log belong to one thread at a time (the
 store's append lock). `flush`, `expect` and the offsets may be used from any thread.
 """
 
@@ -19,12 +19,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 from weakref import WeakSet
 
-import numpy as np
-import numpy.typing as npt
-
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.open_segments import OpenSegments
-from rmqstore_spark.engine.log.placement import Placement, place
+from rmqstore_spark.engine.log.placement import Placement
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
@@ -56,6 +53,7 @@ class CommitLogWriter:
         segment_size: bytes of a segment.
         min_offset: physical offset of the log's first byte.
         published: where the log ends for readers.
+        made_until: physical offset at which the last existing segment ends.
         last_timestamp: a storeTimestamp in ms that no message in the log exceeds; 0 for an empty
             log. The appender advances it.
     """
@@ -74,7 +72,7 @@ class CommitLogWriter:
         self.last_timestamp = last_timestamp
         self.published = PublishedEnd(max_offset)
         self._segments = OpenSegments(files, self.published, on_flushed)
-        self._made_until = _existing_end(files, max_offset)
+        self.made_until = _existing_end(files, max_offset)
         self._holders: WeakSet[SegmentHolder] = WeakSet()
         self._adding = threading.Lock()
         self._hidden_at = 0
@@ -106,16 +104,12 @@ class CommitLogWriter:
 
     # ---- appending -----------------------------------------------------------------------------
 
-    def place(self, sizes: npt.NDArray[np.int32] | I8, unit_ends: I8 | None = None) -> Placement:
-        """Find places for the next records; see `placement.place`. Nothing is written."""
-        return place(sizes, self.max_offset, self.segment_size, unit_ends)
-
     def expect(self, size: int) -> None:
         """Start to create the next segment if so many more bytes will need it; returns at once.
 
         For any thread.
         """
-        if self.max_offset + size > self._made_until:
+        if self.published.offset + size > self.made_until:
             self._files.prepare()
 
     def reserve_until(self, end: int) -> None:
@@ -125,16 +119,16 @@ class CommitLogWriter:
             StoreWriteError: a segment cannot be created, as on a full disk, and nothing was
                 written. If `failure` is set then, earlier writes could not be flushed.
         """
-        while self._made_until < end:
-            start = self._made_until
+        while self.made_until < end:
+            start = self.made_until
             self._segments.create(start)
-            self._made_until = start + self.segment_size
+            self.made_until = start + self.segment_size
 
     def write(self, placement: Placement, data: U1, starts: I8) -> None:
         """Write records at their places. They belong to the log when this returns.
 
         Args:
-            placement: places of all records, as the last `place` returned them, and reserved.
+            placement: places of all records from the log's end on, reserved.
             data: uint8, the bytes of the records.
             starts: n offsets into it; the records are contiguous.
 
@@ -152,11 +146,11 @@ class CommitLogWriter:
 
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at a physical offset, which must be the first of a segment."""
-        assert self.min_offset == self.max_offset, (
-            f"a log that holds {self.min_offset} to {self.max_offset} cannot begin elsewhere"
+        assert self.min_offset == self.published.offset, (
+            f"a log that holds {self.min_offset} to {self.published.offset} cannot begin elsewhere"
         )
         assert offset % self.segment_size == 0, f"no segment begins at {offset}"
-        self._made_until = self.min_offset = offset
+        self.made_until = self.min_offset = offset
         self.published.move(offset)
         self._segments.flushed_offset = offset
 
@@ -169,8 +163,8 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the bytes could not be written; otherwise as `write`.
         """
-        self._copy(data, self.max_offset)
-        self._advance(self.max_offset + len(data))
+        self._copy(data, self.published.offset)
+        self._advance(self.published.offset + len(data))
 
     def copy_hidden(self, data: U1, at: int) -> None:
         """Write bytes of another log as a block that is hidden until `publish`.
@@ -182,13 +176,13 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the bytes could not be written; otherwise as `write`.
         """
-        if at == self.max_offset:
+        if at == self.published.offset:
             self._hidden_at = at
             data = data.copy()
             magic = data[MAGIC_PLACE]
             self._hidden_magic = magic.tobytes()
             magic[:] = 0
-        assert at == self._hidden_at or at > self._hidden_at == self.max_offset, (
+        assert at == self._hidden_at or at > self._hidden_at == self.published.offset, (
             f"hidden bytes at {at} do not follow a hidden head at the log's end, {self.max_offset}"
         )
         self._copy(data, at)
@@ -205,7 +199,7 @@ class CommitLogWriter:
             StoreWriteError: a segment could not be removed or written.
         """
         self.remove_unused()
-        self._segments.erase(self.max_offset, min(end, self._made_until))
+        self._segments.erase(self.published.offset, min(end, self.made_until))
 
     def _copy(self, data: U1, at: int) -> None:
         pieces = list(self._pieces(at, len(data)))
@@ -268,9 +262,9 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the write failed: `erase` this portion and those written before.
         """
-        assert placement.begin >= self.max_offset, (
+        assert placement.begin >= self.published.offset, (
             f"a hidden portion at {placement.begin} lies in the log, which ends at "
-            f"{self.max_offset}"
+            f"{self.published.offset}"
         )
         self._write_rows(placement, data, starts, later_first=True)
         for piece in placement.pieces:
@@ -289,9 +283,9 @@ class CommitLogWriter:
                 crash.
         """
         assert any(self._hidden_magic), "there is no hidden block to publish"
-        assert self.max_offset <= self._hidden_at < end, (
+        assert self.published.offset <= self._hidden_at < end, (
             f"a block from {self._hidden_at} to {end} does not follow the log's end, "
-            f"{self.max_offset}"
+            f"{self.published.offset}"
         )
         self._segments.write(self._hidden_at + MAGIC_AT, [self._hidden_magic])
         self._hidden_magic = b""
@@ -303,7 +297,7 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: the write failed.
         """
-        assert placement.begin >= self.max_offset, (
+        assert placement.begin >= self.published.offset, (
             f"bytes from {placement.begin} on cannot be erased: the log ends at {self.max_offset}"
         )
         for piece in reversed(placement.pieces):
@@ -331,13 +325,13 @@ class CommitLogWriter:
         Raises:
             StoreWriteError: a segment could not be removed.
         """
-        start = -(-self.max_offset // self.segment_size) * self.segment_size
-        removed = range(start, self._made_until, self.segment_size)
+        start = -(-self.published.offset // self.segment_size) * self.segment_size
+        removed = range(start, self.made_until, self.segment_size)
         if not removed:
             return
         for unused in reversed(removed):
             self._segments.remove(unused)
-            self._made_until = unused
+            self.made_until = unused
         sync_folder(self._files.folder)
 
     def expire(self, start: int) -> None:
@@ -380,17 +374,17 @@ class CommitLogWriter:
 
     def _require_next(self, placement: Placement) -> None:
         """Stop if records would not follow the log's end, or have no segments."""
-        assert placement.begin == self.max_offset, (
-            f"records were placed at {placement.begin}, but the log ends at {self.max_offset}"
+        assert placement.begin == self.published.offset, (
+            f"records were placed at {placement.begin}, but the log ends at {self.published.offset}"
         )
-        assert placement.end <= self._made_until, (
-            f"records up to {placement.end} have segments up to {self._made_until} only"
+        assert placement.end <= self.made_until, (
+            f"records up to {placement.end} have segments up to {self.made_until} only"
         )
 
     def _advance(self, end: int) -> None:
-        assert self.max_offset <= end <= self._made_until, (
+        assert self.published.offset <= end <= self.made_until, (
             f"the log cannot end at {end}: it ended at {self.max_offset}, and has segments up to "
-            f"{self._made_until}"
+            f"{self.made_until}"
         )
         self.published.move(end)
         if end % self.segment_size > self.segment_size // 2:

@@ -15,7 +15,13 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import WRITE_BYTES, explained, start_write_back, sync_folder
+from rmqstore_spark.files.durable import (
+    WRITE_BYTES,
+    explained,
+    explanation,
+    start_write_back,
+    sync_folder,
+)
 
 _ERASE_BYTES: Final = 1 << 20
 _OPEN_FILES: Final = 64
@@ -79,15 +85,18 @@ class OpenSegments:
         Raises:
             StoreWriteError: the write failed. A part may have been written.
         """
-        start, offset = self._place(at)
-        descriptor = self._descriptor(start)
-        views = [memoryview(chunk) for chunk in chunks]
+        offset = at % self._files.size
+        start = at - offset
+        descriptor = self._open.get(start)
+        if descriptor is None:
+            descriptor = self._descriptor(start)
+        views: list[memoryview] = list(map(memoryview, chunks))  # type: ignore[arg-type]
         size = sum(map(len, views))
         assert offset + size <= self._files.size, (
             f"{size} bytes at physical offset {at} do not fit into their segment of "
             f"{self._files.size} bytes"
         )
-        with explained(self._files.path(start), "written"):
+        try:  # without a call of `explained`: this is done for each message
             while views:
                 first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
                 written = os.pwritev(descriptor, first, offset)
@@ -96,6 +105,8 @@ class OpenSegments:
                     written -= len(views.pop(0))
                 if views:
                     views[0] = views[0][written:]
+        except OSError as error:
+            raise explanation(error, self._files.path(start), "written") from error
         with self._lock:
             self._dirty.add(start)
 
@@ -114,7 +125,8 @@ class OpenSegments:
 
     def start_write_back(self, begin: int, end: int) -> None:
         """Ask the system to start writing a part of one segment to disk; returns at once."""
-        start, offset = self._place(begin)
+        offset = begin % self._files.size
+        start = begin - offset
         start_write_back(self._descriptor(start), offset, end - begin)
 
     def flush(self) -> int:
@@ -162,7 +174,8 @@ class OpenSegments:
         """Close the flushed segments, except the last one of the log."""
         if len(self._open) < 2:
             return
-        current, _ = self._place(self._published.offset)
+        end = self._published.offset
+        current = end - end % self._files.size
         with self._lock:
             finished = [
                 start
@@ -180,11 +193,6 @@ class OpenSegments:
             self._open.clear()
 
     # ---- parts -----------------------------------------------------------------------------------
-
-    def _place(self, at: int) -> tuple[int, int]:
-        """Return where the segment of a physical offset begins, and the position in it."""
-        position = at % self._files.size
-        return at - position, position
 
     def _descriptor(self, start: int) -> int:
         descriptor = self._open.get(start)

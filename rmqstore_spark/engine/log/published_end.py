@@ -12,21 +12,19 @@ class PublishedEnd:
 
     Args:
         offset: its first value.
+
+    Attributes:
+        offset: the physical offset, which `move` sets.
     """
 
     def __init__(self, offset: int) -> None:
-        self._offset = offset
+        self.offset = offset
         self._moved = threading.Condition()
         self._waiting = 0
 
-    @property
-    def offset(self) -> int:
-        """The physical offset."""
-        return self._offset
-
     def move(self, offset: int) -> None:
         """Move the end, and wake those who wait for that."""
-        self._offset = offset
+        self.offset = offset
         if self._waiting:
             with self._moved:
                 self._moved.notify_all()
@@ -41,9 +39,9 @@ class PublishedEnd:
         with self._moved:
             self._waiting += 1
             try:
-                if self._offset <= offset:
+                if self.offset <= offset:
                     self._moved.wait(timeout)
-                return self._offset > offset
+                return self.offset > offset
             finally:
                 self._waiting -= 1
 

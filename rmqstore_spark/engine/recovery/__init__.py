@@ -1,16 +1,15 @@
 """Recovers a store when it is opened for writing.
 
-settings           the part of the configuration that recovery needs
 recover            runs the steps in order, and refuses to cut damage unless told to
 log_files          looks over the files of the log, and repairs what a crash left of them
 queue_survey       finds plain queues, with a few system calls for each
 log_end            decides where the log ends; `engine.log.cut` cuts what follows
 log_reach          compares that with how far the log once reached, as the rest of the store tells
 clean_close        records what a store holds, and reads what was recorded
-configuration      checks all files of `config/` before anything else
+configuration      checks all files of `config/` before anything else; compares the offsets of
+                   consumer groups with the ends of their queues
 queue_check        checks how far the queues are complete, and which are missing
-progress_check     compares the offsets of consumer groups with the ends of their queues
-queues_and_index   makes queues and index agree with the log
+queues_and_index   makes queues and index agree with the log; has the settings of a recovery
 redispatch         writes missing queue entries
 reindex            surveys the index, and inserts missing keys
 summary            reports what recovery found and did

@@ -19,7 +19,7 @@ from typing import Any
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
-from rmqstore_spark.layout.record.extent import batch_ends
+from rmqstore_spark.layout.record.format import batch_ends
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head, stated_place
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log

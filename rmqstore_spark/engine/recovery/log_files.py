@@ -19,7 +19,7 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, sync_folder
-from rmqstore_spark.files.log.log_folders import segment_start
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.record.format import decode_records
 

@@ -32,8 +32,7 @@ from rmqstore_spark.engine.recovery.queue_check import entries_past, has_entries
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.flush_mark import FlushMark
+from rmqstore_spark.layout.checkpoint import Checkpoint, FlushMark
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader
 from rmqstore_spark.layout.index.geometry import infer_slots
 from rmqstore_spark.reader.log.commitlog import CommitLog

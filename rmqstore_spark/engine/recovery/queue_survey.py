@@ -18,8 +18,8 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.holes import solid_end
-from rmqstore_spark.files.log.log_folders import MAX_OFFSET, segment_start
+from rmqstore_spark.files.durable import solid_end
+from rmqstore_spark.files.log_files import MAX_OFFSET, segment_start
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity

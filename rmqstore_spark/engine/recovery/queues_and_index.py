@@ -8,9 +8,11 @@ or the index turns out to lack something older, the part before is walked too.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final, TypeAlias
 
-from rmqstore_spark.engine.dispatch.indexes import IndexFiles
+from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.recovery.clean_close import StoreState
@@ -19,12 +21,44 @@ from rmqstore_spark.engine.recovery.queue_check import check_queues
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, log_blocks
 from rmqstore_spark.engine.recovery.reindex import IndexSurvey, KeyFeed, remove_files, survey_index
-from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.layout.delays import delays
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import CommitLog
+
+Progress: TypeAlias = Callable[[str, int, int], object]
+"""Called with the current step, the bytes done and the total bytes."""
+
+_USUAL_SHAPE: Final = IndexShape()
+
+
+@dataclass(frozen=True)
+class RecoverySettings:
+    """What a recovery needs beside the store: of the configuration, and of its caller.
+
+    Attributes:
+        clock: returns milliseconds since the epoch.
+        queue_file_size: `mappedFileSizeConsumeQueue`, for a store without queues; the default of
+            the queues' format if None.
+        index_shape: `maxHashSlotNum` and `maxIndexNum`, for a store without index files; None
+            if the store keeps no index (`messageIndexEnable=false`).
+        delay_levels: `messageDelayLevel`.
+        cut: cut the log even where this removes bytes that were known to be flushed.
+        is_full: the disk is known to have no room: the guard may be without content, and what was
+            found need not be recorded.
+        rebuild: rebuild all queues and the index from the log, even if they are valid.
+        progress: called with the current step, the bytes done and the total bytes.
+    """
+
+    clock: Callable[[], int]
+    queue_file_size: int | None = None
+    index_shape: IndexShape | None = _USUAL_SHAPE
+    delay_levels: str = DELAY_LEVELS
+    cut: bool = False
+    rebuild: bool = False
+    is_full: bool = False
+    progress: Progress = lambda *_: None
 
 
 class QueuesAndIndex:
@@ -38,7 +72,7 @@ class QueuesAndIndex:
         clean: whether the store was closed cleanly.
         keeper: records how far the index is sealed.
         vouched_index: the checkpoint's indexMsgTimestamp.
-        clock, settings, progress: those of the recovery.
+        settings: those of the recovery.
     """
 
     def __init__(
@@ -51,14 +85,10 @@ class QueuesAndIndex:
         clean: bool,
         keeper: CheckpointKeeper,
         vouched_index: int,
-        clock: Callable[[], int],
         settings: RecoverySettings,
-        progress: Progress,
     ) -> None:
         self.directory = directory
-        self.clock = clock
         self.settings = settings
-        self.progress = progress
         self.log = log
         self.end = end
         self.clean = clean
@@ -143,6 +173,7 @@ class QueuesAndIndex:
     def _index(self) -> tuple[tuple[int, KeyFeed] | None, IndexFiles | None]:
         """Survey the index and fill its gaps, except the end, which `_pass` fills."""
         store, shape = self.directory.path, self.settings.index_shape
+        clock = self.settings.clock
         if shape is None:
             return None, None
         survey = self.survey = survey_index(
@@ -158,7 +189,7 @@ class QueuesAndIndex:
         reach("recovery.after_index_gone")
         for gap in survey.gaps[:-1]:
             made = IndexFiles(
-                store, clock=self.clock, shape=survey.shape, last=gap.last, after=gap.after,
+                store, clock=clock, shape=survey.shape, last=gap.last, after=gap.after,
                 before=gap.before,
             )  # fmt: skip
             self._opened.append(made)
@@ -173,7 +204,7 @@ class QueuesAndIndex:
             self.keys += feed.keys
         tail = survey.gaps[-1]
         indexes = IndexFiles(
-            store, clock=self.clock, shape=survey.shape, last=tail.last, after=tail.after,
+            store, clock=clock, shape=survey.shape, last=tail.last, after=tail.after,
             on_sealed=lambda time: self.keeper.advance(index=time),
         )  # fmt: skip
         self._opened.append(indexes)
@@ -195,6 +226,6 @@ class QueuesAndIndex:
 
     def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
         for part in log_blocks(self.log, begin, end):
-            self.progress(what, part.offset - begin, end - begin)
+            self.settings.progress(what, part.offset - begin, end - begin)
             yield part
-        self.progress(what, end - begin, end - begin)
+        self.settings.progress(what, end - begin, end - begin)

@@ -18,24 +18,26 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.guard import StoreGuard
+from rmqstore_spark.engine.lock import StoreGuard
 from rmqstore_spark.engine.log.cut import CutRange, end_log
-from rmqstore_spark.engine.log.flush_mark import load_mark
+from rmqstore_spark.engine.log.flush import load_mark
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.log_end import LogEnd, find_end, unclean_start
 from rmqstore_spark.engine.recovery.log_files import look_over
 from rmqstore_spark.engine.recovery.log_reach import Lost, Reach, find_lost, reach_error
 from rmqstore_spark.engine.recovery.queue_check import clean_start, record_ends
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
-from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex
-from rmqstore_spark.engine.recovery.settings import Progress, RecoverySettings
+from rmqstore_spark.engine.recovery.queues_and_index import (
+    QueuesAndIndex,
+    RecoverySettings,
+)
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
@@ -43,12 +45,9 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
-from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.flush_mark import FlushMark
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.layout.checkpoint import Checkpoint, FlushMark
 from rmqstore_spark.reader.log.commitlog import CommitLog
-
-__all__ = ["Progress", "Recovered", "RecoverySettings", "recover"]
 
 _log = logging.getLogger(__name__)
 
@@ -86,27 +85,14 @@ class Recovered:
     checkpoint: CheckpointKeeper
 
 
-_USUAL: Final = RecoverySettings()
-
-
-def recover(
-    store: str,
-    *,
-    clock: Callable[[], int],
-    settings: RecoverySettings = _USUAL,
-    clean: bool | None = None,
-    progress: Progress = lambda *_: None,
-) -> Recovered:
+def recover(store: str, settings: RecoverySettings) -> Recovered:
     """Recover a store so that it can be written. The caller holds its lock.
 
     `abort` and the guard exist afterwards; a clean close removes them.
 
     Args:
         store: the store directory; `commitlog/` is created if it is missing.
-        clock: returns milliseconds since the epoch.
-        settings: the part of the configuration that recovery needs.
-        clean: whether the store was closed cleanly; by default, whether there is no `abort`.
-        progress: called with the current step, the bytes done and the total bytes.
+        settings: what is needed beside it.
 
     Raises:
         CorruptStoreError: the log is damaged, or ends, below what was flushed or dispatched, and no
@@ -114,9 +100,7 @@ def recover(
         UnsupportedStoreError: the store is of a kind that can only be read.
         StoreWriteError: a file could not be written or flushed.
     """
-    if clean is None:
-        clean = not os.path.lexists(os.path.join(store, "abort"))
-    return _Run(store, clock, settings, clean, progress).run()
+    return _Run(store, settings).run()
 
 
 @dataclass
@@ -124,14 +108,12 @@ class _Run:
     """A single recovery."""
 
     store: str
-    clock: Callable[[], int]
     settings: RecoverySettings
-    clean: bool
-    progress: Progress
     files: LocalFiles = field(default_factory=lambda: LocalFiles(_FILES_OPEN))
 
     def run(self) -> Recovered:
-        began = self.clock()
+        began = self.settings.clock()
+        self.clean = not os.path.lexists(os.path.join(self.store, "abort"))
         self.folder = os.path.join(self.store, "commitlog")
         make_folder(self.folder)
         self.directory = StoreDirectory(self.files, self.store)
@@ -166,7 +148,9 @@ class _Run:
         self._mark_open()
         reach("recovery.after_mark")
         files.remove_empty()
-        cuts = end_log(self.store, list(log.plain), end.offset, cause=end.cause, now=self.clock())
+        cuts = end_log(
+            self.store, list(log.plain), end.offset, cause=end.cause, now=self.settings.clock()
+        )
         reach("recovery.after_wipe")
         self._warn(end, lost, cuts)
         log = CommitLog(self.directory.commit_log())
@@ -185,9 +169,7 @@ class _Run:
             clean=clean,
             keeper=keeper,
             vouched_index=vouched.index_msg_timestamp,
-            clock=self.clock,
             settings=self.settings,
-            progress=self.progress,
         )
         try:
             queues, indexes = parts.bring_up()
@@ -213,7 +195,7 @@ class _Run:
             removed_index_files=tuple(sorted(parts.survey.removed)) if parts.survey else (),
             made_index_files=tuple(parts.made_index_files),
             indexed_keys=parts.keys,
-            seconds=(self.clock() - began) / 1000,
+            seconds=(self.settings.clock() - began) / 1000,
         )
         return Recovered(
             summary, log.min_offset, end.offset, log.plain.segment_size,
@@ -250,7 +232,7 @@ class _Run:
             latest=self.latest,
             named_end=named_end,
             kept=kept,
-            progress=lambda done, total: self.progress("log", done, total),
+            progress=lambda done, total: self.settings.progress("log", done, total),
         )
 
     def _warn(self, end: LogEnd, lost: Lost | None, cuts: tuple[CutRange, ...]) -> None:

@@ -1,7 +1,6 @@
 """State that a store keeps beside its log.
 
-config_file        a file of `config/`, and its backup
-changes            writes many changes of a table at once
+config_file        a file of `config/` with its backup, and a table in it that many can change
 topics             reads and writes `config/topics.json`
 consumer_offsets   moves the offsets of consumer groups in `config/consumerOffset.json`
 groups             reads `config/subscriptionGroup.json`, and adds groups to it

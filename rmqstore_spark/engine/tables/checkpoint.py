@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 from rmqstore_spark.errors import CorruptStoreError
@@ -25,54 +26,40 @@ class CheckpointKeeper:
 
     Args:
         store: the store directory.
+
+    Attributes:
+        value: the checkpoint that is written next.
+        existed: whether the store has a readable checkpoint.
     """
 
     def __init__(self, store: str) -> None:
         self.path = os.path.join(store, "checkpoint")
         self._lock = threading.Lock()
-        self._existed, self._value = _read(self.path)
-        self._written = self._value
-
-    @property
-    def value(self) -> Checkpoint:
-        """The checkpoint that is written next."""
-        return self._value
-
-    @property
-    def existed(self) -> bool:
-        """Whether the store has a readable checkpoint."""
-        return self._existed
+        self.existed, self.value = _read(self.path)
+        self._written = self.value
 
     def advance(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
         """Advance the times, in milliseconds. Values below the current ones are ignored."""
-        with self._lock:
-            old = self._value
-            self._value = replace(
-                old,
-                physic_msg_timestamp=max(old.physic_msg_timestamp, physic),
-                logics_msg_timestamp=max(old.logics_msg_timestamp, logics),
-                index_msg_timestamp=max(old.index_msg_timestamp, index),
-            )
+        self._change(max, physic, logics, index)
 
     def reset(self, *, physic: int, logics: int, index: int) -> None:
         """Set all times, as after a recovery that cut the log."""
-        with self._lock:
-            self._value = replace(
-                self._value,
-                physic_msg_timestamp=physic,
-                logics_msg_timestamp=logics,
-                index_msg_timestamp=index,
-            )
+        self._change(lambda _, given: given, physic, logics, index)
 
     def lower(self, timestamp: int) -> None:
         """Lower the times that are above one, in milliseconds."""
+        self._change(min, timestamp, timestamp, timestamp)
+
+    def _change(
+        self, choose: Callable[[int, int], int], physic: int, logics: int, index: int
+    ) -> None:
         with self._lock:
-            old = self._value
-            self._value = replace(
+            old = self.value
+            self.value = replace(
                 old,
-                physic_msg_timestamp=min(old.physic_msg_timestamp, timestamp),
-                logics_msg_timestamp=min(old.logics_msg_timestamp, timestamp),
-                index_msg_timestamp=min(old.index_msg_timestamp, timestamp),
+                physic_msg_timestamp=choose(old.physic_msg_timestamp, physic),
+                logics_msg_timestamp=choose(old.logics_msg_timestamp, logics),
+                index_msg_timestamp=choose(old.index_msg_timestamp, index),
             )
 
     def write(self) -> None:
@@ -82,15 +69,15 @@ class CheckpointKeeper:
             StoreWriteError: the file could not be written.
         """
         with self._lock:
-            value = self._value
-            if value == self._written and self._existed:
+            value = self.value
+            if value == self._written and self.existed:
                 return
             data = value.encode()
-            if self._existed:
+            if self.existed:
                 _rewrite(self.path, data)
             else:
                 replace_file(self.path, data)
-            self._written, self._existed = value, True
+            self._written, self.existed = value, True
 
 
 def _read(path: str) -> tuple[bool, Checkpoint]:

@@ -16,7 +16,7 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import OptionError, RefusedError
-from rmqstore_spark.files.configshapes import is_data_version
+from rmqstore_spark.files.configfiles import is_data_version
 from rmqstore_spark.layout.constants import (
     TRANS_GROUP,
     group_fault,
@@ -24,10 +24,11 @@ from rmqstore_spark.layout.constants import (
     is_safe_group_name,
 )
 
+_log = logging.getLogger(__name__)
+
 _Ends = Mapping[str, Mapping[int, tuple[int, int]]]
 _Queue = tuple[str, int]
 
-_log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"
 _VERSION: Final = "dataVersion"
@@ -171,13 +172,10 @@ class ConsumerOffsets:
         """Return the table with what was reported, and what of it was reported."""
         with self._lock:
             reported = {name: dict(offsets) for name, offsets in self._reported.items()}
-            return self._with_reported(), reported
-
-    def _with_reported(self) -> dict[str, Any]:
-        table = _objects(self._file.value.get(_TABLE))
-        for name, offsets in self._reported.items():
-            table[name] = {**_objects(table.get(name)), **offsets}
-        return table
+            table = _objects(self._file.value.get(_TABLE))
+            for name, offsets in reported.items():
+                table[name] = {**_objects(table.get(name)), **offsets}
+            return table, reported
 
     def _replace(self, table: Mapping[str, Any], reported: Mapping[str, Mapping[int, int]]) -> None:
         """Write a table in place of the file's; what was reported since its snapshot stays so.

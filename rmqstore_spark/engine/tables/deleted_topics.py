@@ -20,7 +20,7 @@ from typing import Any
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import explained, make_folder, remove_file, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER
+from rmqstore_spark.files.names import OWN_FOLDER
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from rmqstore_spark.engine.role import Role
-from rmqstore_spark.engine.role_file import Promotion
+from rmqstore_spark.engine.role import Promotion, Role
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.topics import TopicTable
-from rmqstore_spark.files.configshapes import impossible_delay
+from rmqstore_spark.files.configfiles import impossible_delay
 from rmqstore_spark.layout.constants import TRANS_GROUP
 
 DELETED_TOPICS: Final = "deletedTopics"

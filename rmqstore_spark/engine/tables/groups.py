@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from rmqstore_spark.engine.tables.changes import Changes
-from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.tables.config_file import ConfigFile, ConfigTable
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.files.configshapes import is_data_version, is_group_entry
+from rmqstore_spark.files.configfiles import is_data_version, is_group_entry
 from rmqstore_spark.layout.constants import group_fault, is_safe_group_name
 
 _TABLE: Final = "subscriptionGroupTable"
@@ -79,18 +78,6 @@ class ConsumerGroup:
         )
 
 
-class _Content(NamedTuple):
-    """The content of the table.
-
-    Attributes:
-        table: the entries of the file, by name.
-        version: the `dataVersion` to write; None: the next one.
-    """
-
-    table: dict[str, Any]
-    version: dict[str, Any] | None = None
-
-
 class ConsumerGroups:
     """The consumer groups of a store. Thread-safe.
 
@@ -104,16 +91,17 @@ class ConsumerGroups:
     """
 
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
-        self._clock = clock
         self._most = most
-        self._file = ConfigFile(store, "subscriptionGroup")
+        self._file = file = ConfigFile(store, "subscriptionGroup")
         self._groups: dict[str, ConsumerGroup] = {}
-        self._changes = Changes(_Content(self._file.value.get(_TABLE, {})), self._write)
-        self._take(self._changes.held.table)
+        self._table: ConfigTable[Any] = ConfigTable(
+            file, _TABLE, file.value.get(_TABLE, {}), clock, dict, self._take
+        )
+        self._take()
 
     def together(self) -> AbstractContextManager[None]:
         """Write all changes that the body makes with one write; see `TopicTable.together`."""
-        return self._changes.changing()
+        return self._table.changing()
 
     def get(self, name: str) -> ConsumerGroup | None:
         """Return a group, or None if it does not exist."""
@@ -132,13 +120,13 @@ class ConsumerGroups:
         fault = group_fault(name, "consumer")
         if fault is not None:
             raise OptionError(fault)
-        with self._changes.changing():
-            table = self._changes.now.table
+        with self._table.changing():
+            table = self._table.now
             if name not in table:
                 if len(table) >= self._most:
                     raise OptionError(f"There are {self._most} consumer groups, the maximum.")
                 table = {**table, name: {**_USUAL, "groupName": name}}
-                self._changes.set(_Content(table))
+                self._table.set(table)
             return ConsumerGroup.from_json(name, table[name])
 
     def update(self, raw: Mapping[str, Any]) -> ConsumerGroup:
@@ -160,11 +148,11 @@ class ConsumerGroups:
             if type(given) is not type(usual) or is_bound:
                 kind = "true or false" if type(usual) is bool else f"from 0 to {_MOST_NUMBER}"
                 raise OptionError(f"{key} must be {kind}.")
-        with self._changes.changing():
+        with self._table.changing():
             self.create(name)
-            table = self._changes.now.table
+            table = self._table.now
             made = {**table[name], **{key: raw[key] for key in _USUAL if key in raw}}
-            self._changes.set(_Content({**table, name: made}))
+            self._table.set({**table, name: made})
             return ConsumerGroup.from_json(name, made)
 
     def delete(self, name: str) -> None:
@@ -173,11 +161,11 @@ class ConsumerGroups:
         Raises:
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        with self._changes.changing():
-            table = self._changes.now.table
+        with self._table.changing():
+            table = self._table.now
             if name in table:
                 left = {key: held for key, held in table.items() if key != name}
-                self._changes.set(_Content(left))
+                self._table.set(left)
 
     def names(self) -> list[str]:
         """Return the names of all groups, in order."""
@@ -201,7 +189,7 @@ class ConsumerGroups:
             StoreWriteError: the file could not be written; nothing has changed.
         """
         version: Any = value.get(_VERSION)
-        with self._changes.changing():
+        with self._table.changing():
             if version == self._file.value.get(_VERSION) and _TABLE in self._file.value:
                 return
             table = {
@@ -210,19 +198,11 @@ class ConsumerGroups:
                 if isinstance(name, str) and is_safe_group_name(name) and is_group_entry(raw)
             }
             sound = version if is_data_version(version) else {}
-            self._changes.set(_Content(table, sound))
+            self._table.set(table, sound)
 
-    def _write(self, content: _Content) -> None:
-        version = content.version
-        if version is None:
-            old = self._file.value.get(_VERSION) or {}
-            version = {"counter": (old.get("counter") or 0) + 1, "timestamp": self._clock()}
-        self._file.replace({**self._file.value, _VERSION: version, _TABLE: content.table})
-        self._take(content.table)
-
-    def _take(self, table: Mapping[str, Any]) -> None:
+    def _take(self) -> None:
         self._groups = {
             name: ConsumerGroup.from_json(name, raw)
-            for name, raw in table.items()
+            for name, raw in self._table.held.items()
             if is_safe_group_name(name)
         }

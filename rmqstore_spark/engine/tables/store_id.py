@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file
-from rmqstore_spark.files.own_names import OWN_FOLDER, STORE_ID_NAME
+from rmqstore_spark.files.names import OWN_FOLDER, STORE_ID_NAME
 
 _log = logging.getLogger(__name__)
 

@@ -11,17 +11,19 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict
 
-from rmqstore_spark.engine.tables.changes import Changes
-from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.tables.config_file import ConfigFile, ConfigTable
 from rmqstore_spark.errors import OptionError, TopicNotFoundError
-from rmqstore_spark.files.configshapes import is_data_version, is_topic_entry
+from rmqstore_spark.files.configfiles import is_data_version, is_topic_entry
 from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     is_listed_topic_name,
     topic_fault,
 )
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ PERM_WRITE: Final = 2
 _PERM_INHERIT: Final = 1
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | _PERM_INHERIT
 
+_TABLE: Final = "topicConfigTable"
 _ORDER: Final = "order"
 # The other fields that a broker writes for every topic, unless configured otherwise.
 _USUAL: Final[dict[str, Any]] = {
@@ -39,6 +42,20 @@ _USUAL: Final[dict[str, Any]] = {
 }
 MOST_QUEUES: Final = 65_536
 """The most queues that a topic may have."""
+
+
+class TopicChange(TypedDict, total=False):
+    """What clients may set of a topic. None is as if it were not given.
+
+    Attributes:
+        read_queue_nums, write_queue_nums, perm: as in `TopicConfig`.
+        order: what `mqadmin updateTopic -o` says of it; the store does nothing with it.
+    """
+
+    read_queue_nums: int | None
+    write_queue_nums: int | None
+    perm: int | None
+    order: bool | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,13 @@ class TopicConfig:
         """Whether messages may be put into the topic."""
         return bool(self.perm & PERM_WRITE)
 
+    def changed(self, **settings: Unpack[TopicChange]) -> TopicConfig:
+        """Return the topic with other settings; those that are None stay as they are."""
+        given: dict[str, Any] = {key: to for key, to in settings.items() if to is not None}
+        if _ORDER in given:
+            given["rest"] = {**self.rest, _ORDER: given.pop(_ORDER)}
+        return replace(self, **given)
+
     def to_json(self) -> dict[str, Any]:
         """Return the topic's entry of topics.json."""
         known = {
@@ -96,18 +120,6 @@ class TopicConfig:
         known = {"topicName", "readQueueNums", "writeQueueNums", "perm"}
         rest = {key: value for key, value in raw.items() if key not in known}
         return cls(name, read, write, perm, rest)
-
-
-class _Content(NamedTuple):
-    """The content of the table.
-
-    Attributes:
-        topics: by name.
-        version: the `dataVersion` to write; None: the next one.
-    """
-
-    topics: dict[str, TopicConfig]
-    version: dict[str, Any] | None = None
 
 
 class _Wanted:
@@ -137,18 +149,17 @@ class TopicTable:
     """
 
     def __init__(self, store: str, clock: Callable[[], int], most: int) -> None:
-        self._file = ConfigFile(store, "topics")
-        self.path = self._file.path
-        self._clock = clock
+        file = ConfigFile(store, "topics")
+        self.path = file.path
         self._most = most
         self._unknown: dict[str, Any] = {}
         self._watchers: tuple[TopicWatcher, ...] = ()
-        self._topics = dict(self._load())  # replaced, never changed: any thread may read it
-        self._changes = Changes(_Content(self._topics), self._write)
+        topics = dict(self._load(file.value))
+        self._table = ConfigTable(file, _TABLE, topics, clock, self._encoded, self._tell)
         self._waiting: deque[_Wanted] = deque()
 
-    def _load(self) -> Iterator[tuple[str, TopicConfig]]:
-        for name, raw in _table_of(self._file.value).items():
+    def _load(self, value: Mapping[str, Any]) -> Iterator[tuple[str, TopicConfig]]:
+        for name, raw in _table_of(value).items():
             try:
                 if not is_listed_topic_name(name):
                     raise OptionError("a broker accepts no such name")
@@ -158,23 +169,22 @@ class TopicTable:
                 self._unknown[name] = raw
 
     def __len__(self) -> int:
-        return len(self._topics)
+        return len(self._table.held)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._topics
+        return name in self._table.held
 
     def __iter__(self) -> Iterator[TopicConfig]:
-        return iter(tuple(self._topics.values()))
+        return iter(tuple(self._table.held.values()))
 
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None if it does not exist."""
-        return self._topics.get(name)
+        return self._table.held.get(name)
 
     @property
     def version(self) -> dict[str, Any]:
         """The `dataVersion` of the table: `counter` and `timestamp`; empty before any change."""
-        found = self._file.value.get("dataVersion")
-        return dict(found) if isinstance(found, dict) else {}
+        return self._table.version
 
     def watch(self, watcher: TopicWatcher) -> None:
         """Tell a watcher of all changes from now on."""
@@ -185,25 +195,10 @@ class TopicTable:
         self._watchers = tuple(each for each in self._watchers if each is not watcher)
 
     def create(
-        self,
-        name: str,
-        read_queue_nums: int,
-        write_queue_nums: int,
-        perm: int = 6,
-        *,
-        order: bool = False,
+        self, name: str, read_queue_nums: int, write_queue_nums: int, perm: int = 6
     ) -> TopicConfig:
-        """Create a topic. An existing topic stays as it is.
-
-        Raises:
-            OptionError: no broker accepts the name or a number, or there are too many topics.
-            StoreWriteError: the file could not be written.
-        """
-        _require_name(name)
-        rest = {**_USUAL, _ORDER: order}
-        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm, rest)])[
-            0
-        ]
+        """Create a topic; see `create_all`."""
+        return self.create_all([TopicConfig(name, read_queue_nums, write_queue_nums, perm)])[0]
 
     def create_all(self, wanted: Sequence[TopicConfig]) -> list[TopicConfig]:
         """Create topics, all of them or none. Existing topics stay as they are.
@@ -217,8 +212,8 @@ class TopicTable:
         """
         mine = _Wanted(wanted)
         self._waiting.append(mine)
-        with self._changes.changing():
-            if not mine.is_done and self._changes.is_outermost:
+        with self._table.changing():
+            if not mine.is_done and self._table.is_outermost:
                 self._create_waiting()
             elif not mine.is_done:
                 self._waiting.remove(mine)
@@ -233,7 +228,7 @@ class TopicTable:
         for each in wanted:
             self._make(each)
         try:
-            self._changes.write()
+            self._table.write()
         except BaseException as error:
             for each in wanted:
                 each.error = each.error or error
@@ -241,7 +236,7 @@ class TopicTable:
 
     def _make(self, wanted: _Wanted) -> None:
         wanted.is_done = True
-        topics = self._changes.now.topics
+        topics = self._table.now
         made = {topic.name: topic for topic in wanted.topics if topic.name not in topics}
         try:
             for name in made:
@@ -256,7 +251,7 @@ class TopicTable:
             return
         if made:
             topics = {**topics, **made}
-            self._changes.set(_Content(topics))
+            self._table.set(topics)
         wanted.made = [topics[topic.name] for topic in wanted.topics]
 
     def restore(self, routes: Iterable[tuple[str, int]]) -> None:
@@ -270,20 +265,12 @@ class TopicTable:
         """
         least: dict[str, int] = {}
         for name, queue_id in routes:
-            if name not in self._topics:
+            if name not in self._table.held:
                 least[name] = max(least.get(name, 0), queue_id + 1)
         if least:
             self.create_all([TopicConfig(name, k, k) for name, k in least.items()])
 
-    def update(
-        self,
-        name: str,
-        *,
-        read_queue_nums: int | None = None,
-        write_queue_nums: int | None = None,
-        perm: int | None = None,
-        order: bool | None = None,
-    ) -> TopicConfig:
+    def update(self, name: str, **settings: Unpack[TopicChange]) -> TopicConfig:
         """Change a topic; settings that are None stay as they are.
 
         Raises:
@@ -291,19 +278,11 @@ class TopicTable:
             OptionError: no broker accepts a number.
             StoreWriteError: the file could not be written.
         """
-        with self._changes.changing():
+        with self._table.changing():
             old = self._require(name)
-            changed = replace(
-                old,
-                read_queue_nums=old.read_queue_nums if read_queue_nums is None else read_queue_nums,
-                write_queue_nums=(
-                    old.write_queue_nums if write_queue_nums is None else write_queue_nums
-                ),
-                perm=old.perm if perm is None else perm,
-                rest=old.rest if order is None else {**old.rest, _ORDER: order},
-            )
+            changed = old.changed(**settings)
             if changed != old:
-                self._changes.set(_Content({**self._changes.now.topics, name: changed}))
+                self._table.set({**self._table.now, name: changed})
             return changed
 
     def delete(self, names: Collection[str]) -> None:
@@ -313,11 +292,11 @@ class TopicTable:
             TopicNotFoundError: there is no such topic.
             StoreWriteError: the file could not be written.
         """
-        with self._changes.changing():
+        with self._table.changing():
             for name in names:
                 self._require(name)
-            left = {n: t for n, t in self._changes.now.topics.items() if n not in names}
-            self._changes.set(_Content(left))
+            left = {n: t for n, t in self._table.now.items() if n not in names}
+            self._table.set(left)
 
     def renew(self) -> None:
         """Give the table a new version, as if a topic had changed.
@@ -325,8 +304,8 @@ class TopicTable:
         Raises:
             StoreWriteError: the file could not be written.
         """
-        with self._changes.changing():
-            self._changes.set(_Content(self._changes.now.topics))
+        with self._table.changing():
+            self._table.set(dict(self._table.now))
 
     def follow(self, value: dict[str, Any]) -> None:
         """Replace all topics by a master's, unless its version is the one that is held.
@@ -338,9 +317,9 @@ class TopicTable:
         Raises:
             StoreWriteError: the file could not be written; nothing has changed.
         """
-        with self._changes.changing():
+        with self._table.changing():
             version: Any = value.get("dataVersion")
-            if not is_data_version(version) or version == self._file.value.get("dataVersion"):
+            if not is_data_version(version) or self._table.is_at(version):
                 return
             topics = {}
             for name, raw in _table_of(value).items():
@@ -350,7 +329,7 @@ class TopicTable:
                         topics[name] = TopicConfig.from_json(name, raw)
                 if len(topics) == self._most:
                     break
-            self._changes.set(_Content(topics, version))
+            self._table.set(topics, version)
 
     def together(self) -> AbstractContextManager[None]:
         """Write all changes that the body makes with one write, at its end; none before counts.
@@ -358,10 +337,10 @@ class TopicTable:
         Other threads cannot change topics meanwhile. The context manager raises StoreWriteError if
         the file could not be written.
         """
-        return self._changes.changing()
+        return self._table.changing()
 
     def _require(self, name: str) -> TopicConfig:
-        topic = self._changes.now.topics.get(name)
+        topic = self._table.now.get(name)
         if topic is None:
             raise TopicNotFoundError(
                 f"there is no topic {name[:MAX_TOPIC_LENGTH]!r} in {self.path}. `rmqstore "
@@ -369,24 +348,17 @@ class TopicTable:
             )
         return topic
 
-    def _write(self, content: _Content) -> None:
-        version = content.version
-        if version is None:
-            old = self.version
-            version = {
-                **old, "counter": (old.get("counter") or 0) + 1, "timestamp": self._clock(),
-            }  # fmt: skip
-        topics = {name: topic.to_json() for name, topic in content.topics.items()}
-        table = {**self._unknown, **topics}
-        self._file.replace({**self._file.value, "dataVersion": version, "topicConfigTable": table})
-        self._topics = content.topics
+    def _encoded(self, topics: Mapping[str, TopicConfig]) -> dict[str, Any]:
+        return {**self._unknown, **{name: topic.to_json() for name, topic in topics.items()}}
+
+    def _tell(self) -> None:
         for watcher in self._watchers:
             watcher.topics_changed()
 
 
-def _table_of(value: dict[str, Any]) -> dict[str, Any]:
+def _table_of(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return the topics in the content of a file, by name."""
-    table = value.get("topicConfigTable")
+    table = value.get(_TABLE)
     return table if isinstance(table, dict) else {}
 
 

@@ -1,14 +1,10 @@
 """Transactions: holds half messages, ends them once, and has their producers asked.
 
-waiting        the transactions that wait for their end, in memory
-halves         the way in: a put whose messages become half messages
-half_log       reads half messages in the log
-answers        the answers to requests to end transactions
-check_rule     decides which are checked, and which are given up
-outcomes       makes what is stored when transactions end: messages and op messages
-recall         finds in the log what waits, after a start
-transaction_progress  how far all is done: offsets of CID_RMQ_SYS_TRANS,
-               `config/transactionChecks.json`
+waiting        the transactions that wait for their end, in memory, and which of them are checked
+halves         the way in: a put whose messages become half messages; reads them in the log
+outcomes       what is stored and answered when transactions end
+progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`;
+               finds in the log what waits, after a start
 transactions   puts, ends, lists, checks: the service, which the servers of both protocols call
 checks         the thread that checks what has waited for too long
 

@@ -10,9 +10,8 @@ import time
 from typing import Final
 
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.periodic import Periodic
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 
@@ -30,20 +29,13 @@ class Checks:
         transactions: the transactions.
         admission: knows whether the store accepts messages.
         store: the open store.
-        health: fails with an unexpected error.
     """
 
-    def __init__(
-        self,
-        transactions: Transactions,
-        admission: Admission,
-        store: OpenStore,
-        health: Health,
-    ) -> None:
+    def __init__(self, transactions: Transactions, admission: Admission, store: OpenStore) -> None:
         self._transactions = transactions
         self._admission = admission
         self._role = store.role
-        self._health = health
+        self._health = admission.health
         self._interval_ms = store.config.transaction_check_interval
         self._interval = self._interval_ms / 1000
         self._has_begun = False

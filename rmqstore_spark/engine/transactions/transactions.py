@@ -28,21 +28,20 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.transactions.answers import (
+from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfLog
+from rmqstore_spark.engine.transactions.outcomes import (
     COMMITTED,
     ENDED_BEFORE,
     ROLLED_BACK,
     Ended,
+    Made,
+    Outcomes,
     answers,
     unknown,
 )
-from rmqstore_spark.engine.transactions.check_rule import CheckRule
-from rmqstore_spark.engine.transactions.half_log import HalfLog
-from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfAppender
-from rmqstore_spark.engine.transactions.outcomes import Made, Outcomes
-from rmqstore_spark.engine.transactions.recall import recall
-from rmqstore_spark.engine.transactions.transaction_progress import OpNotes, TransactionProgress
-from rmqstore_spark.engine.transactions.waiting import WaitingTransactions
+from rmqstore_spark.engine.transactions.progress import OpNotes, recall, save_progress
+from rmqstore_spark.engine.transactions.waiting import WaitingTransactions, sort_waiting
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -52,7 +51,12 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.reader.transactions import Transaction, identities_of, transactions_of
+from rmqstore_spark.reader.transactions import (
+    CHECKS_FILE,
+    Transaction,
+    identities_of,
+    transactions_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -96,11 +100,10 @@ class Transactions:
         self._dispatcher = dispatcher
         self._flusher = flusher
         self._outcomes = Outcomes(config, store.clock)
-        self._rule = CheckRule(config)
         self._log = HalfLog(store)
         self._lock = threading.RLock()
         self._known: WaitingTransactions | None = None
-        self._progress: TransactionProgress | None = None
+        self._file: ConfigFile | None = None
         self._ops = OpNotes()
         self._half_end = 0
         self._is_saved = True
@@ -108,22 +111,22 @@ class Transactions:
         self._counts = {COMMITTED: 0, ROLLED_BACK: 0, ENDED_BEFORE: 0}
         self._given_up = self._checks = 0
         self.puts = Puts(
-            config,
-            HalfAdmission(admission, store.topics, config, store.log.segment_size, self),
-            HalfAppender(self),
-            durability,
+            config, HalfAdmission(store, admission, self._check_room), self, durability
         )
 
     # ---- half messages -------------------------------------------------------------------------
 
-    def check_room(self, block: Block) -> None:
-        """Check that more half messages may wait; see `Holder`."""
+    def _check_room(self, block: Block) -> None:
         named = identities_of(decode_records(block.data, block.starts, block.sizes))
         with self._lock:
             self._waiting().check_room(named)
 
-    def append_halves(self, block: Block) -> Stored:
-        """Append half messages, and remember them; see `Holder`."""
+    def append(self, block: Block) -> Stored:
+        """Append half messages, and remember them.
+
+        Raises:
+            RefusedError: they were not appended, or it is not known what waits.
+        """
         with self._lock:
             waiting = self._waiting()
             reach("transactions.before_half")
@@ -238,7 +241,7 @@ class Transactions:
             RmqStoreError: the store cannot be read or written.
         """
         with self._lock:
-            asked, hopeless = self._rule.sort(self._waiting(), self._store.clock())
+            asked, hopeless = sort_waiting(self._waiting(), self._config, self._store.clock())
             self._waiting().ask(asked)
             self._checks += len(asked)
             self._is_saved = self._is_saved and not asked
@@ -387,9 +390,9 @@ class Transactions:
             ):
                 self._is_saved = False
                 return
-            if self._progress is None:
-                self._progress = TransactionProgress(self._store.path, self._store.consumer_offsets)
-            self._progress.save(half, op, checks, end)
+            if self._file is None:
+                self._file = ConfigFile(self._store.path, CHECKS_FILE)
+            save_progress(self._file, self._store.consumer_offsets, half, op, checks, end)
             self._saved_end = end
         except BaseException:
             self._is_saved = False
@@ -398,7 +401,7 @@ class Transactions:
     def forget(self) -> None:
         """Know nothing of what waits: its first use finds it in the log."""
         with self._lock:
-            self._known = self._progress = None
+            self._known = self._file = None
             self._ops = OpNotes()
             self._half_end = 0
             self._is_saved = True

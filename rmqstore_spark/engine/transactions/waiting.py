@@ -1,4 +1,7 @@
-"""The transactions that wait for their end."""
+"""The transactions that wait for their end, and the rule by which they are checked or given up.
+
+(Upstream: TransactionalMessageServiceImpl.check, needDiscard, needSkip.)
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader.transactions import HalfPlace, Identity, Transaction
 
@@ -15,6 +19,7 @@ _MOST: Final = 1_000_000
 """The most half messages that may wait; each takes about a kilobyte of memory."""
 _MOST_OF_ONE: Final = 256
 """The most half messages of a transaction: each further one costs as much as all before it."""
+_HOUR_MS: Final = 3_600_000
 
 
 class WaitingTransactions:
@@ -146,3 +151,29 @@ class WaitingTransactions:
             self._by_offset[place.queue_offset] = one
         if one.identity:
             self._by_identity[one.identity] = one
+
+
+def sort_waiting(
+    waiting: Iterable[Transaction], config: StoreConfig, now: int
+) -> tuple[list[Transaction], list[Transaction]]:
+    """Return the transactions whose producers are asked at a time, and those to give up.
+
+    Args:
+        waiting: what waits.
+        config: has `transactionTimeOut`, `transactionCheckMax` and `fileReservedTime`.
+        now: milliseconds since the epoch.
+    """
+    asked, hopeless = [], []
+    kept = config.file_reserved_time * _HOUR_MS
+    for one in waiting:
+        age = now - one.stored
+        immunity = config.transaction_time_out if one.immunity < 0 else one.immunity
+        if kept and age > kept:
+            hopeless.append(one)  # whatever its immunity: it keeps the log from expiring
+        elif 0 <= age < immunity:
+            continue
+        elif one.checks >= config.transaction_check_max:
+            hopeless.append(one)
+        else:
+            asked.append(one)
+    return asked, hopeless

@@ -15,6 +15,7 @@ from rmqstore_spark.layout.kernel.reference.plain import link_keys as link_keys
 from rmqstore_spark.layout.kernel.reference.plain import number_rows as number_rows
 from rmqstore_spark.layout.kernel.reference.plain import parse as parse
 from rmqstore_spark.layout.kernel.reference.plain import pick_entries as pick_entries
+from rmqstore_spark.layout.kernel.reference.plain import plain_send as plain_send
 from rmqstore_spark.layout.kernel.reference.plain import pread_spans as pread_spans
 from rmqstore_spark.layout.kernel.reference.plain import properties as properties
 from rmqstore_spark.layout.kernel.reference.plain import queue_entries as queue_entries
@@ -25,4 +26,6 @@ from rmqstore_spark.layout.kernel.reference.plain import split_entries as split_
 from rmqstore_spark.layout.kernel.reference.plain import split_spaces as split_spaces
 from rmqstore_spark.layout.kernel.reference.plain import stamp_records as stamp_records
 from rmqstore_spark.layout.kernel.reference.plain import walk as walk
+from rmqstore_spark.layout.kernel.reference.plain import write_answers as write_answers
 from rmqstore_spark.layout.kernel.reference.plain import write_records as write_records
+from rmqstore_spark.layout.kernel.reference.plain import write_sends as write_sends

@@ -1,9 +1,13 @@
 """The ConsumeQueue: entries of 20 bytes, which can point at extension units.
 
-    physicalOffset 8 | size 4 | tagsCode 8          big-endian, signed
+    entry    physicalOffset 8 | size 4 | tagsCode 8
+    unit     size 2 | tagsCode 8 | storeTimestamp 8 | bitMapSize 2 | bit map      big-endian, signed
 
-See docs/format.md, "A ConsumeQueue entry". A lost queue is rebuilt from the CommitLog. Nothing in
-a queue is authoritative: a reader checks each entry against the record that it points to.
+A unit has no fixed length. Its entry holds its address in place of a tagsCode, so a batch of units
+is read at the offsets that the entries give, never by walking the file. A size of -1 closes a file.
+See docs/format.md, "A ConsumeQueue entry"; upstream `ConsumeQueueExt`, which calls its content "not
+important": the record itself can replace a lost unit. Nothing in a queue is authoritative: a reader
+checks each entry against the record that it points to, and a lost queue is rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -15,13 +19,19 @@ import numpy as np
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import BytesLike, octets, values_at
-from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE, FILLER_SIZE
-from rmqstore_spark.layout.queues.extension import UNIT_HEAD_DTYPE, ext_offset, is_ext_address
+from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE, FILLER_SIZE, LAST_ADDRESS
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, Mask, QueueFormat
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 if TYPE_CHECKING:
     from rmqstore_spark.layout.record.block import Block
+
+
+UNIT_HEAD_DTYPE: Final = np.dtype(
+    [("size", ">i2"), ("tagsCode", ">i8"), ("storeTimestamp", ">i8"), ("bitMapSize", ">i2")]
+)
+_ADDRESS_BASE: Final = np.int64(-(2**63))
+
 
 _ENTRY: Final = struct.Struct(">qiq")
 _FILLER: Final = (0, FILLER_SIZE, 0)
@@ -84,10 +94,10 @@ class _ConsumeQueue(QueueFormat):
         return UNIT_HEAD_DTYPE.itemsize
 
     def in_units(self, codes: I8) -> Mask:
-        return is_ext_address(codes)
+        return codes <= LAST_ADDRESS
 
     def unit_offsets(self, addresses: I8) -> I8:
-        return ext_offset(addresses)
+        return addresses ^ _ADDRESS_BASE
 
     def unit_heads(self, buffer: U1, at: I8) -> tuple[Entries, Mask]:
         heads = values_at(buffer, UNIT_HEAD_DTYPE, at)

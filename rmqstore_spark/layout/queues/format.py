@@ -122,7 +122,7 @@ class QueueFormat(ABC):
 
     @abstractmethod
     def split(self, data: BytesLike) -> tuple[EntryColumns, bool]:
-        """Return the columns of whole entries, and whether each is a message (`is_message`)."""
+        """Return the columns of whole entries, and whether all are messages (`is_message`)."""
 
     @abstractmethod
     def entry(self, data: bytes) -> Entry:
@@ -146,6 +146,9 @@ class QueueFormat(ABC):
     @abstractmethod
     def of_block(self, block: Block, physical_offset: I8) -> tuple[Entries, I8]:
         """Return the entries of a block's records.
+
+        A format whose entry stands for several records, as in 5.x's batch queue, cannot be one yet:
+        dispatch and recovery give each entry the queueOffset of the record in its place.
 
         Args:
             block: n records.

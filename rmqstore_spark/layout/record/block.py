@@ -19,11 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.errors import BlockError
+from rmqstore_spark.errors import BlockError, CorruptRecordError
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout.compression import MAX_UNPACKED, compression_type, unpacked_size
 from rmqstore_spark.layout.constants import (
     BORNHOST_V6_FLAG,
+    COMPRESSED_FLAG,
+    COMPRESSION_LZ4,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
     MAX_PROPERTIES_LENGTH,
     STOREHOST_V6_FLAG,
 )
@@ -37,16 +42,23 @@ from rmqstore_spark.layout.fields import (
 )
 from rmqstore_spark.layout.kernel.reference import block as plain_block
 from rmqstore_spark.layout.kernel.reference import parse as status_of
-from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.layout.kernel.reference.parse import field_at
+from rmqstore_spark.layout.record.format import decode_records
+from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 
 __all__ = [
+    "MAX_BLOCK_UNPACKED",
     "MAX_ROWS",
     "Block",
     "BlockError",
     "Route",
+    "add_up",
     "body_sizes",
     "check_block",
+    "check_bodies",
+    "digest_text",
     "index_hashes",
+    "not_packed",
     "number_rows",
     "read_block",
     "stamp_records",
@@ -154,7 +166,7 @@ def check_block(
             damage: no light queues, no negative reconsumeTimes, no preparedTransactionOffset, and
             no port of bornHost over 65535. (A client that could name light queues could put records
             into any queue, because every dispatch from the log follows them.) Compressed bodies are
-            checked by `packed.check_bodies`.
+            checked by `check_bodies`.
     """
     rules = plain_block.RULE_CLIENT | plain_block.RULE_PRODUCER | plain_block.RULE_BODY_CRC
     rules |= plain_block.RULE_DIGEST if digested else 0
@@ -302,3 +314,87 @@ def index_hashes(data: U1, starts: I8, sizes: I4) -> tuple[I4, I4]:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+MAX_BLOCK_UNPACKED: Final = 4 * MAX_UNPACKED
+"""Maximum bytes of all decompressed bodies of a block together."""
+
+_HEAD: Final = 4
+_LZ4_MAGIC: Final = 0x04224D18
+_ZSTD_MAGIC: Final = 0x28B52FFD
+
+
+def not_packed(bodies: Spans, kind: I4) -> npt.NDArray[np.bool_]:
+    """Return which bodies do not begin like a body of their compression type.
+
+    Args:
+        bodies: n, as they are stored.
+        kind: n, the type of each; see `compression.compression_type`.
+    """
+    wrong = bodies.lengths < _HEAD
+    first = field_at(bodies.buffer, np.where(wrong, 0, bodies.starts), _HEAD, ">u4")
+    zlib = (first >> 24 & 0x0F == 8) & ((first >> 16) % 31 == 0)
+    begins = np.select(
+        [kind == COMPRESSION_LZ4, kind == COMPRESSION_ZSTD],
+        [first == _LZ4_MAGIC, first == _ZSTD_MAGIC],
+        zlib,
+    )
+    return wrong | ~begins
+
+
+def check_bodies(block: Block) -> None:
+    """Check that readers can decompress the compressed bodies of a checked block.
+
+    Each body is decompressed piece by piece, and the pieces are dropped. This takes little memory,
+    and time in proportion to the output, which is limited to `MAX_BLOCK_UNPACKED`.
+
+    Raises:
+        BlockError: a body is not compressed as its sysFlag says, is damaged, or decompresses to
+            more than `MAX_UNPACKED` bytes; or all of them exceed `MAX_BLOCK_UNPACKED`.
+    """
+    flags = field_at(block.data, block.starts + SYS_FLAG_AT, 4, ">i4").astype(np.int32)
+    rows = np.flatnonzero(flags & COMPRESSED_FLAG)
+    starts, flags = block.starts[rows], flags[rows]
+    bodies = decode_records(block.data, starts, block.sizes[rows]).body
+    kinds = compression_type(flags)
+    plain = not_packed(bodies, kinds)
+    total = 0
+    for number, row in enumerate(rows.tolist()):
+        cause = ""
+        if kinds[number] > COMPRESSION_ZLIB:
+            cause = f"its sysFlag has the unknown compression type {kinds[number]}"
+        elif plain[number]:
+            cause = "its sysFlag says that its body is compressed, but it is not"
+        else:
+            begin = int(bodies.starts[number])
+            stored = block.data[begin : begin + int(bodies.lengths[number])]
+            try:
+                total += unpacked_size(stored, int(flags[number]), MAX_UNPACKED)
+            except CorruptRecordError as error:
+                cause = f"readers could not decompress it: {error.cause}"
+        if total > MAX_BLOCK_UNPACKED:
+            cause = (
+                "with it, the bodies of the block decompress to more than "
+                f"{MAX_BLOCK_UNPACKED} bytes: send fewer messages at a time"
+            )
+        if cause:
+            raise BlockError(row, int(starts[number]), PutStatus.MESSAGE_ILLEGAL, cause)
+
+
+_MASK: Final = (1 << 64) - 1
+
+
+def add_up(sums: tuple[int, int], block: Block) -> tuple[int, int]:
+    """Add the records of a digested block (`check_block`) to two sums, which begin as (0, 0).
+
+    What counts of a record comes from its row: the stored body, the topic, the properties in any
+    order, the flag, reconsumeTimes, and whether the body is compressed. What differs when the same
+    row is written again does not count: UNIQ_KEY, queue, bornTimestamp, both hosts, and what the
+    store stamps.
+    """
+    return (sums[0] + block.sums[0]) & _MASK, (sums[1] + block.sums[1]) & _MASK
+
+
+def digest_text(sums: tuple[int, int]) -> str:
+    """Return two sums as a digest."""
+    return f"{sums[0]:016x}{sums[1]:016x}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -206,18 +207,14 @@ class _Sources:
         )
 
 
-def _ints(values: npt.NDArray[Any]) -> pa.Array:
-    return pa.array(np.ascontiguousarray(values))
-
-
 _NAMED: Final = {"uniqKey": PROPERTY_UNIQ_KEY, "tags": PROPERTY_TAGS, "keys": PROPERTY_KEYS}
 
-_BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
+_BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array | npt.NDArray[Any]]]] = {
     "brokerName": _Sources.broker_name,
     "topic": _Sources.topic,
-    "queueId": lambda s: _ints(s.identity.queue_id),
-    "queueOffset": lambda s: _ints(s.identity.queue_offset),
-    "physicalOffset": lambda s: _ints(s.records.physical_offset),
+    "queueId": attrgetter("identity.queue_id"),
+    "queueOffset": attrgetter("identity.queue_offset"),
+    "physicalOffset": attrgetter("records.physical_offset"),
     "msgId": _Sources.msg_id,
     "uniqKey": lambda s: string_array(s.named(PROPERTY_UNIQ_KEY)),
     "tags": lambda s: string_array(s.named(PROPERTY_TAGS)),
@@ -228,12 +225,12 @@ _BUILDERS: Final[dict[str, Callable[[_Sources], pa.Array]]] = {
     "bornHost": _Sources.born_host,
     "storeTimestamp": lambda s: timestamp_array(s.records.store_timestamp),
     "storeHost": _Sources.store_host,
-    "flag": lambda s: _ints(s.records.flag),
-    "sysFlag": lambda s: _ints(s.records.sys_flag),
-    "bodyCRC": lambda s: _ints(s.records.body_crc),
-    "reconsumeTimes": lambda s: _ints(s.records.reconsume_times),
-    "preparedTransactionOffset": lambda s: _ints(s.records.prepared_transaction_offset),
-    "storeSize": lambda s: _ints(s.records.store_size),
+    "flag": attrgetter("records.flag"),
+    "sysFlag": attrgetter("records.sys_flag"),
+    "bodyCRC": attrgetter("records.body_crc"),
+    "reconsumeTimes": attrgetter("records.reconsume_times"),
+    "preparedTransactionOffset": attrgetter("records.prepared_transaction_offset"),
+    "storeSize": attrgetter("records.store_size"),
 }
 
 
@@ -269,7 +266,10 @@ def build_batch(
             arrays.append(string_array(sources.body))
             fields.append(pa.field(name, pa.string()))
         else:
-            arrays.append(_BUILDERS[name](sources))
+            built = _BUILDERS[name](sources)
+            if isinstance(built, np.ndarray):
+                built = pa.array(np.ascontiguousarray(built))
+            arrays.append(built)
             fields.append(pa.field(name, COLUMNS[name]))
     if not arrays:
         return pa.RecordBatch.from_struct_array(pa.nulls(len(records), pa.struct([])))

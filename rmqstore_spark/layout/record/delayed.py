@@ -1,7 +1,8 @@
 """Turns messages with a DELAY into messages of SCHEDULE_TOPIC_XXXX, in whole blocks.
 
 Their topic and queue become properties, the level their queue. Until the store stamps them, their
-tagsCode is their delay; `due_codes` adds the storeTimestamp. (Upstream: CommitLog.asyncPutMessage.)
+tagsCode is their delay; `due_codes` adds the storeTimestamp. (Upstream: CommitLog.asyncPutMessage,
+ScheduleMessageService.parseDelayLevel, DefaultMessageStore's `messageDelayLevel`.)
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.record.addressee import (
     SEPARATOR,
     open_ended,
+    retarget,
     with_addressee,
     without_addressee,
 )
 from rmqstore_spark.layout.record.block import Block, Route, read_block
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I4, I8, Spans, binary_array
 
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
@@ -164,3 +165,23 @@ def _in_order(block: Block, rows: I8, moved: pa.BinaryArray) -> npt.NDArray[np.u
     first, last = merged.offset, merged.offset + len(merged)
     bounds = np.frombuffer(merged.buffers()[1], np.int32)
     return data[bounds[first] : bounds[last]].copy()
+
+
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""The default `messageDelayLevel` of a broker."""
+
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delays(levels: str) -> tuple[int, ...]:
+    """Parse a broker's `messageDelayLevel` into the milliseconds of each level.
+
+    Raises:
+        ValueError: the text is not a valid `messageDelayLevel`.
+    """
+    found = []
+    for level in levels.split():
+        if level[-1] not in _UNIT_MS or not level[:-1].isdecimal():
+            raise ValueError(f"{level!r} is not a delay such as 10s, 5m, 2h or 1d")
+        found.append(int(level[:-1]) * _UNIT_MS[level[-1]])
+    return tuple(found)

@@ -126,11 +126,11 @@ def encode_messages(messages: Sequence[MessageFields], store_host: str) -> Encod
     fields = list(zip(*messages, strict=True))
     topics, bodies, properties, born_hosts, born = fields[:5]
     numbers, hosts, wide = _packed((*born_hosts, store_host))
-    codes = [numbers[host] for host in born_hosts], [numbers[store_host]] * len(messages)
+    codes = [*map(numbers.__getitem__, born_hosts)], [numbers[store_host]] * len(messages)
     ints = np.array([*fields[5:], *codes], np.int32)
     longs = np.zeros((len(_LONGS), len(messages)), np.int64)
     longs[_LONGS.index("bornTimestamp")] = born
-    texts = [_joined(bodies), _joined(topics), _joined(properties)]
+    texts = _joined(bodies, topics, properties)
     return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
 
 
@@ -161,23 +161,29 @@ def encode_alike(
     ints[_INTS.index("flag")] = flags
     longs = np.zeros((len(_LONGS), count), np.int64)
     longs[_LONGS.index("bornTimestamp")] = shared.born_timestamp
-    texts = [bodies, _joined([shared.topic] * count), properties]
+    texts = [bodies, *_joined([shared.topic] * count), properties]
     return _written(MAGIC_V1, ints, longs, hosts, wide, texts)
 
 
 def _packed(hosts: Sequence[str]) -> tuple[dict[str, int], U1, U1]:
     """Return the number of each host, all of them as bytes, and whether each is IPv6."""
-    numbers = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    packed = [encode_host(host) for host in numbers]
-    padded = b"".join(host.ljust(HOST_V6_SIZE, b"\0") for host in packed)
-    data = np.frombuffer(padded, np.uint8).reshape(-1, HOST_V6_SIZE)
-    return numbers, data, np.array([len(p) == HOST_V6_SIZE for p in packed], np.uint8)
+    numbers, padded, wide = dict[str, int](), list[bytes](), list[bool]()
+    for host in dict.fromkeys(hosts):
+        packed = encode_host(host)
+        numbers[host] = len(padded)
+        padded.append(packed.ljust(HOST_V6_SIZE, b"\0"))
+        wide.append(len(packed) == HOST_V6_SIZE)
+    data = np.frombuffer(b"".join(padded), np.uint8).reshape(-1, HOST_V6_SIZE)
+    return numbers, data, np.array(wide, np.uint8)
 
 
-def _joined(parts: Sequence[bytes]) -> tuple[I4, U1]:
-    # For a few texts, NumPy's own sum would take ten times as long.
-    offsets = np.array([*accumulate(map(len, parts), initial=0)], np.int32)
-    return offsets, np.frombuffer(b"".join(parts), np.uint8)
+def _joined(*columns: Sequence[bytes]) -> list[tuple[I4, U1]]:
+    """Return the n + 1 offsets of the texts of each column, and their bytes."""
+    found = []
+    for parts in columns:  # for a few texts, NumPy's own sum would take ten times as long
+        offsets = np.array([*accumulate(map(len, parts), initial=0)], np.int32)
+        found.append((offsets, np.frombuffer(b"".join(parts), np.uint8)))
+    return found
 
 
 def _written(
@@ -186,7 +192,7 @@ def _written(
     """Write records: `ints` are _INTS and the numbers of the hosts, `longs` _LONGS."""
     n = ints.shape[1]
     heads = n * (MIN_RECORD_SIZE + (magic == MAGIC_V2))
-    if wide.any():
+    if any(wide.tolist()):
         heads += V6_EXTRA * int(wide[ints[len(_INTS) :]].sum(dtype=np.int64))
     total = heads
     for offsets, _ in texts:

@@ -7,6 +7,11 @@
 
 See docs/format.md, "A CommitLog record" (upstream: CommitLog.DefaultAppendMessageCallback writes,
 MessageDecoder.decode reads).
+
+A client's message has the preparedTransactionOffset 0, and a broker writes none that is negative.
+So in the first record of a Spark batch, this field is the physical offset at which the batch ends,
+negated. Brokers and consumers ignore it there. A copy of the log needs it: the rest of the batch
+may never arrive (docs/format.md, "A block that is not published yet").
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ from rmqstore_spark.layout.fields import (
     HOST_SIZE,
     HOST_V6_SIZE,
     MIN_RECORD_SIZE,
+    PREPARED_OFFSET_AT,
     STORE_HOST_AT,
+    SYS_FLAG_LAST,
     V6_EXTRA,
 )
 from rmqstore_spark.layout.kernel.reference import plain
@@ -38,11 +45,13 @@ from rmqstore_spark.layout.spans import I4, I8, U1, Spans
 __all__ = [
     "Records",
     "Walk",
+    "batch_ends",
     "check_crcs",
     "crc_property_mismatch",
     "decode_records",
     "encode_blank",
     "walk_records",
+    "write_batch_end",
 ]
 
 STATUS_TEXT: Final = {
@@ -106,10 +115,6 @@ class Records:
     @property
     def store_size(self) -> I4:
         return self.ints[0]
-
-    @property
-    def magic(self) -> I4:
-        return self.ints[1]
 
     @property
     def body_crc(self) -> I4:
@@ -261,3 +266,32 @@ def encode_blank(size: int) -> bytes:
     """Return the blank record that closes a segment with `size` bytes left (at least 8)."""
     head = size.to_bytes(4, "big") + MAGIC_BLANK.to_bytes(4, "big", signed=True)
     return head + bytes(size - BLANK_SIZE)
+
+
+def write_batch_end(data: U1, start: int, end: int) -> None:
+    """Write into a record that a batch begins with it.
+
+    Args:
+        data: uint8, changed in place.
+        start: where the record starts in it.
+        end: physical offset at which the batch ends.
+    """
+    flag = int(data[start + SYS_FLAG_LAST])
+    wide = bool(flag & BORNHOST_V6_FLAG) + bool(flag & STOREHOST_V6_FLAG)
+    at = start + PREPARED_OFFSET_AT + wide * V6_EXTRA
+    data[at : at + 8] = np.frombuffer((-end).to_bytes(8, "big", signed=True), np.uint8)
+
+
+def batch_ends(records: Records, physical_offset: I8) -> I8:
+    """Return where the batches end that begin with records.
+
+    Args:
+        records: n records.
+        physical_offset: n, where each starts in the log.
+
+    Returns:
+        n physical offsets; 0 for a record with which no batch begins. A record that names an end
+        before its own begins none.
+    """
+    ends = -records.prepared_transaction_offset
+    return np.where(ends >= physical_offset + records.store_size, ends, 0)

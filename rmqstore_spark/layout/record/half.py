@@ -35,6 +35,7 @@ from rmqstore_spark.layout.record.addressee import (
     SEPARATOR,
     Addressees,
     open_ended,
+    retarget,
     with_addressee,
     without_addressee,
 )
@@ -42,7 +43,6 @@ from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.delayed import has_sound_delay
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import I8, U1, Spans, array_texts, binary_array
 
 

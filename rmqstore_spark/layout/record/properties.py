@@ -63,11 +63,6 @@ def _texts(offsets: I4, data: pa.Buffer, n: int) -> pa.StringArray:
     return checked_strings(offsets[: n + 1], data.slice(0, int(offsets[n])))
 
 
-def decode_properties(spans: Spans) -> pa.MapArray:
-    """Return the properties of n records as Arrow maps, see `split_properties`."""
-    return split_properties(spans)[0]
-
-
 def find_properties(spans: Spans, names: tuple[str, ...]) -> dict[str, Spans]:
     """Return the values of at most 8 properties by name; length -1 for a row without one."""
     at, length = _found_arrays(names, len(spans))

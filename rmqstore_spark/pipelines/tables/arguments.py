@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
+import pyarrow as pa
 import typer
 
 from rmqstore_spark.errors import InstallationError, OptionError
 from rmqstore_spark.files.open import local_path
 from rmqstore_spark.pipelines.arguments import StoreArguments, as_parser
+from rmqstore_spark.pipelines.tables.table import LakeTable, reported
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -57,7 +65,6 @@ class TableArguments(StoreArguments):
             metavar="NAME",
             help="catalog of the Iceberg table, in the configuration of pyiceberg  [default: its "
             "default catalog]",
-            show_default=False,
         ),
     ] = None
     warehouse: Annotated[
@@ -66,7 +73,6 @@ class TableArguments(StoreArguments):
             "--warehouse",
             metavar="FOLDER",
             help="folder of Iceberg tables on this machine, with a catalog in FOLDER/catalog.db",
-            show_default=False,
         ),
     ] = None
     storage_option: Annotated[
@@ -76,7 +82,6 @@ class TableArguments(StoreArguments):
             metavar="NAME=VALUE",
             help="an option of deltalake for its storage, or of pyiceberg for its catalog; repeat "
             "it for several",
-            show_default=False,
         ),
     ] = field(default_factory=list)
     file_option: Annotated[
@@ -86,7 +91,6 @@ class TableArguments(StoreArguments):
             metavar="NAME=VALUE",
             help="an option of fsspec for the file system to which tasks write the table's files; "
             "repeat it for several",
-            show_default=False,
         ),
     ] = field(default_factory=list)
 
@@ -173,3 +177,60 @@ def _named_values(option: str, texts: Sequence[str]) -> dict[str, str]:
             raise OptionError(f"{option} must be NAME=VALUE.")
         found[name.strip()] = value
     return found
+
+
+def find_table(arguments: TableArguments, schema: pa.Schema) -> LakeTable | None:
+    """Open the table of a job; None if it does not exist.
+
+    Args:
+        schema: the columns that the job writes.
+
+    Raises:
+        OptionError: the table has other columns or partitions, or an option is wrong.
+        RmqStoreError: the table cannot be read, or a package is missing.
+    """
+    if arguments.to == DELTA:
+        from rmqstore_spark.pipelines.tables.delta import DeltaTable
+
+        return DeltaTable.find(*_delta(arguments, schema))
+    from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
+
+    return IcebergTable.find(_catalog(arguments), arguments.output, schema)
+
+
+def create_table(arguments: TableArguments, schema: pa.Schema) -> LakeTable:
+    """Create the table of a job, or open the one that somebody else has just created.
+
+    Args:
+        schema: the columns that the job writes.
+
+    Raises:
+        OptionError: the table has other columns or partitions, or an option is wrong.
+        RmqStoreError: the table cannot be created.
+    """
+    if arguments.to == DELTA:
+        from rmqstore_spark.pipelines.tables.delta import DeltaTable
+
+        return DeltaTable.create(*_delta(arguments, schema))
+    from rmqstore_spark.pipelines.tables.iceberg import IcebergTable
+
+    return IcebergTable.create(_catalog(arguments), arguments.output, schema)
+
+
+def _delta(arguments: TableArguments, schema: pa.Schema) -> tuple[str, pa.Schema, dict[str, str]]:
+    local = local_path(arguments.output)
+    url = arguments.output if local is None else os.path.abspath(local)
+    return url, schema, arguments.storage_options()
+
+
+def _catalog(arguments: TableArguments) -> Catalog:
+    from pyiceberg.catalog import load_catalog
+
+    given = arguments.storage_options()
+    with reported("The catalog cannot be opened"):
+        if arguments.warehouse is None:
+            return load_catalog(arguments.catalog, **given)
+        folder = Path(local_path(arguments.warehouse) or arguments.warehouse).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": str(folder)}
+        return load_catalog("rmqstore", **{**kept, **given})

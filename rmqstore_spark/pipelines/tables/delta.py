@@ -17,12 +17,14 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.pipelines.tables.schema import (
+from rmqstore_spark.pipelines.tables.table import (
     PARTITIONED_BY,
+    ConflictError,
+    DataFile,
     check_columns,
     check_partitions,
+    reported,
 )
-from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile, reported
 
 
 class DeltaTable:

@@ -24,12 +24,14 @@ from pyiceberg.transforms import IdentityTransform
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.pipelines.parquet.files import WITHOUT_BOUNDS
-from rmqstore_spark.pipelines.tables.schema import (
+from rmqstore_spark.pipelines.tables.table import (
     PARTITIONED_BY,
+    ConflictError,
+    DataFile,
     check_columns,
     check_partitions,
+    reported,
 )
-from rmqstore_spark.pipelines.tables.table import ConflictError, DataFile, reported
 
 _PREFIX: Final = "rmqstore.version."
 _APPLICATION, _VERSION = "rmqstore.application", "rmqstore.version"

@@ -15,17 +15,94 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pyarrow as pa
 from fsspec.core import url_to_fs
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.pipelines.parquet.files import WrittenFile
-from rmqstore_spark.pipelines.parquet.partitions import Partition
-from rmqstore_spark.pipelines.parquet.run_folder import Attempt, RunFolder
-from rmqstore_spark.pipelines.tables.overlap import describe_overlap, same_place
+from rmqstore_spark.pipelines.parquet.files import (
+    FileFormat,
+    Partition,
+    PartitionedWriter,
+    WrittenFile,
+    read_back,
+)
+from rmqstore_spark.pipelines.parquet.output import Attempt, RunFolder
+from rmqstore_spark.pipelines.parquet.task import piece_of
 from rmqstore_spark.pipelines.tables.table import DataFile, LakeTable, append_once
+from rmqstore_spark.reader.options import QueueSplit, ScanSplit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+_FILTERS: Final = ("tags", "keys")
+
+
+class _Queue(NamedTuple):
+    broker: str
+    topic: str
+    queue_id: int
+
+
+def describe_overlap(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """Describe messages that two plans have in common; None if there are none.
+
+    Two plans that choose by different tags or keys may read the same range.
+    """
+    chosen, others = _filters(plan), _filters(other)
+    if chosen and others and chosen != others:
+        return None
+    if same_place(plan, other) and (_is_scan(plan) or _is_scan(other)):
+        return "messages of the same log, whose queues are unknown"
+    earlier = dict(_ranges(other))
+    for queue, (start, end) in _ranges(plan):
+        if queue in earlier and max(start, earlier[queue][0]) < min(end, earlier[queue][1]):
+            first, last = earlier[queue]
+            return f"{queue.topic}/{queue.queue_id} of {queue.broker} from {first} to {last - 1}"
+    return None
+
+
+def same_place(plan: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two plans read the stores of the same path or address."""
+    return _place(plan) == _place(other)
+
+
+def _filters(plan: Mapping[str, Any]) -> dict[str, str]:
+    given = {name: str(plan["arguments"].get(name) or "").strip() for name in _FILTERS}
+    return {name: text for name, text in given.items() if text not in ("", "*")}
+
+
+def _place(plan: Mapping[str, Any]) -> list[Any]:
+    return [plan["arguments"].get(name) for name in ("path", "endpoint", "namesrvAddr")]
+
+
+def _is_scan(plan: Mapping[str, Any]) -> bool:
+    return plan["rows"] is None
+
+
+def _ranges(plan: Mapping[str, Any]) -> Iterator[tuple[_Queue, tuple[int, int]]]:
+    """Yield the range of offsets of each queue. A plan has one, in parts or as a whole.
+
+    A log without a ConsumeQueue has none: the offsets are unknown before it is read.
+    """
+    found: dict[_Queue, tuple[int, int]] = {}
+    for stored in plan["pieces"]:
+        piece = piece_of(stored, "")
+        for split in piece.splits:
+            if isinstance(split, ScanSplit):
+                continue
+            for each in (split.range,) if isinstance(split, QueueSplit) else split.ranges:
+                queue = _Queue(str(piece.broker_name), each.topic, each.queue_id)
+                start, end = found.get(queue, (each.start, each.end))
+                found[queue] = (min(start, each.start), max(end, each.end))
+    yield from found.items()
+
 
 _OWN: Final = "_backfill"
 _VERSION: Final = 1
@@ -150,3 +227,78 @@ class TableOutput:
     def is_published(self) -> bool:
         """Whether the table has the rows."""
         return self._table.version_of(self._id) is not None
+
+
+_COLUMN: Final = "file"
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """Writes the rows of one partition; for `DataFrame.mapInArrow`.
+
+    Args:
+        fs: an fsspec file system.
+        folder: path of the batch's folder.
+        schema: the schema of the files.
+        file_format: their format.
+    """
+
+    fs: Any
+    folder: str
+    schema: pa.Schema
+    file_format: FileFormat
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write batches, and yield the files as JSON."""
+        prefix = f"part-{uuid.uuid4().hex[:16]}"
+        with PartitionedWriter(
+            self.fs, self.folder, prefix, self.schema, self.file_format
+        ) as writer:
+            for batch in batches:
+                writer.write(batch)
+        files = [read_back(self.fs, self.folder, file) for file in writer.finished]
+        if files:
+            texts = pa.array([json.dumps(asdict(file)) for file in files], pa.string())
+            yield pa.RecordBatch.from_arrays([texts], [_COLUMN])
+
+
+class TableSink:
+    """Appends the batches of one query; for `foreachBatch`.
+
+    Args:
+        table: the table.
+        options: options of fsspec for the table's folder.
+        file_format: the format of the files.
+
+    Attributes:
+        query_id: the query's id; batches wait for it.
+    """
+
+    def __init__(
+        self, table: LakeTable, options: Mapping[str, str], file_format: FileFormat
+    ) -> None:
+        self.query_id: Future[str] = Future()
+        self._table = table
+        self._format = file_format
+        self._fs, self._root = table_folder(table, options)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write a batch, unless the table has it.
+
+        Raises:
+            RmqStoreError: the table could not be written.
+        """
+        application = self.query_id.result()
+        self._table.refresh()
+        last = self._table.version_of(application)
+        if last is not None and last >= batch:
+            print(f"batch {batch}: the table has it already", flush=True)
+            return
+        folder = f"data/{application}/{batch}-{uuid.uuid4().hex}"
+        task = BatchTask(self._fs, f"{self._root}/{folder}", self._table.file_schema, self._format)
+        written = rows.mapInArrow(task, f"{_COLUMN} string").collect()
+        files = [WrittenFile(**json.loads(row[0])) for row in written]
+        if files:
+            append_once(
+                self._table, [data_file(folder, file) for file in files], application, batch
+            )

@@ -7,7 +7,7 @@ begin of the DLedger log are read there (docs/format.md, "DLedger").
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.log_folders import Segment
-from rmqstore_spark.files.log.segments import Segments, read_ranges
+from rmqstore_spark.files.log_files import Segment
+from rmqstore_spark.files.segments import Segments, read_ranges
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
@@ -68,8 +68,18 @@ class CommitLog:
         self._list()
 
     def _list(self) -> None:
-        self._segments = list(self._in_order())
-        self._starts = [segment.start for segment in self._segments]
+        begin = self._dledger_begin
+        self._segments = [
+            LogSegment(segment, min(segment.end, begin), 0)
+            for segment in self.plain
+            if segment.start < begin
+        ]
+        self._segments += [
+            LogSegment(segment, min(segment.end, self._dledger_end), DLEDGER_LEAD)
+            for segment in self.dledger or ()
+            if segment.start < self._dledger_end
+        ]
+        self._starts = [each.segment.start for each in self._segments]
 
     def replace(self, other: CommitLog) -> None:
         """Take over the files of a newer listing. The queues keep a reference to this object."""
@@ -105,14 +115,6 @@ class CommitLog:
     def segments(self) -> Sequence[LogSegment]:
         """Return the files in the order of the log. The plain log ends where DLedger's begins."""
         return self._segments
-
-    def _in_order(self) -> Iterator[LogSegment]:
-        for segment in self.plain:
-            if segment.start < self._dledger_begin:
-                yield LogSegment(segment, min(segment.end, self._dledger_begin), 0)
-        for segment in self.dledger or ():
-            if segment.start < self._dledger_end:
-                yield LogSegment(segment, min(segment.end, self._dledger_end), DLEDGER_LEAD)
 
     def segment_at(self, offset: int) -> LogSegment | None:
         """Return the file that holds a physical offset; None if there is none."""

@@ -27,9 +27,9 @@ import numpy as np
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog
-from rmqstore_spark.files.log.segments import Segments
-from rmqstore_spark.files.own_names import FLUSH_MARK_NAME, OWN_FOLDER
-from rmqstore_spark.layout.checkpoint import GRACE_MS, Checkpoint
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, GRACE_MS, Checkpoint, FlushMark
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,
     decode_entry_headers,
@@ -38,7 +38,6 @@ from rmqstore_spark.layout.dledger import (
     parse_committed_index,
 )
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
-from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log

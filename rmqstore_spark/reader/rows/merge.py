@@ -16,10 +16,9 @@ import numpy as np
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.spans import I8, text_pool
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.options import LogSplit, ReadOptions
 from rmqstore_spark.reader.queue import Queue, read_entry_bytes, stated_offsets
 from rmqstore_spark.reader.rows.selection import Selection, TagFilter, unexpired, usable_entries
-from rmqstore_spark.reader.rows.splits import LogSplit
 
 _FEWEST: Final = 64
 _MOST: Final = 16_384

@@ -15,10 +15,9 @@ from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.options import ReadOptions, ScanSplit
 from rmqstore_spark.reader.rows.decoder import Decoder
 from rmqstore_spark.reader.rows.read import QueueSource
-from rmqstore_spark.reader.rows.splits import ScanSplit
 
 _log = logging.getLogger(__name__)
 

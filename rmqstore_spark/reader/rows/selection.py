@@ -1,24 +1,21 @@
-"""Selects the queue entries to read, and cuts them into batches."""
+"""Selects the queue entries to read."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.files.spans import slices_of_size
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.spans import I8, Spans
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.rows.splits import QueueRange
 
 _log = logging.getLogger(__name__)
 
@@ -59,12 +56,6 @@ class Selection:
     def identity(self) -> Identity:
         """The topic, queueId and queueOffset that each record must have."""
         return Identity(self.topics, self.queue_ids, self.queue, self.slots)
-
-
-def batches(selection: Selection, rows: int, size: int) -> Iterator[Selection]:
-    """Cut a selection into batches of at most `rows` rows and about `size` bytes."""
-    for part in slices_of_size(selection.sizes, rows=rows, size=size):
-        yield selection.take(part)
 
 
 def say_lost(count: int, what: str) -> None:

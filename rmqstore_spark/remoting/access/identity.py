@@ -1,18 +1,67 @@
-"""As whom this side talks to others: how it signs, and over which TLS."""
+"""The access key and the TLS with which this process calls others.
+
+The access key is in a file of the form of RocketMQ's `tools.yml`. Importing this module, as each
+task of Spark does, imports neither ssl nor yaml nor the codec.
+"""
 
 from __future__ import annotations
 
-import ssl
+import os
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.credentials import read_credentials
-from rmqstore_spark.remoting.access.signing import SessionCredentials
-from rmqstore_spark.remoting.tls import client_context
 
-__all__ = ["ClientIdentity", "client_tls"]
+if TYPE_CHECKING:
+    import ssl
+
+    from rmqstore_spark.remoting.access.signing import SessionCredentials
+    from rmqstore_spark.remoting.access.yaml_values import YamlValue
+
+_ACCESS_KEY: Final = "accessKey"
+_SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of the field
+_LEAST: Final = 1
+"""Characters of a key of this side: RocketMQ 5 has users with names and passwords of any length."""
+_MOST: Final = 255
+
+
+def read_credentials(path: str | os.PathLike[str]) -> SessionCredentials:
+    """Read `accessKey` and `secretKey` from a file that others may not read.
+
+    Raises:
+        OptionError: the file is missing, accessible to others, or holds anything else.
+    """
+    from rmqstore_spark.remoting.access.signing import SessionCredentials
+    from rmqstore_spark.remoting.access.yaml_values import parse_yaml
+
+    name = os.fspath(path)
+    given = parse_yaml(name, read_file(path, "access key", secret=True))
+    return SessionCredentials(*read_keys(given, given.fields((_ACCESS_KEY, _SECRET_KEY)), _LEAST))
+
+
+def read_keys(of: YamlValue, fields: dict[str, YamlValue], least: int) -> tuple[str, str]:
+    """Return the access key and the secret of an account.
+
+    Args:
+        of: the account.
+        fields: its fields.
+        least: how many characters each must have.
+
+    Raises:
+        OptionError: one is missing or too short. The error does not show the secret.
+    """
+    found = []
+    for name in (_ACCESS_KEY, _SECRET_KEY):
+        value = fields.get(name)
+        if value is None:
+            raise of.error(f"has no {name}")
+        text = value.text()
+        if not least <= len(text) <= _MOST or not text.isprintable():
+            raise value.error(f"must be {least} to {_MOST} printable characters")
+        found.append(text)
+    access_key, secret = found
+    return access_key, secret
 
 
 class ClientIdentityKeys(Protocol):
@@ -69,6 +118,8 @@ def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext:
     Raises:
         OptionError: a file is missing, wrong, or accessible to others.
     """
+    from rmqstore_spark.remoting.tls import client_context
+
     trust, cert, key = (
         keys.tls_client_trust_cert_path, keys.tls_client_cert_path, keys.tls_client_key_path,
     )  # fmt: skip
@@ -77,3 +128,22 @@ def client_tls(keys: ClientIdentityKeys) -> ssl.SSLContext:
     if key:
         read_file(key, "private key", secret=True)  # others must not be able to read it
     return client_context(trust, cert, key)
+
+
+@dataclass(frozen=True)
+class IdentityFiles:
+    """What `ClientIdentity` is made of: names of files, which may travel and be shown.
+
+    Args:
+        acl_credentials_path: file with an access key; empty: requests are not signed.
+        tls_enable: whether connections use TLS.
+        tls_client_trust_cert_path: CA certificates for those of the others; empty: the system's.
+        tls_client_cert_path: its own certificate; empty: none.
+        tls_client_key_path: the private key of that.
+    """
+
+    acl_credentials_path: str = ""
+    tls_enable: bool = False
+    tls_client_trust_cert_path: str = ""
+    tls_client_cert_path: str = ""
+    tls_client_key_path: str = ""

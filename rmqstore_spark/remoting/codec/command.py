@@ -78,6 +78,11 @@ class Command:
     size: int = field(default=0, compare=False)
 
     @property
+    def field_count(self) -> int:
+        """How many fields of its own the header has, or a few more."""
+        return len(self.ext)
+
+    @property
     def is_response(self) -> bool:
         """Whether this answers a request."""
         return bool(self.flag & _RESPONSE)
@@ -108,9 +113,8 @@ class Command:
         Raises:
             FrameError: a number or text does not fit.
         """
-        return self._json() if self.form == Form.JSON else self._binary()
-
-    def _json(self) -> bytes:
+        if self.form != Form.JSON:
+            return self._binary()
         header = _JavaHeader(
             int(self.code),
             self.ext or UNSET,
@@ -153,11 +157,25 @@ def decode_header(form: int, data: bytes) -> Command:
     Raises:
         FrameError: the form is unknown, or the bytes are not a header of this form.
     """
-    if form == Form.JSON:
-        return _from_json(data)
     if form == Form.ROCKETMQ:
         return _from_binary(data)
-    raise FrameError(f"headers of type {form} do not exist; 0 is JSON, 1 is ROCKETMQ")
+    if form != Form.JSON:
+        raise FrameError(f"headers of type {form} do not exist; 0 is JSON, 1 is ROCKETMQ")
+    try:
+        header = _decode_java(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _from_any_json(data)
+    language = header.language
+    return Command(
+        header.code,
+        header.ext or {},
+        b"",
+        None if header.remark is UNSET else header.remark,
+        header.opaque,
+        header.flag,
+        language if language in LANGUAGES else _language(language),
+        header.version,
+    )
 
 
 def _no_number(text: str) -> str:
@@ -189,23 +207,6 @@ class _JavaHeader(msgspec.Struct, rename={"ext": "extFields", "form": "serialize
 
 
 _decode_java: Final = msgspec.json.Decoder(_JavaHeader).decode
-
-
-def _from_json(data: bytes) -> Command:
-    try:
-        header = _decode_java(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _from_any_json(data)
-    return Command(
-        header.code,
-        header.ext or {},
-        b"",
-        None if header.remark is UNSET else header.remark,
-        header.opaque,
-        header.flag,
-        _language(header.language),
-        header.version,
-    )
 
 
 def _from_any_json(data: bytes) -> Command:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import RemotingError
@@ -18,6 +18,21 @@ MAX_NAME: Final = 255
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _SHOWN: Final = 80
+
+
+class Number(NamedTuple):
+    """A field that holds a number.
+
+    Attributes:
+        name: of the field.
+        least, most: the bounds of the number.
+        default: for a field that is missing; None: it must be there.
+    """
+
+    name: str
+    least: int
+    most: int
+    default: int | None = None
 
 
 class Fields:
@@ -53,27 +68,31 @@ class Fields:
         return found
 
     def long(self, field: str, least: int, most: int, default: int | None = None) -> int:
-        """Return the number of a field.
-
-        Args:
-            field: its name.
-            least: the smallest number allowed.
-            most: the largest number allowed.
-            default: for a field that is missing; None: it must be there.
+        """Return the number of a field; see `Number`.
 
         Raises:
             RemotingError: it is missing, not a number, or out of bounds.
         """
-        found = self._given.get(field)
-        if found is None:
-            if default is not None:
-                return default
-            found = self.text(field)
-        if _INTEGER.fullmatch(found):
-            number = int(found)
-            if least <= number <= most:
-                return number
-        raise _refused(f"the field {field} must be a number from {least} to {most}", found)
+        return self.longs((Number(field, least, most, default),))[0]
+
+    def longs(self, wanted: Iterable[Number]) -> list[int]:
+        """Return the numbers of several fields, in their order.
+
+        Raises:
+            RemotingError: one is missing, not a number, or out of bounds.
+        """
+        numbers = []
+        for field, least, most, default in wanted:
+            found = self._given.get(field)
+            if found is None and default is not None:
+                numbers.append(default)
+                continue
+            if found is None:
+                found = self.text(field)  # which tells that it is missing
+            if not _INTEGER.fullmatch(found) or not least <= int(found) <= most:
+                raise _refused(f"the field {field} must be a number from {least} to {most}", found)
+            numbers.append(int(found))
+        return numbers
 
     def flag(self, field: str) -> bool:
         """Return whether a field is `true`, in any case. C++'s "1" is not, as for RocketMQ."""

@@ -22,9 +22,7 @@ from rmqstore_spark.server.connections.receiver import (
     ReceivedRequest,
     Receiver,
 )
-from rmqstore_spark.wire.failures import DENIED, ILLEGAL
-from rmqstore_spark.wire.login import fingerprint
-from rmqstore_spark.wire.protocol import STATUS_FIELD
+from rmqstore_spark.wire.protocol import DENIED, ILLEGAL, MAX_FRAME, STATUS_FIELD, fingerprint
 from rmqstore_spark.wire.transport import Part, PlainTransport, TlsTransport, Transport, part_size
 
 _log = logging.getLogger(__name__)
@@ -33,10 +31,9 @@ _BEGIN_SECONDS: Final = 10.0
 _ROOM_SECONDS: Final = 10.0
 _END_SECONDS: Final = 60.0
 _REFUSED_SECONDS: Final = 0.5
-_MOST_FRAME: Final = 1 << 31
 
 
-class Requests(Protocol):
+class RequestHandler(Protocol):
     """Admits and handles the requests of connections."""
 
     def budget_of(self, head: Command, size: int) -> Budget:
@@ -75,7 +72,7 @@ class ClientConnection:
     """
 
     def __init__(
-        self, accepted: socket.socket, tls: ServerTls, caller: Caller, requests: Requests
+        self, accepted: socket.socket, tls: ServerTls, caller: Caller, requests: RequestHandler
     ) -> None:
         plain = PlainTransport(accepted)
         self.transport: Transport = plain
@@ -181,7 +178,6 @@ class ClientConnection:
                 the room that others wait for.
             TimeoutError: the client sent nothing for `idle_seconds`.
         """
-        self._moved = time.monotonic()
         self._check()
         try:
             request = self._receiver.read(idle_seconds, room_seconds)
@@ -225,7 +221,7 @@ class ClientConnection:
         self._send(_answer(number), parts, seconds, budget)
 
     def refuse(self, status: str, text: str, seconds: float) -> None:
-        """Answer that a request is refused; see `wire.failures`."""
+        """Answer that a request is refused; see `wire.protocol`."""
         refusal = _answer(self.opaque, ResponseCode.SYSTEM_ERROR, text, {STATUS_FIELD: status})
         with suppress(EndedError):
             self._send(refusal, (), seconds, None)
@@ -238,7 +234,7 @@ class ClientConnection:
         budget: Budget | None,
     ) -> None:
         size = sum(map(part_size, parts))
-        head = frame_head(command, size, _MOST_FRAME)
+        head = frame_head(command, size, MAX_FRAME)
         check = self._waiting(time.monotonic(), size, seconds, budget)
         try:
             self.transport.send((head, *parts), check)

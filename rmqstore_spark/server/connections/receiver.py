@@ -13,16 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.errors import FrameError
 from rmqstore_spark.layout.spans import U1
-from rmqstore_spark.remoting.codec.command import Command, decode_header
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.server.budget import Budget, OverBudgetError
+from rmqstore_spark.wire.staged import StagedBytes
 from rmqstore_spark.wire.transport import Transport
 
 _STAGED: Final = 32 << 10
-_MOST_HEADER: Final = 16 << 10
-_MOST_FRAME: Final = 1 << 31
 _FREE_BYTES: Final = 128 << 10
 """Bytes of bodies of a connection that need no room."""
 _SMALL: Final = 64 << 10
@@ -125,8 +122,7 @@ class Receiver:
         self._transport = transport
         self._budget_of = budget_of
         self._admit = admit
-        self._staged = memoryview(bytearray(_STAGED))
-        self._begin = self._end = 0
+        self._staged = StagedBytes(_STAGED)
         self._head: Command | None = None  # of the request that is being received
         self._size = 0
         self._body: memoryview | None = None
@@ -160,7 +156,7 @@ class Receiver:
                 deadline = math.inf if seconds is None else time.monotonic() + seconds
                 continue
             if not self._receive(seconds, deadline):
-                if self._head is None and self._begin == self._end:
+                if self._head is None and not self._staged:
                     return None
                 raise EndedError("the client has gone")
             if deadline < math.inf and time.monotonic() > deadline and not self._is_complete():
@@ -184,10 +180,11 @@ class Receiver:
         A socket that is closed with unread bytes makes the client lose the last answers.
         """
         self.close()
+        self._staged.drop()
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
-                if not self._transport.recv_into(self._staged, min(left, _LOOK_SECONDS)):
+                if not self._transport.recv_into(self._staged.free(), min(left, _LOOK_SECONDS)):
                     return
             except TimeoutError:
                 continue
@@ -210,29 +207,18 @@ class Receiver:
                 return False
             self._install(None)
         assert self._body is not None  # noqa: S101 - it was installed
-        count = min(self._end - self._begin, self._size - self._at)
-        if count:
-            self._body[self._at : self._at + count] = self._staged[
-                self._begin : self._begin + count
-            ]
-            self._begin += count
-            self._at += count
+        if self._at < self._size:
+            self._at += self._staged.take(self._body[self._at :])
         return self._at == self._size
 
     def _read_head(self) -> bool:
-        staged = self._end - self._begin
-        if staged < HEAD_BYTES:
+        found = self._staged.head()
+        if found is None:
             return False
-        form, header, body = frame_lengths(self._staged, self._begin, _MOST_FRAME)
-        if header > _MOST_HEADER:
-            raise FrameError(f"a header has {header} bytes; the most are {_MOST_HEADER}")
-        if staged < HEAD_BYTES + header:
-            return False
-        at = self._begin + HEAD_BYTES
-        head = decode_header(form, self._staged[at : at + header].tobytes())
-        self._admit(head, body)
-        self._begin = at + header
-        self._head, self._size, self._at = head, body, 0
+        self._admit(*found)
+        self._staged.pass_head()
+        self._head, self._size = found
+        self._at = 0
         return True
 
     def _wanted_budget(self) -> Budget | None:
@@ -270,7 +256,7 @@ class Receiver:
         """Wait for bytes; return how many came, 0 at the end."""
         rest = self._rest()
         if rest is None:
-            return self._stage(self._transport.recv_into(self._free(), seconds))
+            return self._stage(self._transport.recv_into(self._staged.free(), seconds))
         if self._charge is None:
             return self._fill(self._transport.recv_into(rest, seconds, whole=True))
         while True:
@@ -294,7 +280,7 @@ class Receiver:
     def _receive_now(self) -> int:
         rest = self._rest()
         if rest is None:
-            return self._stage(self._transport.recv_now(self._free()) or 0)
+            return self._stage(self._transport.recv_now(self._staged.free()) or 0)
         return self._fill(self._transport.recv_now(rest) or 0)
 
     def _rest(self) -> memoryview | None:
@@ -311,16 +297,6 @@ class Receiver:
         self._at += count
         return count
 
-    def _free(self) -> memoryview:
-        """Return the part of the stage that is free, which is never empty."""
-        if self._begin == self._end:
-            self._begin = self._end = 0
-        elif len(self._staged) - self._end < _MOST_HEADER:
-            rest = self._staged[self._begin : self._end].tobytes()
-            self._staged[: len(rest)] = rest
-            self._begin, self._end = 0, len(rest)
-        return self._staged[self._end :]
-
     def _stage(self, count: int) -> int:
-        self._end += count
+        self._staged.add(count)
         return count

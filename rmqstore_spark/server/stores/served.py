@@ -1,18 +1,23 @@
-"""One store that a process serves, as the handlers of calls see it."""
+"""What a process serves: a store, as the handlers of calls see it, and all stores together."""
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.broker.acl.rights import Right
+from rmqstore_spark.broker.acl.accounts import Right
+from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.server.callers import Caller, Needs
 from rmqstore_spark.server.view import StoreView
-from rmqstore_spark.wire.failures import DENIED
-from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, TopicSettings
+from rmqstore_spark.wire.endpoint import Endpoint
+from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, OpenRequest, TopicSettings
+from rmqstore_spark.wire.protocol import DENIED
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
@@ -77,7 +82,7 @@ class ServedStore(ABC):
         """
 
     @abstractmethod
-    def open(self, topics: Sequence[str] | None) -> OpenReply:
+    def open(self, request: OpenRequest) -> OpenReply:
         """Return what is needed to encode records; see `OpenRequest`.
 
         Raises:
@@ -103,3 +108,97 @@ class ServedStore(ABC):
     @abstractmethod
     def reader(self) -> Store:
         """Open the store for reading; the caller closes it."""
+
+
+class StoresByName:
+    """The stores of a process.
+
+    Args:
+        stores: at least one, with different names.
+    """
+
+    def __init__(self, stores: Sequence[ServedStore]) -> None:
+        self._stores = {store.name: store for store in stores}
+
+    def __iter__(self) -> Iterator[ServedStore]:
+        return iter(self._stores.values())
+
+    def find(self, name: str | None) -> ServedStore:
+        """Return the store of a name; the only one if there is no name.
+
+        Raises:
+            RefusedError: no store has that name, or there are several and no name was given.
+        """
+        if name is None and len(self._stores) == 1:
+            return next(iter(self))
+        found = None if name is None else self._stores.get(name)
+        if found is not None:
+            return found
+        names = ", ".join(f"#{known}" for known in self._stores)
+        if name is None:
+            text = f"The process serves several stores. Add one of these to the endpoint: {names}."
+        else:
+            text = f"The process serves no store #{name[:127]}. It serves: {names}."
+        raise RefusedError(text, DENIED)
+
+
+@dataclass(frozen=True, repr=False)
+class ServedPort:
+    """Where clients come.
+
+    Attributes:
+        bound: the socket of the port; None without one.
+        protection: accounts and TLS.
+        endpoints: where Spark's clients come; empty if they are not served.
+        other: their protocol, which is handed over by a broker that listens on the port; None if
+            they are not served.
+    """
+
+    bound: socket.socket | None
+    protection: Protection
+    endpoints: Sequence[Endpoint] = ()
+    other: OtherProtocol | None = None
+
+
+class StoreService(ABC):
+    """The stores that a process serves, and what belongs to them.
+
+    Attributes:
+        stores: the stores.
+        look_seconds: how often `continues` is asked; None for never.
+    """
+
+    def __init__(self, stores: Sequence[ServedStore]) -> None:
+        self.stores = stores
+        self.look_seconds: float | None = None
+
+    @property
+    def slaves(self) -> str | None:
+        """Where slaves connect, as host:port; None if none are taken."""
+        return None
+
+    @property
+    def broker(self) -> str | None:
+        """Where RocketMQ's clients connect, as host:port; None if none are served."""
+        return None
+
+    @property
+    def broker_held(self) -> int:
+        """Bytes of requests and answers of RocketMQ's clients in memory."""
+        return 0
+
+    @abstractmethod
+    def start(self, port: ServedPort) -> None:
+        """Start what works besides the calls of Spark's clients, once those can come."""
+
+    @abstractmethod
+    def stats(self) -> Mapping[str, Any]:
+        """Return the figures of all stores, ready for JSON."""
+
+    def continues(self) -> bool:
+        """Return whether the process should continue."""
+        return True
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the stores, when no call can reach them."""

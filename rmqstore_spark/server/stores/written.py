@@ -12,13 +12,17 @@ from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import ServedPort, StoreService
+from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.endpoint import announced_endpoint
-from rmqstore_spark.wire.failures import UNAVAILABLE
-from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, QueueOffsets, TopicSettings
-from rmqstore_spark.wire.protocol import PROTOCOL
+from rmqstore_spark.wire.messages import (
+    OffsetsReply,
+    OpenReply,
+    OpenRequest,
+    QueueOffsets,
+    TopicSettings,
+)
+from rmqstore_spark.wire.protocol import PROTOCOL, UNAVAILABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.runner import BrokerRunner
@@ -70,13 +74,13 @@ class WrittenStore(ServedStore):
         self._replication = Replication(self._store)
         return self._replication
 
-    def open(self, topics: Sequence[str] | None) -> OpenReply:
+    def open(self, request: OpenRequest) -> OpenReply:
         """Return what is needed to encode records; create missing topics if that is configured."""
-        config = self._store.config
+        config, topics = self._store.config, request.topics
         for name in topics or ():
             require_clients_topic(name)
         missing = [name for name in topics or () if name not in self._store.topics]
-        if missing and config.auto_create_topic_enable:
+        if missing and request.creates and config.auto_create_topic_enable:
             self._store.create_topics(missing)
         return OpenReply(
             protocol=PROTOCOL,

@@ -1,7 +1,6 @@
 """Verifies the IndexFiles.
 
 files    finds the files, and reads the entries of all of them as one sequence
-keys     hashes the keys under which a broker indexes records
 match    compares the keys of the log with these entries, in one pass
 check    checks each file by itself, and the entries that no record matched
 """

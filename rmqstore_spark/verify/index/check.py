@@ -29,10 +29,9 @@ from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.store import Store
-from rmqstore_spark.verify.findings import Findings
-from rmqstore_spark.verify.index.keys import KeyHasher
+from rmqstore_spark.verify.findings import Findings, Flaws
+from rmqstore_spark.verify.index.match import index_keys
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers, read_batches
-from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.report import Severity
 from rmqstore_spark.verify.snapshot import IndexBounds, IndexEntriesUnit, IndexFileUnit, Snapshot
 
@@ -210,7 +209,6 @@ class _UnmatchedEntries:
         self._bounds = snapshot.index[number]
         self._findings = findings
         self._flaws = Flaws(snapshot.flaws)
-        self._hasher = KeyHasher()
         self._topics = TopicNumbers()
 
     def check(self, start: int, end: int) -> None:
@@ -280,8 +278,8 @@ class _UnmatchedEntries:
             if not len(found):
                 continue
             batch = LogBatch(self._log, records.take(found), offsets[part[found]], self._topics)
-            keys = self._hasher.keys(batch)
-            known = keys.rows << _HASH_BITS | keys.hashes
+            key_rows, key_hashes = index_keys(batch)
+            known = key_rows << _HASH_BITS | key_hashes
             hashes = entries["keyHash"][part[found]].astype(np.int64)
             asked = np.arange(len(found)) << _HASH_BITS | hashes
             right[part[found]] = np.isin(asked, known) & (hashes >= 0)

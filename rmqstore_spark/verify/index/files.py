@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -64,9 +65,7 @@ def find_index(
 
 
 def _look(files: Files, path: str, info: FileInfo, vouched_time: int) -> IndexBounds:
-    def read(offset: int, length: int) -> bytes:
-        return files.read(path, offset, length)
-
+    read = partial(files.read, path)
     header = IndexHeader.decode(read(0, HEADER_SIZE), file=path)
     slots = infer_slots(info.size, read) or 0
     keys = max(0, header.index_count - 1) if slots else 0
@@ -94,12 +93,8 @@ def _written(files: Files, bounds: IndexBounds, slots: int) -> int:
         last = geometry(bounds.size, slots)
     except CorruptStoreError:
         return 0
-
-    def read(offset: int, length: int) -> bytes:
-        return files.read(bounds.path, offset, length)
-
     start = entry_position(slots, 1)
-    end = nonzero_end(read, start, entry_position(slots, max(last, 1)))
+    end = nonzero_end(partial(files.read, bounds.path), start, entry_position(slots, max(last, 1)))
     return -(-(end - start) // ENTRY_SIZE)
 
 

@@ -22,14 +22,12 @@ from rmqstore_spark.layout.index.format import (
     entry_position,
     slot_position,
 )
-from rmqstore_spark.layout.spans import I8
+from rmqstore_spark.layout.record.block import index_hashes
+from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.index.files import IndexSequence
-from rmqstore_spark.verify.index.keys import IndexKeys, KeyHasher
 from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.snapshot import Snapshot
-
-__all__ = ["IndexMatcher"]
 
 _SLACK: Final = 1 << 12
 _MAX_DIFF: Final = 2**31 - 1
@@ -57,7 +55,6 @@ class IndexMatcher:
         self._files = files
         self._findings = findings
         self._entries = IndexSequence(files, snapshot.index)
-        self._hasher = KeyHasher()
         self._next = self._entries.first_at(start)
         self._begin_times = np.array(
             [bounds.header.begin_timestamp for bounds in snapshot.index], np.int64
@@ -75,40 +72,40 @@ class IndexMatcher:
         """Match the keys of a batch's records."""
         if not len(self._entries) or not len(batch):
             return
-        keys = self._hasher.keys(batch)
-        if not len(keys.rows):
+        rows, hashes = index_keys(batch)
+        if not len(rows):
             return
-        offsets = batch.offsets[keys.rows]
+        offsets = batch.offsets[rows]
         entries = self._entries.read(self._next, len(offsets))
         if (
             len(entries) == len(offsets)
             and (entries["phyOffset"] == offsets).all()
-            and (entries["keyHash"] == keys.hashes).all()
+            and (entries["keyHash"] == hashes).all()
         ):
             numbers = np.arange(self._next, self._next + len(offsets))
             self._next += len(offsets)
-            self._matched(numbers, entries, batch.records.store_timestamp[keys.rows])
+            self._matched(numbers, entries, batch.records.store_timestamp[rows])
         else:
-            self._align(batch, keys, offsets)
+            self._align(batch, rows, hashes, offsets)
 
-    def _align(self, batch: LogBatch, keys: IndexKeys, offsets: I8) -> None:
+    def _align(self, batch: LogBatch, rows: I8, hashes: I4, offsets: I8) -> None:
         """Match keys and entries that are not in the same order."""
         base, last = int(batch.offsets[0]), int(batch.offsets[-1])
         self._skip_to(base)
         entries = self._entries.read(self._next, len(offsets) + _SLACK)
         places = entries["phyOffset"].astype(np.int64)
         inside = np.flatnonzero((places >= base) & (places <= last))
-        wanted = (offsets - base) << _HASH_BITS | keys.hashes
+        wanted = (offsets - base) << _HASH_BITS | hashes
         given = (places[inside] - base) << _HASH_BITS | entries["keyHash"][inside]
         order = np.argsort(wanted, kind="stable")
         at = np.minimum(np.searchsorted(wanted[order], given), len(order) - 1)
         right = wanted[order[at]] == given
         chosen = inside[right]
         if len(chosen):
-            times = batch.records.store_timestamp[keys.rows[order[at[right]]]]
+            times = batch.records.store_timestamp[rows[order[at[right]]]]
             self._matched(self._next + chosen, entries[chosen], times)
             self._next += int(chosen[-1]) + 1
-        self._look_up(keys, offsets, ~np.isin(wanted, given))
+        self._look_up(hashes, offsets, ~np.isin(wanted, given))
 
     def _skip_to(self, offset: int) -> None:
         """Skip the entries of records before an offset."""
@@ -139,7 +136,7 @@ class IndexMatcher:
         bounds = self._index[file]
         return bounds.path, entry_position(bounds.slots, number) + byte
 
-    def _look_up(self, keys: IndexKeys, offsets: I8, lost: Mask) -> None:
+    def _look_up(self, hashes: I4, offsets: I8, lost: Mask) -> None:
         """Look up keys that no entry matched, if a file claims to hold them."""
         rows = np.flatnonzero(lost)
         at = np.searchsorted(self._spans[:, 0], offsets[rows], side="left") - 1
@@ -148,7 +145,7 @@ class IndexMatcher:
         files = self._spans[np.maximum(at, 0), 2]
         self._findings.counts["unindexedKeys"] += int(np.count_nonzero(~claimed))
         for row, number in zip(rows[claimed].tolist(), files[claimed].tolist(), strict=True):
-            key_hash, offset = int(keys.hashes[row]), int(offsets[row])
+            key_hash, offset = int(hashes[row]), int(offsets[row])
             if offset in self._chain(number, key_hash):
                 continue
             bounds = self._index[number]
@@ -180,3 +177,14 @@ class IndexMatcher:
             self._chains.clear()
         self._chains[number, key_hash] = frozenset(found.tolist())
         return self._chains[number, key_hash]
+
+
+def index_keys(batch: LogBatch) -> tuple[I8, I4]:
+    """Return the keys under which a broker indexes the records of a batch, in its order.
+
+    Returns:
+        For each key, its record's row, ascending, and its hash.
+    """
+    records = batch.records
+    hashes, rows = index_hashes(records.buffer, records.positions, records.store_size)
+    return rows.astype(np.int64), hashes

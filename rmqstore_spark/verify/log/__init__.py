@@ -2,7 +2,6 @@
 
 end       finds the end of the log
 check     walks over the files of the log, and checks the bytes after its end
-records   checks each record by itself
-batches   checks that each Spark batch is whole
+records   checks each record by itself, and that each Spark batch is whole
 dledger   checks DLedger's entries and index
 """

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.constants import MAGIC_BLANK
 from rmqstore_spark.reader.log.commitlog import DLEDGER_LEAD, CommitLog
 from rmqstore_spark.reader.log.end import stated_place
@@ -17,9 +17,8 @@ from rmqstore_spark.reader.log.walk import Flaw, Stretch, next_record, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings
 from rmqstore_spark.verify.index.match import IndexMatcher
-from rmqstore_spark.verify.log.batches import BatchChecker
 from rmqstore_spark.verify.log.dledger import DLedgerChecker
-from rmqstore_spark.verify.log.records import RecordChecker
+from rmqstore_spark.verify.log.records import BatchChecker, RecordChecker
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers
 from rmqstore_spark.verify.queues.match import QueueMatcher
 from rmqstore_spark.verify.report import TornTail

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
@@ -25,8 +25,6 @@ from rmqstore_spark.layout.dledger import (
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.findings import Findings, Place
 from rmqstore_spark.verify.log_batch import LogBatch
-
-__all__ = ["DLedgerChecker", "check_units"]
 
 _PORTION: Final = 1 << 16
 _FIELDS: Final = {"size": 4, "index": 8, "term": 16, "position": 24}  # with their offsets

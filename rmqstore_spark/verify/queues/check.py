@@ -24,35 +24,16 @@ _UNMATCHED_AT_ONCE: Final = 1 << 16
 _FARTHEST: Final = 1 << 46  # bytes: no log is longer
 
 _KINDS: Final = {
-    Verdict.UNWRITTEN: (
-        "entry-unwritten",
-        "physicalOffset",
-        "the entry is not written, but later ones are",
-    ),
-    Verdict.FILLER: (
-        "entry-filler",
-        "physicalOffset",
-        "the entry is a filler, but not at the queue's beginning",
-    ),
-    Verdict.EXPIRED: (
-        "entry-outside",
-        "physicalOffset",
-        "the entry points before the log's beginning",
-    ),
-    Verdict.OUTSIDE: ("entry-outside", "physicalOffset", "the entry points past the log's end"),
-    Verdict.NO_RECORD: (
-        "entry-record",
-        "physicalOffset",
-        "no record begins where the entry points",
-    ),
-    Verdict.SIZE: ("entry-size", "size", "the entry's size does not match its record"),
-    Verdict.PENDING: (
-        "entry-pending",
-        "physicalOffset",
-        "the entry's record is prepared or rolled back",
-    ),
-    Verdict.CODE: ("tags-code", "tagsCode", "the entry's tagsCode does not match its record"),
+    Verdict.UNWRITTEN: ("entry-unwritten", "the entry is not written, but later ones are"),
+    Verdict.FILLER: ("entry-filler", "the entry is a filler, but not at the queue's beginning"),
+    Verdict.EXPIRED: ("entry-outside", "the entry points before the log's beginning"),
+    Verdict.OUTSIDE: ("entry-outside", "the entry points past the log's end"),
+    Verdict.NO_RECORD: ("entry-record", "no record begins where the entry points"),
+    Verdict.SIZE: ("entry-size", "the entry's size does not match its record"),
+    Verdict.PENDING: ("entry-pending", "the entry's record is prepared or rolled back"),
+    Verdict.CODE: ("tags-code", "the entry's tagsCode does not match its record"),
 }
+_FIELDS: Final = {Verdict.SIZE: "size", Verdict.CODE: "tagsCode"}
 
 
 def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: Findings) -> None:
@@ -69,7 +50,7 @@ def check_queues(store: Store, snapshot: Snapshot, unit: QueuesUnit, findings: F
         check_segments(
             queue.segments, findings, "queue-file", unit=queue.format.size, growing=growing
         )
-        if queue.ext is not None:
+        if len(queue.ext):
             check_segments(queue.ext, findings, "queue-file", growing=growing)
         ends = _QueueEnds(queue, bounds, judge, findings, snapshot)
         ends.check_before()
@@ -246,7 +227,8 @@ class _UnmatchedEntries:
         )  # fmt: skip
 
     def _say(self, verdict: Verdict, bad: npt.NDArray[np.bool_], slots: I8, offsets: I8) -> None:
-        kind, field, text = _KINDS[verdict]
+        kind, text = _KINDS[verdict]
+        field = _FIELDS.get(verdict, "physicalOffset")
         self._findings.each(
             "error", kind, bad,
             lambda row: entry_place(self._queue, int(slots[row]), field),

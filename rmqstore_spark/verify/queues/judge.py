@@ -17,10 +17,9 @@ from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.verify.findings import Place
+from rmqstore_spark.verify.findings import Flaws, Place
 from rmqstore_spark.verify.log_batch import LogBatch, TopicNumbers, read_batches
 from rmqstore_spark.verify.queues.expected import tags_codes
-from rmqstore_spark.verify.ranges import Flaws
 from rmqstore_spark.verify.snapshot import Snapshot
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.queue import Queue
@@ -19,8 +19,6 @@ from rmqstore_spark.verify.log_batch import LogBatch
 from rmqstore_spark.verify.queues.expected import EntryMaker, Expected, tags_codes
 from rmqstore_spark.verify.queues.judge import entry_place, wrong_units
 from rmqstore_spark.verify.snapshot import Snapshot
-
-__all__ = ["QueueMatcher", "older_text"]
 
 _HELD: Final = 1 << 20  # entries of all queues together
 _FEWEST: Final = 64  # of a queue
@@ -120,7 +118,7 @@ class QueueMatcher:
             rows = np.flatnonzero(addressed & (queue == number))
             owner = self._queue(number)
             wrong[rows] = wrong_units(owner, stated[rows], codes[rows], times[rows])
-            addressed[rows] = owner.ext is not None  # without units it only looks like an address
+            addressed[rows] = len(owner.ext) > 0  # without units it only looks like an address
         self._findings.counts["extensionUnits"] += int(np.count_nonzero(addressed & ~wrong))
 
         def place(m: int) -> Place:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.broker.acl.accounts_file import parse_accounts
+from rmqstore_spark.broker.acl.accounts import RIGHTS, Right, need_of_group, need_of_topic
 from rmqstore_spark.broker.acl.addresses import WhiteAddresses
-from rmqstore_spark.broker.acl.rights import RIGHTS, Right, need_of_group, need_of_topic
+from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.errors import OptionError
 
 _NAME = st.text("abcXYZ_-%|019", min_size=1, max_size=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.broker.core.administration import messages
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SIGNATURE, SessionCredentials
 from rmqstore_spark.remoting.client import RemotingClient

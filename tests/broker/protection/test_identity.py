@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.broker.protection import Protection
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
 from tests.broker.broker import broker, name_server

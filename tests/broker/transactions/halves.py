@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from rmqstore_spark.layout.record.format import Records, decode_records
-from rmqstore_spark.layout.record.properties import decode_properties
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import message
+from tests.support.messages.spans import decode_properties
 
 __all__ = ["COMMIT", "ROLLBACK", "UNKNOWN", "alive", "answer_to", "end", "half", "half_of"]
 

@@ -11,20 +11,18 @@ import pytest
 
 from rmqstore_spark.broker.acl.gate import OpenGate
 from rmqstore_spark.broker.core.catalog import Catalog
-from rmqstore_spark.broker.core.transactional.ending import Ending
+from rmqstore_spark.broker.core.transactions import Ending
 from rmqstore_spark.broker.faces.remoting.lanes.ending import EndRequests
-from rmqstore_spark.broker.faces.remoting.parts import Parts
 from rmqstore_spark.broker.faces.remoting.row import LaneRows
-from rmqstore_spark.broker.faces.remoting.table import ENDS, ROWS
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.broker.faces.remoting.table import ENDS, ROWS, Parts
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.queue_reader import QueueReader
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
-from rmqstore_spark.remoting.limits import Limits
 from rmqstore_spark.remoting.server import RemotingServer
 from tests.broker.broker import Heard
 

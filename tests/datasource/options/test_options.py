@@ -5,14 +5,14 @@ import logging
 import pytest
 
 from rmqstore_spark.datasource.options.parsing import Options, check_options, parse_options
-from rmqstore_spark.datasource.options.positions import (
+from rmqstore_spark.datasource.options.table import OWN
+from rmqstore_spark.datasource.options.values import (
     AtOffsets,
     AtTime,
     AtTimes,
     Earliest,
     Latest,
 )
-from rmqstore_spark.datasource.options.table import OWN
 from rmqstore_spark.errors import OptionError
 
 

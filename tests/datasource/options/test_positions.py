@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqstore_spark.datasource.options.positions import (
+from rmqstore_spark.datasource.options.values import (
     AtOffsets,
     Earliest,
     Latest,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
+from tests.support.processes.forked import start
 from tests.support.processes.ports import free_port
 from tests.support.stores.storing import until
 
@@ -21,6 +23,14 @@ __all__ = ["Served"]
 
 _PATIENCE = 60.0
 _MARKERS = "rmq_sys_RMQSTORE_COMMIT"
+
+
+class _Quick(EmbeddedStore):
+    """An embedded store whose process begins where the imports end."""
+
+    def _begin(self, ready: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
+        streams = {"stdin": subprocess.PIPE, "stdout": output, "stderr": subprocess.STDOUT}
+        return cast("subprocess.Popen[bytes]", start(self._command(ready), **streams))
 
 
 class Served:
@@ -42,7 +52,7 @@ class Served:
             "maxIndexNum": 40_000,
         }
         port = int(settings.pop("listenPort", 0)) or free_port()
-        self.process = EmbeddedStore(path, port=port, settings=defaults | settings)
+        self.process = _Quick(path, port=port, settings=defaults | settings)
         self.endpoint = self.process.start()
 
     def client(self) -> StoreClient:

@@ -18,13 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmqstore_spark.base.types import StageInfo, WriterId
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
-from rmqstore_spark.datasource.sink.commit import commit_stages, use_number
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
-from rmqstore_spark.datasource.sink.task import run_task
-from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter
+from rmqstore_spark.datasource.sink.commit import Place, TaskDone, commit_stages, use_number
+from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, RmqStoreWriter, run_task
 from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
@@ -34,7 +33,6 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
 )
 from rmqstore_spark.layout.constants import is_system_topic
-from rmqstore_spark.wire.messages import StageInfo, WriterId
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_columns import fields
 from tests.support.processes.serving import Served as ServedHere

@@ -18,6 +18,7 @@ import pytest
 from tests.datasource.sink.attempts_driver import PARTITIONS, WRITES
 from tests.datasource.sink.serving import Served
 from tests.support.processes.jvm import QUICK_JVM
+from tests.support.processes.surroundings import path_without_pandas
 from tools.java import find_java
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,7 +31,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "JAVA_HOME": str(find_java()),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": f"{path_without_pandas()}:{ROOT}",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
         "SPARK_SUBMIT_OPTS": QUICK_JVM,

@@ -13,17 +13,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from rmqstore_spark.client.brokers.publishing import PublishRoutes
+from rmqstore_spark.client.brokers.routes import PublishRoutes
+from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
+from rmqstore_spark.datasource.sink.commit import Place, TaskDone
 from rmqstore_spark.datasource.sink.encode import RowEncoder
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
-from rmqstore_spark.datasource.sink.outcome import Place, TaskDone
 from rmqstore_spark.datasource.sink.requests import BrokerRequests
 from rmqstore_spark.datasource.sink.targets import find_targets
-from rmqstore_spark.datasource.sink.task import run_task
-from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.datasource.sink.writers import RmqStoreStreamWriter, run_task
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RmqStoreError, RowError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.access.identity import ClientIdentity

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.datasource.options.sink_table import MessageOptions
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sink.columns import SinkColumns, find_columns
-from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.errors import OptionError
 
 ENDPOINT = "rmq://127.0.0.1:10921"

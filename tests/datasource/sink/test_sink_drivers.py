@@ -29,6 +29,7 @@ from tests.datasource.sink.test_sink_stream import (
     source,
     writer,
 )
+from tests.support.processes.surroundings import path_without_pandas
 from tools.java import find_java
 
 if TYPE_CHECKING:
@@ -49,7 +50,12 @@ def drive(store: Served, folder: Path, files: Path, die: str) -> subprocess.Comp
     return subprocess.run(
         [sys.executable, "-m", "tests.datasource.sink.driver", json.dumps(given)],
         cwd=ROOT,
-        env={**os.environ, "JAVA_HOME": str(find_java()), "PYSPARK_PYTHON": sys.executable},
+        env={
+            **os.environ,
+            "JAVA_HOME": str(find_java()),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": path_without_pandas(),
+        },
         capture_output=True,
         text=True,
         timeout=300,

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.datasource.schema import full_schema
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.encode import BlockToSend, RowEncoder, StoreBlocks
-from rmqstore_spark.datasource.sink.options import parse_sink_options
 from rmqstore_spark.errors import RowError
 from rmqstore_spark.layout.record.block import check_block
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch

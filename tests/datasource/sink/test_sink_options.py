@@ -5,9 +5,13 @@ import pickle
 import pytest
 
 from rmqstore_spark.datasource.options.option import BATCH
-from rmqstore_spark.datasource.options.parsing import check_options, parse_options
+from rmqstore_spark.datasource.options.parsing import (
+    SinkOptions,
+    check_options,
+    parse_options,
+    parse_sink_options,
+)
 from rmqstore_spark.datasource.options.sink_table import WRITING, BatchVersion
-from rmqstore_spark.datasource.sink.options import SinkOptions, parse_sink_options
 from rmqstore_spark.errors import OptionError
 
 ENDPOINT = "rmq://127.0.0.1:10921"

@@ -13,8 +13,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.datasource.sink.serving import Served
 
 if TYPE_CHECKING:

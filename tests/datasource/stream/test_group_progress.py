@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ from rmqstore_spark.datasource.offsets import as_start, decode_offsets
 from rmqstore_spark.datasource.sources.store import StorePartition
 from rmqstore_spark.errors import CorruptRecordError, DataLossError, UnsupportedStoreError
 from rmqstore_spark.layout.constants import is_system_topic
-from rmqstore_spark.reader.rows.splits import LogSplit, QueueSplit
+from rmqstore_spark.reader.options import LogSplit, QueueSplit
 from tests.datasource.conftest import by_broker
 from tests.datasource.driving import Golden, GrowingStore, Stream, keys_of
 from tests.support.stores.expected import backed_rows

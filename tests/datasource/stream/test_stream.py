@@ -30,6 +30,7 @@ from rmqstore_spark.errors import (
     UnsupportedStoreError,
 )
 from tests.datasource.driving import ALL, Golden, GrowingStore, Stream, keys_of
+from tests.support.sampling import examples
 from tests.support.stores.expected import expected_rows
 from tests.support.stores.golden import load_queues
 
@@ -176,7 +177,7 @@ def test_an_empty_range_has_no_partitions(growing: GrowingStore) -> None:
     assert stream.partitions(end, end) == []
 
 
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=examples(25))
 @hypothesis.given(
     steps=st.lists(
         st.sampled_from(["put", "put more", "new queue", "run", "die", "restart"]),

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine import PutResult, StoreConfig, StoreWriter
 from rmqstore_spark.engine.append.group_commit import GroupCommit, is_single
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
 from tests.support.processes.serving import block_of

@@ -11,14 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.layout import compression
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
+from tests.support.messages.compressing import flags_of_type
 from tests.support.messages.strategies import BYTES, HOSTS, INT32, INT64
 from tests.support.stores.golden import RecordReport
 from tests.support.stores.records import record_batch
@@ -30,7 +31,7 @@ BODIES = st.one_of(
     st.tuples(st.sampled_from([0, 0x2, 0x1, 0x301, 0x101, 0x201, 0x401, 0x500]), BYTES),
     st.builds(
         lambda kind, body, end: (
-            compression.flags_of_type(kind),
+            flags_of_type(kind),
             compression.compress(body, kind)[: end or None],
         ),
         st.integers(0, 3),
@@ -140,7 +141,7 @@ def test_what_readers_refuse_is_refused(
     data = encode_records(record_batch([message(), message(**changes)])).data.copy()
     with StoreWriter.open(tmp_path / "s", config()) as writer:
         if staged:
-            stage = writer.begin_stage("0" * 32)
+            stage = writer.batches.begin_stage("0" * 32)
             with pytest.raises(ValueError, match="MESSAGE_ILLEGAL: record 1 of the block"):
                 stage.append(data)
             return

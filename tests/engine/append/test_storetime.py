@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.append.store_time import StoreTime
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.append.appender import StoreTime
+from rmqstore_spark.reader import Store
 from tests.support.stores.storing import Clock, config, messages, until
 
 DAY = 86_400_000
@@ -20,7 +20,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "rmqstore_spark.engine.append.store_time"
+        if record.name == "rmqstore_spark.engine.append.appender"
     ]
 
 

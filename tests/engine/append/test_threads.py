@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.support.stores.storing import config, in_queues, messages, until
 
 pytestmark = pytest.mark.fault

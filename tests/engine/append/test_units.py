@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import PutResult, StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import config, in_queues

@@ -20,14 +20,14 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId, sum_of_digests
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,
@@ -82,9 +82,9 @@ def test_a_stage_is_committed_only_as_the_task_said_it_was(path: Path) -> None:
         for name, value in {**changed, "digest": "0" * 32}.items():
             wrong = replace(first, **{name: value})
             with pytest.raises(RefusedError, match="differs from what its task reported"):
-                store.commit(CommitRequest(writer(0), (wrong, *others)))
+                store.batches.commit(CommitRequest(writer(0), (wrong, *others)))
         assert log_end(store) == before
-        assert store.commit(CommitRequest(writer(0), (first, *others))).rows == BATCH
+        assert store.batches.commit(CommitRequest(writer(0), (first, *others))).rows == BATCH
     assert scanned(path) == expected(0)
 
 
@@ -95,7 +95,7 @@ def test_a_commit_that_misses_a_stage_is_refused_and_the_batch_replayed(path: Pa
     store.close()
     with StoreWriter.open(path, small_segments()) as store:
         with pytest.raises(RefusedError, match="misses the stage"):
-            store.commit(CommitRequest(writer(0), lost))
+            store.batches.commit(CommitRequest(writer(0), lost))
         assert log_end(store) == 0
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
     assert scanned(path) == expected(0)
@@ -105,9 +105,9 @@ def test_a_commit_appends_the_winners_stages_in_partition_order(path: Path) -> N
     with StoreWriter.open(path, small_segments()) as store:
         losers = stage_batch(store, "b0", attempt=1)
         infos = stage_batch(store, "b0")
-        result = store.commit(CommitRequest(writer(0), infos))
+        result = store.batches.commit(CommitRequest(writer(0), infos))
         assert (result.status, result.rows, result.physical_offset) == ("COMMITTED", BATCH, 0)
-        store.abort([loser.stage_id for loser in losers])
+        store.batches.abort([loser.stage_id for loser in losers])
         assert store.stats()["stages"] == store.stats()["stagedBytes"] == 0
     assert scanned(path) == expected(0)
     with Store.open(path) as store_read:
@@ -121,7 +121,7 @@ def test_a_commit_appends_the_winners_stages_in_partition_order(path: Path) -> N
 def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         infos = stage_batch(store, "b7")
-        store.commit(CommitRequest(writer(7), infos))
+        store.batches.commit(CommitRequest(writer(7), infos))
     with Store.open(path) as read:
         (time,) = {row["storeTimestamp"] for batch in read.scan() for row in batch.to_pylist()}
     assert markers(path) == [
@@ -145,7 +145,7 @@ def test_behind_the_rows_stands_one_marker_with_query_id_and_batch_id(path: Path
 def test_the_marker_is_in_no_users_topic(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         commit_batch(store, 0)
-        stage = store.begin_stage(stage_id("forged"))
+        stage = store.batches.begin_stage(stage_id("forged"))
         with pytest.raises(RefusedError) as raised:  # nor can a client write one
             stage.append(rows_block([b"{}"], [MARKER_TOPIC]))
         assert raised.value.status == "MESSAGE_ILLEGAL"
@@ -269,30 +269,30 @@ def test_what_was_committed_is_known_from_a_file_where_the_markers_have_expired(
             file.unlink()
     with StoreWriter.open(path, small_segments()) as store:
         assert commit_batch(store, 0, attempt=1).status == "ALREADY_COMMITTED"
-        stage = store.begin_stage(stage_id("others"))
+        stage = store.batches.begin_stage(stage_id("others"))
         stage.append(rows_block([body.swapcase() for body in expected(0)]))
         with pytest.raises(RefusedError, match=r"different content: 120 rows .*bills: 60"):
-            store.commit(CommitRequest(writer(0), (stage.finish(),)))
+            store.batches.commit(CommitRequest(writer(0), (stage.finish(),)))
 
 
 def test_a_commit_that_timed_out_and_succeeded_survives_the_abort(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         infos = stage_batch(store, "b0")
-        store.commit(CommitRequest(writer(0), infos))  # whose answer never came
-        store.abort([info.stage_id for info in infos])
-        assert store.commit(CommitRequest(writer(0), infos)).status == "ALREADY_COMMITTED"
+        store.batches.commit(CommitRequest(writer(0), infos))  # whose answer never came
+        store.batches.abort([info.stage_id for info in infos])
+        assert store.batches.commit(CommitRequest(writer(0), infos)).status == "ALREADY_COMMITTED"
     assert scanned(path) == expected(0)
 
 
 def test_an_abort_fences_late_attempts(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
-        late = store.begin_stage(stage_id("late"))
+        late = store.batches.begin_stage(stage_id("late"))
         infos = stage_batch(store, "b0")
-        store.abort([stage_id("late"), *(info.stage_id for info in infos)])
+        store.batches.abort([stage_id("late"), *(info.stage_id for info in infos)])
         with pytest.raises(RefusedError, match="aborted"):
             late.append(rows_block(bodies("late")))
         with pytest.raises(RefusedError, match="aborted"):
-            store.commit(CommitRequest(writer(0), infos))
+            store.batches.commit(CommitRequest(writer(0), infos))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
     assert scanned(path) == expected(0)
 
@@ -307,7 +307,7 @@ def test_staged_data_of_writers_that_never_come_back_is_removed(path: Path) -> N
         until(lambda: not list((path / "rmqstore" / "staging").iterdir()))
         assert store.stats()["stages"] == 0
         with pytest.raises(RefusedError, match="removed after stagingTimeout"):
-            store.commit(CommitRequest(writer(0), infos))
+            store.batches.commit(CommitRequest(writer(0), infos))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
 
 
@@ -326,12 +326,12 @@ def test_a_batch_write_is_all_or_nothing_and_never_told_from_another(path: Path)
     with StoreWriter.open(path, small_segments()) as store:
         for attempt in range(2):
             infos = stage_batch(store, "b0", attempt=attempt)
-            result = store.commit(CommitRequest(WriterId.of_one_write(), infos))
+            result = store.batches.commit(CommitRequest(WriterId.of_one_write(), infos))
             assert result.status == "COMMITTED"
         for attempt, status in ((2, "COMMITTED"), (3, "ALREADY_COMMITTED")):
             infos = stage_batch(store, "b0", attempt=attempt)
             request = CommitRequest(WriterId.of_batch("app", 5), infos)
-            assert store.commit(request).status == status
+            assert store.batches.commit(request).status == status
     assert scanned(path) == expected(0, 0, 0)
 
 
@@ -340,9 +340,11 @@ def test_a_write_over_max_transaction_bytes_must_say_so(path: Path) -> None:
     with StoreWriter.open(path, config) as store:
         infos = stage_batch(store, "b0", partitions=2, rows=2500)
         with pytest.raises(RefusedError, match=r"maxTransactionBytes.*atomic=false"):
-            store.commit(CommitRequest(WriterId.of_one_write(), infos))
+            store.batches.commit(CommitRequest(WriterId.of_one_write(), infos))
         for info in infos:  # then each task commits alone
-            assert store.commit(CommitRequest(WriterId.of_one_write(), (info,))).rows == 2500
+            assert (
+                store.batches.commit(CommitRequest(WriterId.of_one_write(), (info,))).rows == 2500
+            )
     assert len(scanned(path)) == 5000
 
 
@@ -351,10 +353,10 @@ def test_a_write_over_max_transaction_bytes_must_say_so(path: Path) -> None:
 def test_a_commit_without_rows_is_refused(path: Path, number: int) -> None:
     with StoreWriter.open(path, small_segments()) as store:
         commit_batch(store, 0)
-        empty = store.begin_stage(stage_id("empty")).finish()
+        empty = store.batches.begin_stage(stage_id("empty")).finish()
         for stages in ((), (empty,)):
             with pytest.raises(RefusedError, match="has no rows") as raised:
-                store.commit(CommitRequest(writer(number), stages))
+                store.batches.commit(CommitRequest(writer(number), stages))
             assert raised.value.status == "MESSAGE_ILLEGAL"
         assert commit_batch(store, 1).status == "COMMITTED"
     assert [m["number"] for m in markers(path)] == [0, 1]
@@ -363,26 +365,29 @@ def test_a_commit_without_rows_is_refused(path: Path, number: int) -> None:
 def test_a_batch_write_in_parts_uses_its_number_without_rows(path: Path) -> None:
     whole, part = WriterId.of_batch("app", 5), WriterId.of_batch("app/0", 5)
     with StoreWriter.open(path, small_segments()) as store:
-        assert store.commit(CommitRequest(whole, ())).status == "COMMITTED"
-        store.commit(CommitRequest(part, stage_batch(store, "b0")))
+        assert store.batches.commit(CommitRequest(whole, ())).status == "COMMITTED"
+        store.batches.commit(CommitRequest(part, stage_batch(store, "b0")))
     with StoreWriter.open(path, small_segments()) as store:
-        assert store.commit(CommitRequest(whole, ())).status == "ALREADY_COMMITTED"
+        assert store.batches.commit(CommitRequest(whole, ())).status == "ALREADY_COMMITTED"
         infos = stage_batch(store, "b0", attempt=1)
-        assert store.commit(CommitRequest(part, infos)).status == "ALREADY_COMMITTED"
+        assert store.batches.commit(CommitRequest(part, infos)).status == "ALREADY_COMMITTED"
         with pytest.raises(RefusedError, match=r"content: no rows, because its tasks.*another val"):
-            store.commit(CommitRequest(whole, stage_batch(store, "b0", attempt=2)))
+            store.batches.commit(CommitRequest(whole, stage_batch(store, "b0", attempt=2)))
         later = WriterId.of_batch("app", 6)
-        assert store.commit(CommitRequest(later, stage_batch(store, "b1"))).status == "COMMITTED"
+        assert (
+            store.batches.commit(CommitRequest(later, stage_batch(store, "b1"))).status
+            == "COMMITTED"
+        )
         with pytest.raises(RefusedError, match="The new commit has no rows, because its tasks"):
-            store.commit(CommitRequest(later, ()))
+            store.batches.commit(CommitRequest(later, ()))
     assert scanned(path) == expected(0, 1)
 
 
 def test_an_empty_stage_beside_others_does_no_harm(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
-        empty = store.begin_stage(stage_id("empty")).finish()
+        empty = store.batches.begin_stage(stage_id("empty")).finish()
         infos = (empty, *stage_batch(store, "b0"))
-        assert store.commit(CommitRequest(writer(0), infos)).rows == BATCH
+        assert store.batches.commit(CommitRequest(writer(0), infos)).rows == BATCH
     assert scanned(path) == expected(0)
 
 
@@ -414,25 +419,25 @@ def test_a_number_that_comes_again_with_other_rows_is_refused_and_they_stay_stag
             store.flush()
             others = stage_batch(store, f"others-{number}", rows=ROWS - 1)
             with pytest.raises(RefusedError, match="with different content: 120 rows") as seen:
-                store.commit(CommitRequest(writer(number), others))
+                store.batches.commit(CommitRequest(writer(number), others))
             assert seen.value.status == "MESSAGE_ILLEGAL"
             assert (log_end(store), store.stats()["stages"]) == (end, 3)
-            assert store.commit(CommitRequest(writer(number + 7), others)).rows == 117
+            assert store.batches.commit(CommitRequest(writer(number + 7), others)).rows == 117
             end = log_end(store)
         # As many rows, of other lengths.
-        longer = store.begin_stage(stage_id("longer"))
+        longer = store.batches.begin_stage(stage_id("longer"))
         longer.append(rows_block([b"z" * 500] * BATCH))
         with pytest.raises(RefusedError, match="120 rows with 60000 bytes of bodies"):
-            store.commit(CommitRequest(writer(1), (longer.finish(),)))
+            store.batches.commit(CommitRequest(writer(1), (longer.finish(),)))
         # As many rows, of the same lengths.
         for rows, topics, words in (
             ([body.swapcase() for body in expected(1)], ("orders", "bills"), "bills: 60"),
             (expected(1), ("refund", "taxes"), "refund: 60, taxes: 60"),
         ):
-            stage = store.begin_stage(stage_id(words))
+            stage = store.batches.begin_stage(stage_id(words))
             stage.append(rows_block(rows, topics))
             with pytest.raises(RefusedError, match=f"The new commit has .*{words}") as seen:
-                store.commit(CommitRequest(writer(1), (stage.finish(),)))
+                store.batches.commit(CommitRequest(writer(1), (stage.finish(),)))
             assert "bodies (bills: 60, orders: 60, digest" in str(seen.value)
             assert "stored at 20" in str(seen.value)
     rest = [b for n in (0, 1) for p in range(3) for b in bodies(f"others-{n}/{p}", ROWS - 1)]
@@ -457,13 +462,13 @@ def test_a_replay_is_known_whatever_of_its_records_is_new_with_each_attempt(path
                 }
             )
             columns = record_columns(batch, 0, "0.0.0.0:0")
-            stage = store.begin_stage(stage_id(f"again-{number}"))
+            stage = store.batches.begin_stage(stage_id(f"again-{number}"))
             stage.append(np.array(encode_records(columns).data))
             infos.append(stage.finish())
         sizes = sum(info.bytes for info in infos), sum(info.body_bytes for info in infos)
         store.flush()  # the marker is in its queue
         assert sizes[0] > markers_bytes(path) != sizes[1] == sum(map(len, wanted))
-        result = store.commit(CommitRequest(writer(0), tuple(infos)))
+        result = store.batches.commit(CommitRequest(writer(0), tuple(infos)))
         assert (result.status, result.rows) == ("ALREADY_COMMITTED", BATCH)
         assert store.stats()["stages"] == 0
     assert scanned(path) == wanted
@@ -479,9 +484,11 @@ def test_a_delayed_message_counts_as_it_was_given(path: Path) -> None:
     columns = record_columns(pa.RecordBatch.from_pydict(rows), 0, "0.0.0.0:0")
     for levels, status in (("1s 2s 3s", "COMMITTED"), ("1s", "ALREADY_COMMITTED")):
         with StoreWriter.open(path, small_segments(messageDelayLevel=levels)) as store:
-            stage = store.begin_stage(stage_id(levels))
+            stage = store.batches.begin_stage(stage_id(levels))
             stage.append(np.array(encode_records(columns).data))
-            assert store.commit(CommitRequest(writer(0), (stage.finish(),))).status == status
+            assert (
+                store.batches.commit(CommitRequest(writer(0), (stage.finish(),))).status == status
+            )
     (marker,) = markers(path)
     assert marker["topics"] == {"orders": 3}
 
@@ -489,25 +496,27 @@ def test_a_delayed_message_counts_as_it_was_given(path: Path) -> None:
 @pytest.mark.threat("What one client can do to another")
 def test_a_writer_and_its_stages_belong_to_one_client(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("a"), identity="spark-a")
+        stage = store.batches.begin_stage(stage_id("a"), identity="spark-a")
         stage.append(rows_block(bodies("a")))
         first = (stage.finish(),)
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
-            store.commit(CommitRequest(writer(0), first), "spark-b")
+            store.batches.commit(CommitRequest(writer(0), first), "spark-b")
         assert seen.value.status == "NO_PERMISSION"
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
-            store.abort([first[0].stage_id], "spark-b")
-        assert store.commit(CommitRequest(writer(0), first), "spark-a").status == "COMMITTED"
+            store.batches.abort([first[0].stage_id], "spark-b")
+        assert (
+            store.batches.commit(CommitRequest(writer(0), first), "spark-a").status == "COMMITTED"
+        )
     with StoreWriter.open(path, small_segments()) as store:
-        theirs = store.begin_stage(stage_id("b"), identity="spark-b")
+        theirs = store.batches.begin_stage(stage_id("b"), identity="spark-b")
         theirs.append(rows_block(bodies("b")))
         second = (theirs.finish(),)
         for number in (0, 1):
             with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as seen:
-                store.commit(CommitRequest(writer(number), second), "spark-b")
+                store.batches.commit(CommitRequest(writer(number), second), "spark-b")
             assert seen.value.status == "NO_PERMISSION"
         own = WriterId.of_stream("another query", 0)
-        assert store.commit(CommitRequest(own, second), "spark-b").status == "COMMITTED"
+        assert store.batches.commit(CommitRequest(own, second), "spark-b").status == "COMMITTED"
     assert scanned(path) == bodies("a") + bodies("b")
     assert [m["identity"] for m in markers(path)] == ["spark-a", "spark-b"]
 
@@ -519,13 +528,13 @@ def test_a_block_of_many_portions_and_segments(path: Path) -> None:
     )
     wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(400)]
     with StoreWriter.open(path, config) as store:
-        stage = store.begin_stage(stage_id("large"))
+        stage = store.batches.begin_stage(stage_id("large"))
         for first in range(0, 400, 50):
             stage.append(rows_block(wanted[first : first + 50]))
-        small = store.begin_stage(stage_id("small"))
+        small = store.batches.begin_stage(stage_id("small"))
         small.append(rows_block(bodies("small")))
         infos = (stage.finish(), small.finish())
-        result = store.commit(CommitRequest(writer(0), infos))
+        result = store.batches.commit(CommitRequest(writer(0), infos))
         assert result.rows == 440
         store.put(rows_block(bodies("behind", 3)))
     assert scanned(path) == wanted + bodies("small") + bodies("behind", 3)
@@ -553,7 +562,7 @@ def test_a_block_over_more_segments_than_are_kept_open(path: Path) -> None:
         store.put(rows_block(bodies("a", 3)))
         infos = stage_batch(store, "b0", rows=1000)
         with room_for_files(85):  # and 64 segments are kept open
-            assert store.commit(CommitRequest(writer(0), infos)).rows == 3000
+            assert store.batches.commit(CommitRequest(writer(0), infos)).rows == 3000
         store.put(rows_block(bodies("b", 3)))
     rows = [b for p in range(3) for b in bodies(f"b0/{p}", 1000)]
     assert scanned(path) == [*bodies("a", 3), *rows, *bodies("b", 3)]
@@ -566,12 +575,12 @@ def test_a_portion_that_is_read_ahead_does_not_touch_the_one_being_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmqstore_spark.engine.batches.staged_records.PORTION_BYTES", 1 << 20)
-    wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(1000)]
+    wanted = [f"{n}:".encode() + b"y" * 50_000 for n in range(200)]
     with StoreWriter.open(path) as store:
-        stage = store.begin_stage(stage_id("large"))
+        stage = store.batches.begin_stage(stage_id("large"))
         for first in range(0, len(wanted), 50):
             stage.append(rows_block(wanted[first : first + 50]))
-        store.commit(CommitRequest(writer(0), (stage.finish(),)))
+        store.batches.commit(CommitRequest(writer(0), (stage.finish(),)))
     assert scanned(path) == wanted
 
 
@@ -582,20 +591,20 @@ def test_a_topic_that_was_deleted_since_it_was_staged_gets_nothing(path: Path) -
         infos = stage_batch(store, "b0")
         store.delete_topic("bills")
         with pytest.raises(RefusedError, match="bills") as raised:
-            store.commit(CommitRequest(writer(0), infos))
+            store.batches.commit(CommitRequest(writer(0), infos))
         assert (raised.value.status, log_end(store)) == ("TOPIC_NOT_EXIST", 0)
         store.create_topic("bills")
-        assert store.commit(CommitRequest(writer(0), infos)).status == "COMMITTED"
+        assert store.batches.commit(CommitRequest(writer(0), infos)).status == "COMMITTED"
     assert scanned(path) == expected(0)
 
 
 def test_a_record_that_no_segment_can_hold_is_refused(path: Path) -> None:
     with StoreWriter.open(path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("large"))
+        stage = store.batches.begin_stage(stage_id("large"))
         stage.append(rows_block([b"z" * 9000]))
         info = stage.finish()
         with pytest.raises(RefusedError, match="mappedFileSizeCommitLog") as raised:
-            store.commit(CommitRequest(writer(0), (info,)))
+            store.batches.commit(CommitRequest(writer(0), (info,)))
         assert raised.value.status == "MESSAGE_ILLEGAL"
         assert commit_batch(store, 0).status == "COMMITTED"
     assert scanned(path) == expected(0)
@@ -603,14 +612,14 @@ def test_a_record_that_no_segment_can_hold_is_refused(path: Path) -> None:
 
 def test_a_store_with_ipv6_addresses(path: Path) -> None:
     with StoreWriter.open(path, small_segments(brokerIP1="::1")) as store:
-        stage = store.begin_stage(stage_id("v4"))
+        stage = store.batches.begin_stage(stage_id("v4"))
         with pytest.raises(BlockError, match="storeHost"):
             stage.append(rows_block(bodies("x")))
         columns = {"topic": ["orders"], "body": [b"x"]}
         batch = record_columns(pa.RecordBatch.from_pydict(columns), 0, store.config.host[0])
         stage.append(np.array(encode_records(batch).data))
         request = CommitRequest(writer(0), (stage.finish(),))
-        assert store.commit(request).status == "COMMITTED"
+        assert store.batches.commit(request).status == "COMMITTED"
     with Store.open(path) as read:
         _, row = [row for batch in read.scan() for row in batch.to_pylist()]
     assert row["storeHost"] == row["bornHost"] == "[0:0:0:0:0:0:0:1]:10921"
@@ -622,7 +631,7 @@ def test_a_writer_that_is_none_is_refused(path: Path, bad: WriterId) -> None:
         StoreWriter.open(path, small_segments()) as store,
         pytest.raises(RefusedError, match=r"name|number"),
     ):
-        store.commit(CommitRequest(bad, stage_batch(store, "b0")))
+        store.batches.commit(CommitRequest(bad, stage_batch(store, "b0")))
 
 
 def test_two_clients_commit_the_same_batch_at_a_time(path: Path) -> None:
@@ -633,7 +642,7 @@ def test_two_clients_commit_the_same_batch_at_a_time(path: Path) -> None:
         ]
         found: list[str] = []
         threads = [
-            threading.Thread(target=lambda r=r: found.append(store.commit(r).status))
+            threading.Thread(target=lambda r=r: found.append(store.batches.commit(r).status))
             for r in requests
         ]
         for thread in threads:
@@ -648,5 +657,5 @@ def test_two_clients_commit_the_same_batch_at_a_time(path: Path) -> None:
 def test_staged_rows_are_taken_from_memory_that_cannot_be_written(path: Path) -> None:
     data = np.frombuffer(rows_block(bodies("x")).tobytes(), np.uint8)
     with StoreWriter.open(path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("x"))
+        stage = store.batches.begin_stage(stage_id("x"))
         assert stage.append(data) == 40

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import batch_block as batchblock
-from rmqstore_spark.engine.batches import commit
+from rmqstore_spark.engine.batches import batches
 from rmqstore_spark.engine.failpoints import NAMES
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,
@@ -40,7 +40,9 @@ from tests.support.messages.batches import (
     stage_batch,
 )
 from tests.support.messages.traffic import FIRST_TIME
+from tests.support.processes import forked
 from tests.support.processes.surroundings import path_without_pandas
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.fault
 
@@ -61,16 +63,14 @@ parts. Else it is the second to get there."""
 ROOT = Path(__file__).parents[3]
 
 
-def start(
-    path: Path, first: int, count: int, *settings: str, fail: str = ""
-) -> subprocess.Popen[str]:
+def start(path: Path, first: int, count: int, *settings: str, fail: str = "") -> Any:
     """Start a process that commits batches."""
-    return subprocess.Popen(
+    return forked.start(
         [
             sys.executable, "-m", "tests.support.processes.committer",
-            path, str(first), str(count), *settings,
+            str(path), str(first), str(count), *settings,
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
         env={
             **os.environ, "RMQSTORE_FAILPOINT": fail, "PYTHONPATH": path_without_pandas(),
         },
@@ -82,7 +82,7 @@ def run_killed(path: Path, *settings: str, fail: str) -> list[str]:
     process = start(path, 0, 3, *settings, fail=fail)
     out, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, errors
-    return out.splitlines()
+    return out.decode().splitlines()
 
 
 def puts(*numbers: int) -> list[bytes]:
@@ -138,11 +138,11 @@ def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
 
 
 @contextmanager
-def stopped(path: Path, place: str, *settings: str) -> Iterator[subprocess.Popen[str]]:
+def stopped(path: Path, place: str, *settings: str) -> Iterator[Any]:
     """A live process that stands still in the middle of its second commit."""
     process = start(path, 0, 2, *settings, fail=f"{place}:{IN_THE_SECOND.get(place, 2)}:stop")
     try:
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        eventually(lambda: forked.is_stopped(process.pid))
         yield process
     finally:
         process.kill()
@@ -169,9 +169,8 @@ def test_every_reader_of_a_live_store_sees_the_log_end_before_a_hidden_block(
         assert shown(path) in (Counter(before), Counter(before[:-1]))
         process.send_signal(signal.SIGCONT)
         out, errors = process.communicate(timeout=60)
-        assert (out.split(), process.returncode) == (["0", "COMMITTED", "1", "COMMITTED"], 0), (
-            errors
-        )
+        assert process.returncode == 0, errors
+        assert out.split() == [b"0", b"COMMITTED", b"1", b"COMMITTED"]
     assert scanned(path) == [*before, *expected(1)]
 
 
@@ -273,7 +272,7 @@ def test_the_head_is_hidden_later_segments_come_first_and_the_magic_last(
         store.flush()
         infos = stage_batch(store, "b0")
         seen = FailingWrites(monkeypatch, "", 0)
-        store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+        store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         monkeypatch.undo()
     head, *rest = seen.calls
     begin = head[1]
@@ -310,7 +309,7 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
 
     with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
-        for module in (batchblock, commit):
+        for module in (batchblock, batches):
             monkeypatch.setattr(module, "reach", look)
         commit_batch(store, 0)
         published = flushed_checkpoint()
@@ -340,12 +339,12 @@ def test_a_full_disk_in_the_middle_leaves_the_log_as_it_was_and_the_store_usable
         for number in range(HIDDEN_WRITES[settings]):
             writes.countdown, writes.calls = number, []
             with pytest.raises(RefusedError, match="No space left") as raised:
-                store.commit(request)
+                store.batches.commit(request)
             assert raised.value.status == "SERVICE_NOT_AVAILABLE"
             assert not any(log_bytes(path, end))
             assert int(store.stats()["commitLogMaxOffset"]) == end
         writes.countdown = -1
-        assert store.commit(request).status == "COMMITTED"
+        assert store.batches.commit(request).status == "COMMITTED"
         assert store.put(rows_block(bodies("b", 3))).ok
     assert scanned(path) == bodies("a", 3) + expected(0) + bodies("b", 3)
     with Store.open(path) as read:
@@ -368,7 +367,7 @@ def test_a_failed_write_or_flush_stops_the_store_and_the_batch_is_whole_or_not_t
                 writes = FailingWrites(patch, call, errno.EIO)
                 writes.countdown = number
                 try:
-                    store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+                    store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
                 except (RefusedError, StoreWriteError) as error:
                     refused = isinstance(error, RefusedError)
                 else:
@@ -394,9 +393,9 @@ def test_stages_are_there_after_a_commit_that_failed(
         writes = FailingWrites(monkeypatch, "pwritev", errno.ENOSPC)
         writes.countdown = 3
         with pytest.raises(RefusedError):
-            store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+            store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         assert (store.stats()["stages"], store.stats()["stagedBytes"]) == (3, held)
-        store.abort([info.stage_id for info in infos])
+        store.batches.abort([info.stage_id for info in infos])
         assert (store.stats()["stages"], store.stats()["stagedBytes"]) == (0, 0)
 
 
@@ -409,7 +408,7 @@ def test_stages_that_changed_on_the_disk_are_not_committed(tmp_path: Path) -> No
         data[-3] ^= 1
         file.write_bytes(data)
         with pytest.raises(RefusedError, match="its bytes have changed"):
-            store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+            store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
         assert not any(log_bytes(path, 0))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
     assert scanned(path) == expected(0)
@@ -424,13 +423,13 @@ def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str)
         "from tests.support.messages.batches import *\n"
         "from rmqstore_spark.engine.store import StoreWriter\n"
         "from rmqstore_spark.engine.config.store_config import StoreConfig\n"
-        "from rmqstore_spark.engine.batches.commit import CommitRequest\n"
+        "from rmqstore_spark.base.types import CommitRequest\n"
         "from rmqstore_spark.engine.batches.ledger import WriterId\n"
         "data = rows_block([b'%090d' % n for n in range(30_000)])\n"
         f"with StoreWriter.open(sys.argv[1], {config}) as store:\n"
-        "    stage = store.begin_stage('0' * 32)\n"
+        "    stage = store.batches.begin_stage('0' * 32)\n"
         "    while stage.info.bytes < 1 << 30: stage.append(data)\n"
-        "    store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"
+        "    store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"
         # Its own peak: that of getrusage counts the process it was forked from too.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "print(status['VmHWM'].split()[0])\n"

@@ -12,12 +12,11 @@ import pytest
 from rmqstore_spark.base.types import Content, WriterId
 from rmqstore_spark.engine.batches import ledger as ledger_module
 from rmqstore_spark.engine.batches import markers as markers_module
-from rmqstore_spark.engine.batches.committed import Committed
 from rmqstore_spark.engine.batches.ledger import Ledger
-from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, marker_body
+from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, Committed, marker_body
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.storebuilder import StoreBuilder
 

@@ -15,15 +15,14 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.base.types import StageInfo
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import PORTION_BYTES
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.layout.record.block import Block, check_block, index_hashes
-from rmqstore_spark.layout.record.digest import add_up, digest_text
+from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.layout.record.block import Block, add_up, check_block, digest_text, index_hashes
 from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic

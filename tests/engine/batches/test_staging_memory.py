@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqstore_spark.base.types import CommitRequest, WriterId
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import held, spilled, staged_records
 from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE
-from rmqstore_spark.engine.batches.staging import StageInfo, Staging, StagingLimits
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.files.handles import HandleCache
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     QUERY,
@@ -114,36 +114,36 @@ def commit_blocks(store: StoreWriter, number: int, blocks: list[tuple[int, int, 
     stages: dict[int, tuple[str, Stage]] = {}
     for at, (wanted, rows, is_anew) in enumerate(blocks):
         if is_anew and wanted in stages:
-            store.abort([stages.pop(wanted)[0]])
+            store.batches.abort([stages.pop(wanted)[0]])
         if wanted not in stages:
             name = stage_id(f"{number}/{at}")
-            stages[wanted] = name, store.begin_stage(name)
+            stages[wanted] = name, store.batches.begin_stage(name)
         stages[wanted][1].append(rows_block(bodies(f"b{number}/{at}", rows)))
     infos = tuple(stage.finish() for _, stage in stages.values())
     request = CommitRequest(WriterId.of_stream(QUERY, number), infos)
-    assert store.commit(request).status == "COMMITTED"
+    assert store.batches.commit(request).status == "COMMITTED"
 
 
 def test_memory_is_used_up_to_its_limit_and_again_once_it_is_free(tmp_path: Path) -> None:
     limit = 30_000
     with StoreWriter.open(tmp_path, small_segments(stagingMemoryBytes=str(limit))) as store:
-        first = store.begin_stage(stage_id("first"))
+        first = store.batches.begin_stage(stage_id("first"))
         while all(in_memory(first)):
             first.append(BLOCK)
             assert store.stats()["stagedMemoryBytes"] <= limit
         assert store.stats()["stagedMemoryBytes"] > limit - 2 * len(BLOCK)
         first.append(BLOCK)
         assert in_memory(first) == [True, False]
-        second = store.begin_stage(stage_id("second"))
+        second = store.batches.begin_stage(stage_id("second"))
         second.append(BLOCK)
         assert in_memory(second) == [False]
-        store.abort([stage_id("first")])
+        store.batches.abort([stage_id("first")])
         assert store.stats()["stagedMemoryBytes"] == 0
-        third = store.begin_stage(stage_id("third"))
+        third = store.batches.begin_stage(stage_id("third"))
         third.append(BLOCK)
         assert in_memory(third) == [True]
         infos = second.finish(), third.finish()
-        store.commit(CommitRequest(WriterId.of_one_write(), infos))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), infos))
     assert scanned(tmp_path) == bodies("a") * 2
 
 
@@ -158,14 +158,14 @@ def test_small_blocks_are_put_together_and_the_memory_that_they_take_is_counted(
     tmp_path: Path,
 ) -> None:
     with StoreWriter.open(tmp_path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("small"))
+        stage = store.batches.begin_stage(stage_id("small"))
         blocks = [rows_block(bodies(f"m{n}", 1)) for n in range(2_000)]
         for block in blocks:
             stage.append(block)
         assert len(stage.portions) == 1
         staged = store.stats()["stagedBytes"]
         assert staged <= store.stats()["stagedMemoryBytes"] <= 2 * staged
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
     assert scanned(tmp_path) == [body for n in range(2_000) for body in bodies(f"m{n}", 1)]
 
 
@@ -174,10 +174,10 @@ def test_a_block_that_is_changed_after_it_was_staged_is_committed_as_it_was(
 ) -> None:
     block = rows_block(bodies("kept"))
     with StoreWriter.open(tmp_path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("kept"))
+        stage = store.batches.begin_stage(stage_id("kept"))
         stage.append(block)
         block[:] = 0
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
     assert scanned(tmp_path) == bodies("kept")
 
 
@@ -194,13 +194,13 @@ def test_a_portion_that_cannot_grow_stays_as_it_is(
         return allocated(array, count)
 
     with StoreWriter.open(tmp_path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("a"))
+        stage = store.batches.begin_stage(stage_id("a"))
         stage.append(BLOCK)
         monkeypatch.setattr(held._Growing, "_allocated", fail)
         stage.append(BLOCK)
         assert in_memory(stage) == [True, False]
         monkeypatch.undo()
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
         assert store.stats()["stagedMemoryBytes"] == 0
     assert scanned(tmp_path) == bodies("a") * 2
 
@@ -214,11 +214,11 @@ def test_without_memory_for_a_block_it_goes_to_the_files(
 
     monkeypatch.setattr(held._Growing, "_allocated", no_memory)
     with StoreWriter.open(tmp_path, small_segments()) as store:
-        stage = store.begin_stage(stage_id("a"))
+        stage = store.batches.begin_stage(stage_id("a"))
         stage.append(BLOCK)
         assert in_memory(stage) == [False]
         assert store.stats()["stagedMemoryBytes"] == 0
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
     assert scanned(tmp_path) == bodies("a")
 
 
@@ -232,18 +232,20 @@ def store(tmp_path: Path) -> Iterator[StoreWriter]:
 
 
 def _abort(store: StoreWriter, stage: Stage) -> None:
-    store.abort([stage.stage_id])
+    store.batches.abort([stage.stage_id])
 
 
 def _commit(store: StoreWriter, stage: Stage) -> None:
-    store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+    store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
 
 
 def _commit_again(store: StoreWriter, stage: Stage) -> None:
     """A stage of an attempt that is not needed: its batch was committed before."""
     first = commit_batch(store, 0)
     infos = stage_batch(store, "b0", attempt=1)
-    assert store.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos)).rows == first.rows
+    assert (
+        store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos)).rows == first.rows
+    )
     stage.discard()
 
 
@@ -258,7 +260,7 @@ GONE: dict[str, Callable[[StoreWriter, Stage], None]] = {
 
 @pytest.mark.parametrize("how", GONE)
 def test_the_memory_of_a_stage_is_given_back(store: StoreWriter, how: str) -> None:
-    stage = store.begin_stage(stage_id("a"))
+    stage = store.batches.begin_stage(stage_id("a"))
     stage.append(BLOCK)
     assert store.stats()["stagedMemoryBytes"] >= len(BLOCK)
     portions = list(stage.portions)
@@ -280,7 +282,7 @@ def test_the_memory_of_a_stage_that_nobody_uses_is_given_back(tmp_path: Path) ->
 
 def test_the_memory_of_a_stage_that_cannot_be_written_is_given_back(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path, small_segments(stagingMemoryBytes="15000")) as store:
-        stage = store.begin_stage(stage_id("a"))
+        stage = store.batches.begin_stage(stage_id("a"))
         stage.append(BLOCK)
         assert store.stats()["stagedMemoryBytes"] >= len(BLOCK)
         (tmp_path / "rmqstore" / "staging" / stage_id("a")).rmdir()
@@ -302,7 +304,7 @@ def test_a_stage_that_grows_out_of_memory_while_others_commit(tmp_path: Path) ->
         found: list[StageInfo] = []
 
         def grow() -> None:
-            stage = store.begin_stage(stage_id("growing"))
+            stage = store.batches.begin_stage(stage_id("growing"))
             while not committing.is_set() or len(kinds) < 2:
                 part = bodies(f"grown{len(written)}", 5)
                 stage.append(rows_block(part))
@@ -316,7 +318,7 @@ def test_a_stage_that_grows_out_of_memory_while_others_commit(tmp_path: Path) ->
             assert commit_batch(store, number).status == "COMMITTED"
         committing.set()
         growing.join()
-        store.commit(CommitRequest(WriterId.of_one_write(), tuple(found)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), tuple(found)))
         assert store.stats()["stagedMemoryBytes"] == 0
     assert scanned(tmp_path) == [*expected(*range(10)), *written]
 
@@ -326,11 +328,11 @@ def test_the_next_segment_is_created_while_its_rows_are_staged(tmp_path: Path) -
         ready = tmp_path / "rmqstore" / "ready"
         store.put(rows_block(bodies("a", 1)))
         until(lambda: not ready.exists())
-        stage = store.begin_stage(stage_id("a"))
+        stage = store.batches.begin_stage(stage_id("a"))
         stage.append(BLOCK)
         assert len(BLOCK) > 8192
         until(ready.exists)
-        store.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))
     assert scanned(tmp_path) == bodies("a", 1) + bodies("a")
 
 

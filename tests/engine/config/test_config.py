@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.engine.config.broker_keys import BROKER_KEYS, STRAY_KEYS
 from rmqstore_spark.engine.config.properties_file import parse_properties
-from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.config.table import KEYS
 from rmqstore_spark.errors import OptionError
 from tools.configuration import CONFIGURATION_PAGE, STORE_CONF, configuration_page, store_conf

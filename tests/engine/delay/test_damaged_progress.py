@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.delaying import delayed, delayed_config, delivered, rows_of
 from tests.support.stores.golden import load_records

@@ -5,13 +5,15 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
@@ -19,10 +21,11 @@ from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import read_block
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.store import Store
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
+from tests.support.waiting import PATIENCE
 
 Golden = Callable[[str], Path]
 
@@ -58,12 +61,16 @@ def parts(
     return queues, indexes, keeper, Dispatcher(queues, indexes, keeper, Health(str(store)))
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("name", ["basic", "flags", "tiny"])
-def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str) -> None:
+def test_queues_and_index_are_those_of_a_broker(
+    golden: Golden, tmp_path: Path, name: str, later: bool
+) -> None:
     folder = golden(name)
     queues, indexes, keeper, dispatcher = parts(tmp_path / "s", folder)
-    for job in appended(folder):
-        dispatcher.submit(job)
+    with dispatcher.putting_off() if later else nullcontext():
+        for job in appended(folder):
+            dispatcher.submit(job)
     assert dispatcher.drain()
     dispatcher.flush(sync_index=True)
     dispatcher.close()
@@ -76,6 +83,41 @@ def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, 
     slots = load_meta(folder).index_slots
     assert indexed_keys(tmp_path / "s", slots) == expected_keys(records)
     assert keeper.value.logics_msg_timestamp == records[-1].store_timestamp
+    queues.close()
+    indexes.close()
+
+
+def test_a_block_that_was_put_off_is_dispatched_by_whoever_needs_it(
+    golden: Golden, tmp_path: Path
+) -> None:
+    folder = golden("tiny")
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", folder)
+    jobs = appended(folder)
+
+    def put_off() -> Appended:
+        job = next(jobs)
+        with dispatcher.putting_off():
+            dispatcher.submit(job)
+        assert dispatcher.behind_bytes == job.size  # it is not there yet
+        assert dispatcher.done_until < job.end
+        return job
+
+    job = put_off()
+    dispatcher.dispatch_now()
+    assert (dispatcher.done_until, dispatcher.behind_bytes) == (job.end, 0)
+    dispatcher.dispatch_now()  # there is nothing any more
+    put_off()
+    job = next(jobs)
+    dispatcher.submit(job)
+    assert (dispatcher.done_until, dispatcher.behind_bytes) == (job.end, 0)
+    job = put_off()
+    other = threading.Thread(target=dispatcher.drain)
+    other.start()
+    other.join(PATIENCE)
+    assert dispatcher.done_until == job.end
+    job = put_off()
+    dispatcher.close()
+    assert dispatcher.done_until == job.end
     queues.close()
     indexes.close()
 
@@ -97,18 +139,20 @@ def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
     jobs = appended(golden("tiny"))
     queues = SlowQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    first = next(jobs)
-    dispatcher.submit(first)
+    first, second = next(jobs), next(jobs)
+    submitting = [
+        threading.Thread(target=dispatcher.submit, args=(job,)) for job in (first, second)
+    ]
+    submitting[0].start()
     queues.reached.acquire()
     assert dispatcher.behind_bytes == first.size
-    assert not dispatcher.wait_ready(0.01)
-    second = threading.Thread(target=dispatcher.submit, args=(next(jobs),))
-    second.start()
-    second.join(0.05)
-    assert second.is_alive()
-    queues.go.release()
-    second.join()
-    queues.go.release()
+    assert not dispatcher.submit(second, 0.01)
+    submitting[1].start()
+    submitting[1].join(0.05)
+    assert submitting[1].is_alive()
+    queues.go.release(2)
+    for thread in submitting:
+        thread.join()
     assert dispatcher.drain()
     assert dispatcher.behind_bytes == 0
     dispatcher.close()
@@ -124,14 +168,15 @@ def together(jobs: Sequence[Appended]) -> Appended:
     )
 
 
-def test_a_few_small_messages_are_dispatched_when_they_are_handed_over(
+def test_small_messages_are_dispatched_when_they_are_handed_over(
     golden: Golden, tmp_path: Path
 ) -> None:
     queues, indexes, keeper, dispatcher = parts(tmp_path / "s", golden("tiny"))
-    job = together(list(appended(golden("tiny"))))
-    assert (job.rows > 1, job.size < 1 << 16) == (True, True)
-    dispatcher.submit(job)
-    assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, job.end)
+    one, *others = appended(golden("tiny"))
+    for job in (one, together(others)):
+        assert job.size < 1 << 16
+        dispatcher.submit(job)
+        assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, job.end)
     dispatcher.flush(sync_index=True)
     dispatcher.close()
     assert keeper.value.logics_msg_timestamp == job.store_timestamp
@@ -242,7 +287,7 @@ def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
         assert not submitting.is_alive()
     assert dispatcher.stalled is not None
     assert dispatcher.behind_bytes == sum(job.size for job in jobs[:2])
-    assert not dispatcher.wait_ready(0.01)
+    assert not dispatcher.submit(jobs[2], 0.01)
     assert not dispatcher.drain(0.01)
     queues.has_room.set()
     dispatcher.submit(jobs[2])

@@ -14,7 +14,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.format import Entries
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.stores.golden import load_entries, load_meta
 
 Golden = Callable[[str], Path]

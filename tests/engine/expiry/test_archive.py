@@ -11,10 +11,10 @@ import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.engine.expiry.test_expiry import HOUR, START, expire, fill, names
 from tests.support.stores.storing import Clock, config, in_queues, until

@@ -6,18 +6,18 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig
 from rmqstore_spark.layout.index.format import IndexHeader
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import commit_batch, small_segments
 from tests.support.stores.golden import load_meta, load_queues
@@ -213,14 +213,16 @@ def test_what_is_not_in_the_queues_stays(tmp_path: Path, clock: Clock) -> None:
             append(*args)
 
         store._store.queues.append = stuck  # type: ignore[assignment,method-assign]
-        try:
-            clock.now += HOUR
-            assert store.put_batch(messages([b"x" * 3500])).ok
-            held.wait()
-            store._workers.flusher.flush()
-            assert store.expirable(clock.now + HOUR).segments[-1].end < done
-        finally:
-            release.set()
+        with ThreadPoolExecutor(1) as putting:
+            try:
+                clock.now += HOUR
+                put = putting.submit(store.put_batch, messages([b"x" * 3500]))
+                assert held.wait(60)
+                store._workers.flusher.flush()
+                assert store.expirable(clock.now + HOUR).segments[-1].end < done
+            finally:
+                release.set()
+            assert put.result().ok
 
 
 def test_commits_stay_known_when_their_markers_expire(tmp_path: Path) -> None:

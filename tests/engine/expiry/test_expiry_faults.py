@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import BATCH, commit_batch, rows_block, small_segments
+from tests.support.processes import forked
 from tests.support.processes.expiring import AFTER, BATCHES
 from tests.support.processes.surroundings import path_without_pandas
 from tests.support.stores.storing import Clock, until
@@ -31,12 +31,12 @@ PLACES = (
 
 def run_killed(store: Path, archive: Path, place: str) -> int:
     """Let the process be killed at a place; return where the log was to begin."""
-    done = subprocess.run(
+    done = forked.run(
         [
             sys.executable, "-m", "tests.support.processes.expiring", store, f"archiveTo={archive}",
             "maxIndexNum=100", "maxHashSlotNum=50",
         ],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        cwd=ROOT,
         env={
             **os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas(),
         },

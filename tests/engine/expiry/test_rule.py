@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.expiry.clock import SteadyClock
-from rmqstore_spark.engine.expiry.rule import Aged, Moment, Rule, stored_before
+from rmqstore_spark.engine import StoreConfig
+from rmqstore_spark.engine.expiry.rule import Aged, Rule, SteadyClock, stored_before
 from rmqstore_spark.errors import OptionError
 
 HOUR = 3_600_000
@@ -53,7 +52,7 @@ def test_a_rule_selects_what_rocketmqs_loop_does(
             if not (segment.stored_until + reserved * HOUR <= NOW or clean_at_once):
                 break
             wanted.append(segment)
-    assert Rule.of(config).select(log, Moment(NOW, hour, disk)) == wanted
+    assert Rule.of(config).select(log, NOW, hour, disk) == wanted
 
 
 @given(log=logs(), hours=st.integers(-300, 300))
@@ -67,7 +66,7 @@ def test_by_hand_a_prefix_is_removed_and_nothing_younger(log: list[Aged], hours:
 
 def test_without_a_time_nothing_expires_however_full_the_disk() -> None:
     rule = Rule.of(StoreConfig(delete_when=";".join(map(str, range(24)))))
-    assert rule.select([Aged(0, 4096, 1, 2)], Moment(NOW, 4, 1.0)) == []
+    assert rule.select([Aged(0, 4096, 1, 2)], NOW, 4, 1.0) == []
 
 
 @pytest.mark.parametrize("wrong", ["24", "", "4,5", "-1", "four"])

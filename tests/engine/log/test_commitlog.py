@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.placement import place
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import WRITE_BYTES
@@ -46,7 +47,7 @@ def records(*sizes: int) -> tuple[I4, U1, I8]:
 
 def append(log: CommitLogWriter, *sizes: int) -> None:
     lengths, data, starts = records(*sizes)
-    placement = log.place(lengths)
+    placement = place(lengths, log.max_offset, log.segment_size)
     log.reserve_until(placement.end)
     log.write(placement, data, starts)
 

@@ -8,8 +8,8 @@ import pytest
 
 from rmqstore_spark.engine.log.cut import end_log
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log.log_folders import Segment
-from rmqstore_spark.files.log.segments import Segments
+from rmqstore_spark.files.log_files import Segment
+from rmqstore_spark.files.segments import Segments
 
 SIZE = 1 << 16
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.log.flush_mark import load_mark
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.layout.flush_mark import FLUSH_MARK_SIZE, FlushMark
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.log.flush import load_mark
+from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, FlushMark
 from tests.fault.messages import block
 from tests.fault.stores import settings
 

@@ -15,8 +15,8 @@ import pytest
 from rmqstore_spark.engine.recovery.recover import Recovered
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.golden import load_queues, load_records
 from tests.support.stores.recovering import close_cleanly, copy_store, entries_of, opened

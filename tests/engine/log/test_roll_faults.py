@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.support.stores.storing import config, in_queues, messages, until
 
 SELDOM = {"flushIntervalCommitLog": 3_600_000}

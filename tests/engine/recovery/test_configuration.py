@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.configshapes import SHAPES
+from rmqstore_spark.files.configfiles import SHAPES
 from rmqstore_spark.layout.fastjson import parse_fastjson
 from tests.support.stores.storing import config, messages
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import recover
 from rmqstore_spark.errors import CorruptStoreError
 from tests.support.stores.golden import load_records
@@ -25,7 +26,7 @@ def store(golden: Golden, tmp_path: Path) -> Path:
 def refusal(store: Path) -> CorruptStoreError:
     before = tree(store)
     with pytest.raises(CorruptStoreError) as caught:
-        recover(str(store), clock=lambda: 1_800_000_000_000)
+        recover(str(store), RecoverySettings(lambda: 1_800_000_000_000))
     assert tree(store) == before
     return caught.value
 

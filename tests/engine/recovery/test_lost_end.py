@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.fault.messages import TOPICS, block
 from tests.fault.stores import NOW, Row, rows_of, settings

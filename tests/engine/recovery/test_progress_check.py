@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.support.stores.storing import config, messages
 
 Table = dict[str, dict[str, int]]

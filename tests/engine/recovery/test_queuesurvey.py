@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles

@@ -16,7 +16,7 @@ import pytest
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.index.format import HEADER_SIZE
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.golden import load_meta, load_queues, load_records
 from tests.support.stores.recovering import (

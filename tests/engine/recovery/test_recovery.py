@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,11 +18,12 @@ import pytest
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.recovery.recover import Recovered
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
+from tests.support.processes import forked
 from tests.support.stores.golden import load_entries, load_meta, load_queues, load_records
 from tests.support.stores.keys import assert_complete, every_key
 from tests.support.stores.recovering import (
@@ -569,10 +569,9 @@ def test_promise_3_a_recovery_that_is_killed_comes_out_the_same_when_run_again(
     with opened(wanted, folder):
         pass
     store = copy_store(folder, tmp_path / "killed")
-    killed = subprocess.run(
+    killed = forked.run(
         [sys.executable, "-c", _RECOVER, store, folder],
         env={**os.environ, "RMQSTORE_FAILPOINT": place},
-        check=False,
     )
     if place == "recovery.after_keep" and name != "unclean-crc":
         assert killed.returncode in (0, -9)

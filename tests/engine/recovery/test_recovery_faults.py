@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.recovering import (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import Recovered, recover
 from tests.support.stores.recovering import close_cleanly
 from tests.support.stores.sparse import GIB, sparse_store
@@ -23,7 +24,7 @@ def reads() -> tuple[int, int]:
 def opened(store: Path) -> tuple[Recovered, tuple[int, int]]:
     """Recover a store; returns how many bytes that read, and in how many calls."""
     before = reads()
-    found = recover(str(store), clock=lambda: time.time_ns() // 1_000_000)
+    found = recover(str(store), RecoverySettings(lambda: time.time_ns() // 1_000_000))
     after = reads()
     close_cleanly(store, found)
     found.queues.close()

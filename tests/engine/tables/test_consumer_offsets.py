@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.errors import (
     CorruptStoreError,
@@ -20,8 +20,8 @@ from rmqstore_spark.errors import (
     StoreWriteError,
 )
 from rmqstore_spark.layout.fastjson import parse_fastjson
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offsets
-from rmqstore_spark.reader.store import Store
 from tests.support.processes.serving import block_of
 from tests.support.stores.storing import config
 from tests.support.waiting import PATIENCE, eventually, is_opening_a_file

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import StoreWriteError, TopicNotFoundError
 from rmqstore_spark.files.durable import replace_file
 from tests.support.stores.storing import config, in_queues, messages

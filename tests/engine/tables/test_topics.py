@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable
 from rmqstore_spark.errors import CorruptStoreError, OptionError, TopicNotFoundError
 from rmqstore_spark.layout.fastjson import dump_fastjson, parse_fastjson
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.stores.storing import Clock
 
 NAMES = st.from_regex(r"[%|a-zA-Z0-9_-]{1,127}", fullmatch=True)

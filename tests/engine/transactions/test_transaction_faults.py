@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.fault.power import PoweredDisk, why_no_loop_mounts
+from tests.support.processes import forked
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.halving import ends, half_config, waiting_in
 from tests.support.processes.surroundings import path_without_pandas
@@ -34,9 +34,9 @@ PLACES = (
 
 def run_killed(store: Path, place: str) -> list[str]:
     """Let a process put and end transactions until it is killed; return what it has told."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "tests.support.processes.halving", store, str(COUNT)],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=300,
+        cwd=ROOT, timeout=300,
         env={**os.environ, "RMQSTORE_FAILPOINT": place, "PYTHONPATH": path_without_pandas()},
     )  # fmt: skip
     assert done.returncode == -signal.SIGKILL, done.stderr

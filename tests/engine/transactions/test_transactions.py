@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.transactions.transaction_progress import OpNotes
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.transactions.progress import OpNotes
 from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
-from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.delaying import rows_of
 from tests.support.processes.halving import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,8 @@ from tests.fault.attacks.frames import Line
 from tests.namesrv.serving import NamesrvProcess
 from tests.support.accounts import SECRET, guarded
 from tests.support.certificates import make_certificates
-from tests.support.processes.plainclient import PlainClient, connected
+from tests.support.processes.forked import start
+from tests.support.processes.plainclient import PlainClient, connected, request
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, eventually
 
@@ -120,7 +122,7 @@ def _putting(target: Target) -> Iterator[Ask]:
                 raise _Refused(status)
 
         yield put
-        client.ask(Code.FINISH)
+        client.send(request(Code.FINISH))
 
 
 @contextmanager
@@ -219,7 +221,11 @@ def _memory(target: Target, name: str) -> int:
 
 @contextmanager
 def attacked(
-    folder: Path, what: str = "store", scale: float = 1.0, how: str = "tcp"
+    folder: Path,
+    what: str = "store",
+    scale: float = 1.0,
+    how: str = "tcp",
+    seconds: float | None = None,
 ) -> Iterator[Target]:
     """Processes to attack.
 
@@ -229,6 +235,7 @@ def attacked(
             settings that it has by itself.
         scale: see `Target`.
         how: over "tcp", "tls" or a unix "socket".
+        seconds: how long what is opened is held; by default in that scale, too.
     """
     settings, of_names, tls = [] if what == "broker" else [_LARGE_SEGMENTS], list[str](), None
     port = free_port()
@@ -249,12 +256,14 @@ def attacked(
         settings.append(f"listenSocket={folder}/run/s")
     with ExitStack() as ends:
         given = [f"--set={setting}" for setting in settings]
-        process = ends.enter_context(StoreProcess(folder / "store", folder, *given))
+        # Figures are those of a process that shares no memory with another.
+        begin = subprocess.Popen if scale == 1 else start
+        process = ends.enter_context(StoreProcess(folder / "store", folder, *given, begin=begin))
         ready = process.ready()
         pids, name_server = [ready["pid"]], None
         if what == "ports":
             given = [f"--set={setting}" for setting in of_names]
-            name_server = ends.enter_context(NamesrvProcess(folder, *given))
+            name_server = ends.enter_context(NamesrvProcess(folder, *given, begin=begin))
             pids.append(name_server.process.pid)
         target = Target(
             store=ready["endpoints"][-1],
@@ -262,7 +271,7 @@ def attacked(
             names="" if name_server is None else f"rmq://{name_server.address}",
             metrics=ready.get("metrics", ""),
             pids=tuple(pids),
-            seconds=(15 if what == "store" else 20) * scale,
+            seconds=(15 if what == "store" else 20) * scale if seconds is None else seconds,
             scale=scale,
             tls=tls,
         )

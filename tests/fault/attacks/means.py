@@ -13,7 +13,7 @@ from typing import Any, Final
 from rmqstore_spark.wire.protocol import Code
 from tests.fault.attacks import frames
 from tests.fault.attacks.driver import Target
-from tests.support.processes.plainclient import head_of
+from tests.support.processes.plainclient import head_of, request
 
 Attack = Callable[[Target], str]
 _WAITING: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -145,13 +145,17 @@ def streams(count: int, blocks: int, size: int, command: Callable[[], dict[str, 
     def send(target: Target, _until: float) -> str:
         many = target.count(blocks)
         with target.client() as client:
-            client.begin(**command())
+            asked = command()
+            client.begin(**asked)
             for number in range(many):
                 client.send(head_of(Code.BLOCK, len(sent()), number), sent())
             for _ in range(many):
                 status = client.answer().acknowledged
                 if status != "PUT_OK":
                     return f"told {status}"
-            return client.ask(Code.FINISH).status or "stored"
+            if asked["op"] == "stage":
+                return client.ask(Code.FINISH).status or "stored"
+            client.send(request(Code.FINISH))
+            return "stored"
 
     return in_threads(count, send)

@@ -142,7 +142,7 @@ def _ask_for_bombs(target: Target) -> str:
         client.begin(op="put")
         for number in range(10):
             client.put(bomb * 8, number)
-        client.ask(Code.FINISH)
+        client.send(request(Code.FINISH))
         client.ask(Code.FLUSH, b"{}")
 
     def ask(target: Target, _until: float) -> str:

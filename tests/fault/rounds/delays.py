@@ -14,10 +14,9 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.fault.claims import Outcome, errors_in
 from tests.fault.process import JUMPS_BACK_MS, MovingClock, Told, replace, say, work
 from tests.fault.rounds.lives import PutAccount
@@ -114,7 +113,7 @@ def _work(store: StoreWriter, told: Told) -> None:
 
 def _forget_what_was_delivered() -> None:
     """A mutant: it looks for progress in the file only."""
-    replace("rmqstore_spark.engine.delay.recall", "_sources", lambda _: np.empty(0, np.int64))
+    replace("rmqstore_spark.engine.delay.copies", "_sources", lambda _: np.empty(0, np.int64))
 
 
 def _config(**settings: str) -> StoreConfig:

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import PutResult, StoreWriter
+from rmqstore_spark.reader import Store
 from tests.fault.claims import Claims, Outcome
 from tests.fault.messages import block, read_numbers
 from tests.fault.rounds.driver import Scene

@@ -13,11 +13,10 @@ from typing import ClassVar, Final, NamedTuple
 
 import pyarrow as pa
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import DataLossError, RmqStoreError, StoreNotFoundError
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.fault.claims import Outcome, errors_in
 from tests.fault.process import MovingClock, Told, say, work
 from tests.fault.rounds.lives import Account

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from tests.fault.claims import Claims
+from tests.support.processes.forked import start
 from tests.support.processes.surroundings import path_without_pandas
 
 SMALL: Final = (
@@ -119,12 +119,11 @@ def run_life(
             slow machine kills no idle process only. When is drawn from the seed.
         failpoint, environment: see `live`.
     """
-    process = subprocess.Popen(
+    process = start(  # unbuffered: a line that is read leaves the others to `communicate`
         command,
         cwd=_ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        bufsize=0,  # a line that is read leaves the others to `communicate`
         env={
             **os.environ,
             # A limit on files must not cut those that Python keeps beside the sources.
@@ -133,7 +132,6 @@ def run_life(
             "RMQSTORE_FAILPOINT": failpoint,
             **(environment or {}),
         },
-        start_new_session=True,
     )
     assert process.stdout is not None
     begun, seconds = b"", float(_PATIENCE_S)
@@ -148,7 +146,7 @@ def run_life(
         os.killpg(process.pid, signal.SIGKILL)
         output, errors = process.communicate()
         assert kill_after_s is not None, f"still at it after {seconds} s: {errors.decode()}"
-    return Ending(process.returncode, errors.decode(), "", (begun + output).decode().splitlines())
+    return Ending(process.wait(), errors.decode(), "", (begun + output).decode().splitlines())
 
 
 def configured(settings: Sequence[str]) -> StoreConfig:

@@ -65,7 +65,7 @@ def power_cut(flush: str, mutant: str = "", commits: float = 0.3) -> Row:
         settings=_OFTEN, mutant=mutant,
     )  # fmt: skip
     return Row(
-        f"power cut at random, {flush}", scene, "1 2 3", share=2, tested=8,
+        f"power cut at random, {flush}", scene, "1 2 3", share=2, tested=4,
         lacks=why_no_loop_mounts,
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ AT_PLACES: Final = Row("killed at each named place", AtAPlace, "1 2 3", on_one=l
 ROWS: Final[tuple[Row, ...]] = (
     *(
         Row(f"killed at random, {flush}", partial(Lives, account=WriterAccount, flush=flush),
-            "1 2 3", tested=12)
+            "1 2 3", tested=6)
         for flush in _FLUSHES
     ),
     AT_PLACES,
@@ -113,7 +113,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "1 3 4", on_one=10, tested=12),
     *(
         Row(f"store process killed under a client, {flush}",
-            partial(KilledUnderClients, setting=f"flushDiskType={flush}"), "1 2", tested=4)
+            partial(KilledUnderClients, setting=f"flushDiskType={flush}"), "1 2", tested=3)
         for flush in _FLUSHES
     ),
     Row("master, follower or both killed under a client", Replication,
@@ -121,7 +121,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row("the same, and the master's segments go to an archive and expire",
         partial(Replication, expires=True), "1 2 3 9", tested=3, is_slow=True),
     Row("answers to commits and puts lost", LostAnswers, "1 2", tested=5),
-    Row("connections cut after any number of bytes", CutConnections, "1 2", tested=16),
+    Row("connections cut after any number of bytes", CutConnections, "1 2", tested=8),
     Row("disk full at any fill level", FullDisk, "6",
         on_one=1, share=2, tested=4, lacks=_needs_root),
     *(

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader import transactions
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.reader import Store, transactions
 from tests.fault.claims import Outcome, errors_in
 from tests.fault.process import Told, replace, say, work
 from tests.fault.rounds.lives import PutAccount
@@ -124,7 +122,7 @@ def _forget_what_ended() -> None:
     """A mutant: after a start, what has ended waits again."""
     waiting = transactions._waiting
     replace(transactions.__name__, "_waiting", lambda halves, _: waiting(halves, {}))
-    replace("rmqstore_spark.engine.transactions.recall", "_committed", lambda *_: [])
+    replace("rmqstore_spark.engine.transactions.progress", "_committed", lambda *_: [])
 
 
 def _config(**settings: str) -> StoreConfig:

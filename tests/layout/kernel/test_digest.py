@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import block as plain_block
-from rmqstore_spark.layout.kernel.reference import digest as reference
+from rmqstore_spark.layout.kernel.reference import hashing as reference
 from rmqstore_spark.layout.record import block
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.encode import encode_records

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqstore_spark.layout.record.addressee import retarget
 from rmqstore_spark.layout.record.block import Route, check_block
 from rmqstore_spark.layout.record.delayed import due_codes, schedule
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.format import decode_records
-from rmqstore_spark.layout.record.properties import decode_properties
-from rmqstore_spark.layout.record.retarget import retarget
 from rmqstore_spark.layout.spans import binary_array
+from tests.support.messages.spans import decode_properties
 
 pytestmark = pytest.mark.usefixtures("each_kernel")
 

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqstore_spark.base.types import is_digest, sum_of_digests
-from rmqstore_spark.layout.record.block import Block, check_block
-from rmqstore_spark.layout.record.digest import add_up, digest_text
+from rmqstore_spark.layout.record.block import Block, add_up, check_block, digest_text
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
 

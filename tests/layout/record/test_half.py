@@ -16,8 +16,8 @@ from rmqstore_spark.layout.record.block import Block, BlockError, check_block
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.format import Records, decode_records
 from rmqstore_spark.layout.record.half import committed, given_up, hold, restored
-from rmqstore_spark.layout.record.properties import decode_properties
 from rmqstore_spark.layout.spans import U1, string_array
+from tests.support.messages.spans import decode_properties
 
 pytestmark = pytest.mark.usefixtures("each_kernel")
 

@@ -65,7 +65,7 @@ def test_a_connection_has_streams_and_actions_in_turn(peer: PlainClient) -> None
     for _ in range(3):
         peer.begin(op="put")
         assert [peer.put(BLOCK, number) for number in range(3)] == ["PUT_OK"] * 3
-        assert not peer.ask(Code.FINISH).status
+        peer.send(request(Code.FINISH))  # which has no answer
         assert peer.ask(Code.STATS, b"{}").json()["state"] == "RUNNING"
 
 
@@ -215,11 +215,15 @@ def test_an_idle_stream_that_makes_way_is_told(tmp_path: Path, place: str) -> No
         ExitStack() as opened,
     ):
         endpoint = getattr(here, place)
-        held = [opened.enter_context(PlainClient(endpoint)) for _ in range(4)]
-        for one in held:
-            one.begin(op="put")
-            assert one.put(BLOCK) == "PUT_OK"
-        eventually(lambda: all(call.may_give_way for call in here.server._calls.all()))
+        held = []
+        calls = here.server._calls
+        for _ in range(4):
+            held.append(opened.enter_context(PlainClient(endpoint)))
+            held[-1].begin(op="put")
+            assert held[-1].put(BLOCK) == "PUT_OK"
+            # The process waits for this one before the next begins: it is the order of idleness.
+            eventually(lambda: all(call.waiting_since is not None for call in calls.all()))
+        eventually(lambda: all(call.may_give_way for call in calls.all()))
         with PlainClient(endpoint) as late:
             late.begin(op="put")
             assert late.put(BLOCK) == "PUT_OK"
@@ -311,7 +315,7 @@ def test_a_block_without_room_is_refused_by_its_own_number(
     here: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that sends blocks again on a new connection continues to count."""
-    monkeypatch.setattr("rmqstore_spark.server.blocks._ROOM_SECONDS", 0.05)
+    monkeypatch.setattr("rmqstore_spark.server.puts._ROOM_SECONDS", 0.05)
     budget = here.server.room.small
     budget.take(1, 1)
     with PlainClient(here.endpoint) as peer:

@@ -10,14 +10,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.base.types import CommitRequest, CommitResult, WriterId
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
-from rmqstore_spark.engine.batches.staging import StageInfo
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 from tests.support.messages.blocks import encoded
 
 __all__ = [
@@ -73,7 +71,9 @@ def stage_batch(
     """Stage a batch as its tasks do; each sends its rows in two blocks."""
     infos = []
     for partition in range(partitions):
-        stage = store.begin_stage(stage_id(f"{batch}/{partition}/{attempt}"), f"task {partition}")
+        stage = store.batches.begin_stage(
+            stage_id(f"{batch}/{partition}/{attempt}"), f"task {partition}"
+        )
         wanted = bodies(f"{batch}/{partition}", rows)
         for part in (wanted[: rows // 2], wanted[rows // 2 :]):
             stage.append(rows_block(part))
@@ -84,7 +84,7 @@ def stage_batch(
 def commit_batch(store: StoreWriter, number: int, attempt: int = 0) -> CommitResult:
     """Stage and commit one micro-batch of the query."""
     stages = stage_batch(store, f"b{number}", attempt=attempt)
-    return store.commit(CommitRequest(WriterId.of_stream(QUERY, number), stages))
+    return store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, number), stages))
 
 
 def expected(*numbers: int) -> list[bytes]:

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.errors import BlockError
-from rmqstore_spark.layout import kernel, packed
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record import block
+from rmqstore_spark.layout.record import block as packed
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS, encode_records
 from rmqstore_spark.layout.record.half import hold

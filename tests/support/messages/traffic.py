@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +59,9 @@ class Traffic:
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The messages, in batches for `StoreBuilder.append`."""
         least, most = self.body_size if isinstance(self.body_size, tuple) else (self.body_size,) * 2
-        random = np.random.default_rng(self.seed)
-        pool = random.integers(ord("0"), ord("z") + 1, _POOL + most, np.uint8)
+        pool, state = _pool(self.seed, most)
+        random = np.random.default_rng()
+        random.bit_generator.state = state
         step = max(1, min(_BATCH, _BATCH_BYTES // (most + 200)))
         for first in range(0, self.messages, step):
             numbers = np.arange(first, min(first + step, self.messages))
@@ -106,6 +108,14 @@ class Traffic:
         tags = pa.array([f"TAGS\x01{tag}".encode() for tag in self.tags], pa.binary())
         drawn = tags.take(pa.array(random.integers(0, len(tags), len(numbers))))
         return pc.binary_join_element_wise(properties, drawn, b"\x02")
+
+
+@lru_cache(maxsize=8)  # it takes longer than a few messages
+def _pool(seed: int, most: int) -> tuple[npt.NDArray[np.uint8], Any]:
+    """What bodies are cut from, and the state of the generator behind it."""
+    random = np.random.default_rng(seed)
+    pool = random.integers(ord("0"), ord("z") + 1, _POOL + most, np.uint8)
+    return pool, random.bit_generator.state
 
 
 def _same(piece: bytes, numbers: Rows) -> npt.NDArray[np.uint8]:

@@ -1,5 +1,6 @@
 """Processes for tests, and what they inherit and say.
 
+forked       processes that begin where the imports end: forks of one
 serving      stores that are served, by this process or by one of their own
 committer    a process that commits micro-batches
 delaying     one that delivers delayed messages

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.support.messages.batches import bodies, commit_batch, rows_block, small_segments
 
 __all__ = ["main"]

@@ -15,9 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.reader import Store
 from tests.support.stores.storing import config, messages, until
 
 __all__ = ["delayed", "delayed_config", "delivered", "rows_of"]

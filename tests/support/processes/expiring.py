@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreWriter
 from tests.support.messages.batches import bodies, commit_batch, rows_block, small_segments
 from tests.support.stores.storing import Clock
 

@@ -14,13 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from rmqstore_spark.base.types import HalfId
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.status import PutResult
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import PutResult, StoreConfig, StoreWriter
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.transactions import Transaction, find_transactions
 from tests.support.stores.storing import config, messages, until
 

@@ -18,17 +18,16 @@ import pyarrow as pa
 
 from rmqstore_spark.broker.protection import Protection
 from rmqstore_spark.broker.runner import BrokerRunner
-from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.server import StoreServer
-from rmqstore_spark.server.stores.served import ServedStore
-from rmqstore_spark.server.stores.service import ServedPort
+from rmqstore_spark.server.stores.served import ServedPort, ServedStore
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from tests.support.messages.blocks import encoded
 from tests.support.messages.traffic import FIRST_TIME
+from tests.support.processes.forked import is_stopped, start
 from tests.support.waiting import PATIENCE, eventually
 
 __all__ = [
@@ -129,6 +128,7 @@ class StoreProcess:
         folder: for its ready file and output.
         arguments: of the command.
         environment: variables beside those of this process.
+        begin: starts it; `subprocess.Popen` as a user does, with imports of its own.
     """
 
     def __init__(
@@ -137,12 +137,13 @@ class StoreProcess:
         folder: Path,
         *arguments: str,
         environment: Mapping[str, str] | None = None,
+        begin: Callable[..., Any] = start,
     ) -> None:
         self.path = path
         self.ready_file = folder / "ready.json"
         self.ready_file.unlink(missing_ok=True)
         self._output = (folder / "output").open("w+b")
-        self.process = subprocess.Popen(
+        self.process = begin(
             [
                 *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
                 *("--store", str(path), "--ready-file", str(self.ready_file)),
@@ -190,11 +191,12 @@ class StoreProcess:
         """Send it a signal; return after SIGSTOP when it stands still, or has ended."""
         self.process.send_signal(number)
         if number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            eventually(lambda: is_stopped(self.process.pid) or self.process.poll() is not None)
 
     def wait(self) -> int:
         """Wait until it has ended; returns its exit code."""
-        return self.process.wait(PATIENCE)
+        code: int = self.process.wait(PATIENCE)
+        return code
 
 
 def block_of(bodies: list[bytes], topic: str = "orders", queue_ids: list[int] | None = None) -> U1:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from rmqstore_spark.server.logs import configure_logging
+from rmqstore_spark.cli.shared.terminal import configure_logging
 from tests.support.processes.surroundings import log_restored
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,6 +56,6 @@ def test_the_log_of_a_command_ends_with_it() -> None:
     log = logging.getLogger("rmqstore_spark")
     before = (log.handlers[:], log.propagate, log.level)
     with log_restored():
-        configure_logging("text", "ERROR")
+        configure_logging("text")
         assert (log.handlers[:], log.propagate, log.level) != before
     assert (log.handlers[:], log.propagate, log.level) == before

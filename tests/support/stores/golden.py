@@ -11,6 +11,7 @@ import json
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -315,7 +316,12 @@ def load_meta(folder: Path) -> StoreMeta:
 
 def load_records(folder: Path) -> list[RecordReport]:
     """Read `records.jsonl` of a golden store's folder, in physical order."""
-    return [_record(raw) for raw in _lines(folder / "records.jsonl")]
+    return list(_records((folder / "records.jsonl").read_bytes()))
+
+
+@lru_cache(maxsize=6)  # a module's tests read the same ones again and again
+def _records(data: bytes) -> tuple[RecordReport, ...]:
+    return tuple(_record(json.loads(line)) for line in data.split(b"\n") if line)
 
 
 def _record(raw: dict[str, Any]) -> RecordReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from rmqstore_spark.files.disk.residence import PAGE, resident_pages
+from rmqstore_spark.files.reads import PAGE, resident_pages
 
 __all__ = ["drop_pages", "resident"]
 

@@ -16,8 +16,9 @@ import numpy as np
 from rmqstore_spark.engine.dispatch.indexes import IndexShape
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.recovery.clean_close import remember
-from rmqstore_spark.engine.recovery.recover import Recovered, RecoverySettings, recover
-from rmqstore_spark.files.own_names import GUARD_NAME
+from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
+from rmqstore_spark.engine.recovery.recover import Recovered, recover
+from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.layout.index.format import IndexHeader, decode_entries, entry_position
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from tests.support.stores.golden import RecordReport, StoreMeta, load_meta
@@ -44,11 +45,11 @@ def copy_store(golden: Path, folder: Path) -> Path:
     return Path(shutil.copytree(golden / "store", folder / golden.name, symlinks=True))
 
 
-def settings_of(meta: StoreMeta, **changed: Any) -> RecoverySettings:
+def settings_of(meta: StoreMeta, clock: Callable[[], int], **changed: Any) -> RecoverySettings:
     """How a golden store was kept."""
     shape = IndexShape(meta.index_slots, meta.index_entries)
     given = {"queue_file_size": meta.consumequeue_file_size, "index_shape": shape, **changed}
-    return RecoverySettings(**given)
+    return RecoverySettings(clock, **given)
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def opened(
 ) -> Iterator[Recovered]:
     """Recover a store, and leave it as a kill would."""
     with StoreLock(str(store)):
-        found = recover(str(store), clock=clock, settings=settings_of(load_meta(golden), **changed))
+        found = recover(str(store), settings_of(load_meta(golden), clock, **changed))
         try:
             yield found
         finally:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine import StoreConfig
+from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
-from rmqstore_spark.reader.store import Store
 
 __all__ = ["Clock", "config", "in_queues", "messages", "until"]
 

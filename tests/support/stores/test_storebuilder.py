@@ -11,7 +11,7 @@ import pytest
 
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.record.encode import RECORD_COLUMNS
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.storebuilder import FIRST_TIME, StoreBuilder, Traffic, build_store
 

@@ -11,10 +11,9 @@ from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.clients import Clients, Group
 from rmqstore_spark.broker.core.consumers.offsets import NamedQueue
-from rmqstore_spark.broker.core.refusal import Reason, Refusal
+from rmqstore_spark.broker.core.refusal import Reason, Refusal, shown
 from rmqstore_spark.broker.core.statistics import Statistics
 from rmqstore_spark.broker.core.subscriptions import Subscription
-from rmqstore_spark.broker.core.texts import shown
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import TopicConfig

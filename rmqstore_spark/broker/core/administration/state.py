@@ -1,4 +1,7 @@
-"""Figures of a broker, and its configuration (upstream: AdminBrokerProcessor)."""
+"""What administrators and slaves ask of a broker itself: figures, settings, tables, cleaning.
+
+Upstream: AdminBrokerProcessor, BrokerStats, StoreStatsService, SlaveSynchronize.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,115 @@ import logging
 import re
 import shutil
 import time
+from collections import deque
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.broker.core.administration.days import Days
-from rmqstore_spark.broker.core.administration.rates import Rates
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.consumers.pulls import Pulls
-from rmqstore_spark.broker.core.refusal import Reason, Refusal
+from rmqstore_spark.broker.core.refusal import Reason, Refusal, shown
 from rmqstore_spark.broker.core.statistics import Statistics, Sum
-from rmqstore_spark.broker.core.texts import shown
 from rmqstore_spark.engine.config.properties_file import format_properties, parse_properties
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.engine.tables.followed import DELETED_TOPICS, PROMOTIONS
+from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import TRACE_TOPIC
 
 _log = logging.getLogger(__name__)
+
+_TIMES: Final = (10.0, 60.0, 600.0)
+_MOST: Final = 64
+
+
+class _Sample(NamedTuple):
+    at: float
+    put: int
+    given: int
+
+
+class Rates:
+    """Rates from counts that are told about every ten seconds.
+
+    Args:
+        now: seconds of a clock that only goes forward.
+        put, given: the counts now.
+    """
+
+    def __init__(self, now: float, put: int, given: int) -> None:
+        self._samples = deque([_Sample(now, put, given)], _MOST)
+
+    def sample(self, now: float, put: int, given: int) -> None:
+        """Take note of the counts."""
+        self._samples.append(_Sample(now, put, given))
+
+    def texts(self, now: float, put: int, given: int) -> tuple[str, str]:
+        """Return both rates as a broker tells them: over 10, 60 and 600 seconds.
+
+        Args:
+            now: the time.
+            put, given: the counts now.
+        """
+        last = _Sample(now, put, given)
+        rates = [self._rate(last, seconds) for seconds in _TIMES]
+        puts, gives = zip(*rates, strict=True)
+        return " ".join(map(str, puts)), " ".join(map(str, gives))
+
+    def _rate(self, last: _Sample, seconds: float) -> tuple[float, float]:
+        before = [sample for sample in self._samples if last.at - sample.at >= seconds]
+        first = before[-1] if before else self._samples[0]
+        took = last.at - first.at
+        if took <= 0:
+            return 0.0, 0.0
+        return (last.put - first.put) / took, (last.given - first.given) / took
+
+
+_NOTHING: Final = (0, 0)
+
+
+class Days:
+    """The counts with which this day and the one before began, at the machine's midnight.
+
+    The days before the process count as without messages.
+
+    Args:
+        now: milliseconds since the epoch.
+    """
+
+    def __init__(self, now: int) -> None:
+        self._day = _day(now)
+        self._mornings = _NOTHING, _NOTHING  # yesterday's, and today's
+
+    def sample(self, now: int, put: int, given: int) -> None:
+        """Take note of the counts. A day begins with the first call after midnight.
+
+        Args:
+            now: milliseconds since the epoch.
+            put, given: the counts since the start.
+        """
+        day = _day(now)
+        if day > self._day:  # a clock that is set back begins no day
+            self._day = day
+            self._mornings = self._mornings[1], (put, given)
+
+    def figures(self) -> dict[str, int]:
+        """Return the counts, with a broker's names."""
+        yesterday, today = self._mornings
+        return {
+            "msgPutTotalYesterdayMorning": yesterday[0],
+            "msgPutTotalTodayMorning": today[0],
+            "msgGetTotalYesterdayMorning": yesterday[1],
+            "msgGetTotalTodayMorning": today[1],
+        }
+
+
+def _day(now: int) -> tuple[int, int]:
+    local = time.localtime(now / 1000)
+    return local.tm_year, local.tm_yday
+
 
 _CHANGEABLE: Final = frozenset(
     {"autoCreateTopicEnable", "autoCreateSubscriptionGroup", "brokerPermission"}
@@ -206,3 +299,70 @@ def _also_told(config: StoreConfig) -> str:
         "useTLS": str(config.tls_enable).lower(),
     }
     return format_properties(keys)
+
+
+_MS_PER_HOUR: Final = 3_600_000
+
+
+def expire(store: StoreWriter, peer: str) -> None:
+    """Begin to remove what is older than `fileReservedTime`, whatever the hour.
+
+    Args:
+        store: the store.
+        peer: address of who wants it.
+
+    Raises:
+        Refusal: the store does not do it now.
+    """
+    hours = store.config.file_reserved_time
+    if hours:
+        try:
+            store.expire(store.clock() - hours * _MS_PER_HOUR)
+        except RefusedError as error:
+            raise Refusal(Reason.UNAVAILABLE, str(error)) from error
+        _log.info(
+            "%s had segments removed that are older than %d hours (fileReservedTime).",
+            escaped(peer), hours,
+        )  # fmt: skip
+
+
+class SlaveTables:
+    """Tells slaves the tables, each as its file has it. Used by one thread.
+
+    Args:
+        store: the store.
+        catalog: its topics and groups.
+    """
+
+    def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+        self._store = store
+        self._catalog = catalog
+
+    def topics(self) -> dict[str, Any]:
+        """Return all topics; and for slaves of ours, those that were deleted, and promotions."""
+        found: dict[str, Any] = {
+            "dataVersion": self._catalog.version(),
+            "topicConfigTable": self._catalog.topics(),
+            # After the topics: what these lack is then among the deletions, unless it is deleted
+            # right now.
+            DELETED_TOPICS: dict(self._store.deleted_topics),
+        }
+        if promotions := self._store.role.promotions:
+            found[PROMOTIONS] = [list(promotion) for promotion in promotions]
+        return found
+
+    def consumer_offsets(self) -> dict[str, Any]:
+        """Return the offsets of all groups."""
+        # Slaves of RocketMQ 5 write no offsets without a version; those of 4.9 pass over it.
+        offsets = self._store.consumer_offsets
+        return {"dataVersion": offsets.version(), "offsetTable": offsets.table()}
+
+    def delay_offsets(self) -> dict[str, Any]:
+        """Return how far delayed messages are delivered."""
+        # The file covers only copies that are on disk, unlike what the process has in memory.
+        # A slave of ours needs to know which, too; RocketMQ's passes over that.
+        return {"offsetTable": {}, **ConfigFile(self._store.path, "delayOffset").value}
+
+    def groups(self) -> dict[str, Any]:
+        """Return all groups."""
+        return self._store.groups.to_json()

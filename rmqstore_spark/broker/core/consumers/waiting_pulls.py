@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from rmqstore_spark.broker.core.clients import Peer
 from rmqstore_spark.broker.core.consumers.pulls import Pull
-from rmqstore_spark.broker.core.peer import Peer
 
 _MOST: Final = 100_000
 """Requests that may wait, over all connections."""

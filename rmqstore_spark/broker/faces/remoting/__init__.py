@@ -1,17 +1,13 @@
 """The face for RocketMQ's remoting clients: their frames and codes to `core`'s plain values.
 
 table        ONE row a request code: who may ask, where it is handled, how it is read and answered
-row          what such a row is
+row          what such a row is, and the codes for refusals
 rights       what accounts need
 headers      reads requests
-heartbeats   reads what clients say of themselves
 results      makes answers for clients
 reports      makes answers for administrators
-refusals     RocketMQ's codes for refusals
-parts        what the rows reach: `core`, and the next two
-membership   takes heartbeats
-relaying     passes on replies to requesters, and questions to consumers
-telling      tells clients what they did not ask for
+membership   reads and takes heartbeats, and creates the groups that clients name
+relaying     passes on replies and questions, and tells clients what they did not ask for
 lanes/       threads beside the event loop, and requests that gather
 service      gives each request to the handler of its row
 registering  tells the name servers about the topics

@@ -6,6 +6,7 @@ Upstream: the classes of org.apache.rocketmq.common.protocol.header, LockBatchRe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.base.types import HalfId
@@ -19,7 +20,7 @@ from rmqstore_spark.broker.core.consumers.pulls import Pull
 from rmqstore_spark.broker.core.consumers.send_back import Returned
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.core.subscriptions import TAG
-from rmqstore_spark.broker.core.transactional.ending import End
+from rmqstore_spark.broker.core.transactions import End
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.constants import (
@@ -32,7 +33,8 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.remoting.codec.bodies import objects_in, parse_request
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields
+from rmqstore_spark.remoting.codec.fields import MAX_INT, MAX_LONG, MAX_NAME, Fields, Number
+from rmqstore_spark.remoting.codec.plain import PlainSend
 
 _INT: Final = 1 << 31
 _LONG: Final = 1 << 63
@@ -43,52 +45,62 @@ _NOT_GIVEN: Final = -1
 
 # ---- producers
 
-_LONG_NAMES: Final = (
-    "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp",
-    "flag", "properties", "reconsumeTimes", "maxReconsumeTimes",
-)  # fmt: skip
-_SHORT_NAMES: Final = ("b", "c", "d", "e", "f", "g", "h", "i", "j", "l")
 
-
-def long_send(request: Command) -> Send:
-    """Read a request to send whose fields have long names.
-
-    Raises:
-        RemotingError: there is no topic, or a field is missing or no number.
-    """
-    return _send(request, _LONG_NAMES)
-
-
-def short_send(request: Command) -> Send:
-    """Read a request to send whose fields have short names; see `long_send`."""
-    return _send(request, _SHORT_NAMES)
-
-
-def _send(request: Command, names: tuple[str, ...]) -> Send:
+def _send_names(given: str) -> tuple[str, str, str, tuple[Number, ...]]:
+    """Return the names of the fields of a request to send: those of texts, and those of numbers."""
     topic, default_topic, queue_nums, queue_id, sys_flag, born, flag, properties, times, most = (
-        names
+        given.split()
     )
-    fields, ext = Fields(request.ext), request.ext
+    numbers = (
+        Number(most, -_INT, _INT - 1, _NOT_GIVEN),
+        Number(queue_id, -_INT, _INT - 1),
+        Number(queue_nums, -_INT, _INT - 1, 0),
+        Number(sys_flag, -_INT, _INT - 1),
+        Number(born, -_LONG, _LONG - 1),
+        Number(flag, -_INT, _INT - 1),
+        Number(times, 0, _INT - 1, 0),
+    )
+    return topic, default_topic, properties, numbers
+
+
+def _send(names: tuple[str, str, str, tuple[Number, ...]], request: Command) -> Send:
+    topic, default_topic, properties, numbers = names
+    ext = request.ext
     if not ext.get(topic, "").strip():
         raise RemotingError(ResponseCode.SYSTEM_ERROR, "The specified topic is blank.")
-    most_times = fields.long(most, -_INT, _INT - 1, _NOT_GIVEN)
+    most_times, queue_id, queue_nums, sys_flag, born, flag, times = Fields(ext).longs(numbers)
     return Send(
         ext[topic],
-        fields.long(queue_id, -_INT, _INT - 1),
+        queue_id,
         ext.get(default_topic, ""),
-        fields.long(queue_nums, -_INT, _INT - 1, 0),
-        fields.long(sys_flag, -_INT, _INT - 1) & ~_HOST_BITS,
-        fields.long(born, -_LONG, _LONG - 1),
-        fields.long(flag, -_INT, _INT - 1),
+        queue_nums,
+        sys_flag & ~_HOST_BITS,
+        born,
+        flag,
         ext.get(properties, ""),
-        fields.long(times, 0, _INT - 1, 0),
+        times,
         most_times if request.version >= _RECONSUMES_SINCE else _NOT_GIVEN,
         request.body,
     )
 
 
+long_send: Final[Callable[[Command], Send]] = partial(
+    _send,
+    _send_names(
+        "topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties "
+        "reconsumeTimes maxReconsumeTimes"
+    ),
+)
+"""Reads a request to send whose fields have long names. Raises RemotingError if there is no topic,
+or a field is missing or no number."""
+short_send: Final[Callable[[Command], Send]] = partial(_send, _send_names("b c d e f g h i j l"))
+"""Reads a request to send whose fields have short names; see `long_send`."""
+
+
 def named_topic(request: Command) -> str:
     """Return the topic that a request to send names; empty if it names none."""
+    if isinstance(request, PlainSend):
+        return request.topic
     return request.ext.get("topic" if request.code == RequestCode.SEND_MESSAGE else "b", "")
 
 

@@ -13,9 +13,9 @@ from rmqstore_spark.broker.core.administration.groups import ConsumeStats, Queue
 from rmqstore_spark.broker.core.administration.messages import FoundMessages
 from rmqstore_spark.broker.core.administration.topics import Entries, EntriesAsked, StoredQueue
 from rmqstore_spark.broker.core.consumers.offsets import NamedQueue
+from rmqstore_spark.broker.core.refusal import shown
 from rmqstore_spark.broker.core.statistics import Sum
 from rmqstore_spark.broker.core.subscriptions import Subscription
-from rmqstore_spark.broker.core.texts import shown
 from rmqstore_spark.broker.faces.remoting.results import in_json, subscription_data
 from rmqstore_spark.layout.fastjson import ObjectKey
 from rmqstore_spark.remoting.codec.bodies import dump_body

@@ -10,13 +10,12 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.broker.core.clients import Group, Member, MemberNames
+from rmqstore_spark.broker.core.clients import Group, Member, MemberNames, Peer
 from rmqstore_spark.broker.core.consumers.locks import LockedQueue
 from rmqstore_spark.broker.core.consumers.pulls import Outcome, Pull
 from rmqstore_spark.broker.core.messages import Send
-from rmqstore_spark.broker.core.peer import Peer
 from rmqstore_spark.broker.core.subscriptions import TAG, Subscription, tags_in
-from rmqstore_spark.broker.core.transactional.ending import End
+from rmqstore_spark.broker.core.transactions import End
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rmqstore_spark.broker.acl.rights import Need, Right, need_of_group, need_of_topic
-from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
+from rmqstore_spark.broker.acl.accounts import Need, Right, need_of_group, need_of_topic
+from rmqstore_spark.broker.faces.remoting.membership import read_heartbeat
 from rmqstore_spark.broker.faces.remoting.row import Rights
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.bodies import parse_request

@@ -13,15 +13,16 @@ from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.faces.remoting.headers import named_group
 from rmqstore_spark.broker.faces.remoting.lanes.changing import ChangeRequests
 from rmqstore_spark.broker.faces.remoting.lanes.ending import EndRequests
-from rmqstore_spark.broker.faces.remoting.lanes.handler_thread import CLOSING, HandlerThread
-from rmqstore_spark.broker.faces.remoting.lanes.new_groups import NewGroups
+from rmqstore_spark.broker.faces.remoting.lanes.handler_thread import (
+    CLOSING,
+    HandlerThread,
+    SavedReports,
+)
 from rmqstore_spark.broker.faces.remoting.lanes.pulling import Consuming
-from rmqstore_spark.broker.faces.remoting.lanes.saved_reports import SavedReports
 from rmqstore_spark.broker.faces.remoting.lanes.sending import SendRequests
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker
-from rmqstore_spark.broker.faces.remoting.membership import Members
-from rmqstore_spark.broker.faces.remoting.parts import Parts
-from rmqstore_spark.broker.faces.remoting.relaying import Relaying
+from rmqstore_spark.broker.faces.remoting.membership import Members, NewGroups
+from rmqstore_spark.broker.faces.remoting.relaying import Relaying, Telling, connection_of
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, Row, handler_of
 from rmqstore_spark.broker.faces.remoting.table import (
     CHANGES,
@@ -32,8 +33,8 @@ from rmqstore_spark.broker.faces.remoting.table import (
     ROWS,
     SEARCHES,
     SENDS,
+    Parts,
 )
-from rmqstore_spark.broker.faces.remoting.telling import Telling, connection_of
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RemotingError

@@ -6,23 +6,55 @@ A code without a row is refused, and for administrators alone. docs/features.md 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from rmqstore_spark.broker.core.administration.cleaning import expire
 from rmqstore_spark.broker.core.administration.groups import Reset, ResetAsked
+from rmqstore_spark.broker.core.administration.state import WaitingRequests, expire
 from rmqstore_spark.broker.core.administration.topics import WantedTopic
+from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.faces.remoting import headers as header
 from rmqstore_spark.broker.faces.remoting import reports as tell
 from rmqstore_spark.broker.faces.remoting import results as result
 from rmqstore_spark.broker.faces.remoting import rights as need
-from rmqstore_spark.broker.faces.remoting.heartbeats import read_heartbeat
-from rmqstore_spark.broker.faces.remoting.membership import heard, require_tags
-from rmqstore_spark.broker.faces.remoting.parts import Parts
+from rmqstore_spark.broker.faces.remoting.membership import (
+    Members,
+    heard,
+    read_heartbeat,
+    require_tags,
+)
+from rmqstore_spark.broker.faces.remoting.relaying import Relaying, Telling
 from rmqstore_spark.broker.faces.remoting.row import Lane, Row, as_it_is, nothing, whole
 from rmqstore_spark.remoting.codec.codes import RequestCode as Code
 from rmqstore_spark.remoting.connection import RemotingConnection
+
+
+@dataclass
+class Parts:
+    """The parts of a broker with this face.
+
+    Attributes:
+        core: decides.
+        membership: takes heartbeats.
+        relaying: asks one client for another.
+        telling: tells clients.
+        sends, pulls: requests that wait.
+    """
+
+    core: Core
+    membership: Members
+    relaying: Relaying
+    telling: Telling
+    sends: Sized = ()
+    pulls: Sized = ()
+
+    @property
+    def waiting(self) -> WaitingRequests:
+        """How many requests wait to be handled."""
+        return WaitingRequests(len(self.sends), len(self.pulls))
+
 
 LOOP: Final = Lane("event loop")
 FILES: Final = Lane("files")
@@ -32,6 +64,8 @@ SENDS: Final = Lane("sends", gathers=True)
 PULLS: Final = Lane("pulls", gathers=True)
 ENDS: Final = Lane("ends of transactions", gathers=True)
 CHANGES: Final = Lane("changes", gathers=True)
+REFUSED: Final = "not supported"
+"""What a code asks for that is refused."""
 
 _Row: TypeAlias = Row[Parts, Any, Any]
 
@@ -64,7 +98,7 @@ def _refusing(reason: Reason, remark: str) -> Callable[[Parts, RemotingConnectio
 def _no(code: Code, why: str) -> _Row:
     """Return the row of a code that is refused, with what to do instead."""
     remark = f" request type {code} not supported: {why}"
-    return Row(code, "not supported", LOOP, None, nothing, _refusing(Reason.UNSUPPORTED, remark))
+    return Row(code, REFUSED, LOOP, None, nothing, _refusing(Reason.UNSUPPORTED, remark))
 
 
 def _nothing(_: Parts, __: RemotingConnection, ___: object) -> None:

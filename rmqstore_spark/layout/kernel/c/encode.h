@@ -33,60 +33,83 @@ typedef struct {
     uint32_t magic;
 } Columns;
 
-/* Write record i to out; return its size, 0 if there is no room, -1 if a column is invalid. */
-static int64_t write_record(const Columns *c, Py_ssize_t i, uint8_t *out, int64_t room)
+/* All that a record holds but for its offsets and times, which the store gives it. */
+typedef struct {
+    const uint8_t *body, *topic, *properties, *born_host, *stored_host;
+    int32_t body_size, topic_size, properties_size, queue_id, flag, sys_flag, times;
+    int64_t queue_offset, physical_offset, born, stored, prepared;
+    int born_wide, stored_wide;
+    uint32_t magic;
+} NewRecord;
+
+/* Write a record to out; return its size, 0 if there is no room, -1 if no record can hold that. */
+static int64_t put_record(const NewRecord *r, uint8_t *out, int64_t room)
 {
-    const int32_t *ints = c->ints + i;
-    const int64_t *longs = c->longs + i;
-    const uint8_t *body, *topic, *properties;
-    int32_t body_size, topic_size, properties_size;
-    int32_t born = ints[4 * c->n], stored = ints[5 * c->n];
-    int wide_topic = c->magic == 0xDAA320ABu;
-    if (!text_at(&c->body, i, &body, &body_size) || !text_at(&c->topic, i, &topic, &topic_size) ||
-        !text_at(&c->properties, i, &properties, &properties_size))
+    int wide_topic = r->magic == 0xDAA320ABu;
+    if (r->topic_size > (wide_topic ? LONGEST : 127) || r->properties_size > LONGEST)
         return -1;
-    if (topic_size > (wide_topic ? LONGEST : 127) || properties_size > LONGEST)
-        return -1;
-    if (born < 0 || born >= c->hosts_n || stored < 0 || stored >= c->hosts_n)
-        return -1;
-    size_t born_size = c->wide[born] ? 20 : 8, stored_size = c->wide[stored] ? 20 : 8;
-    int64_t total = 75 + (int64_t)(born_size + stored_size) + wide_topic + body_size + topic_size +
-                    properties_size;
+    size_t born_size = r->born_wide ? 20 : 8, stored_size = r->stored_wide ? 20 : 8;
+    int64_t total = 75 + (int64_t)(born_size + stored_size) + wide_topic + r->body_size +
+                    r->topic_size + r->properties_size;
     if (total > INT32_MAX)
         return -1;
     if (total > room)
         return 0;
-    uint32_t flag = (uint32_t)ints[2 * c->n] & ~(BORN_V6 | STORE_V6);
-    flag |= (c->wide[born] ? BORN_V6 : 0) | (c->wide[stored] ? STORE_V6 : 0);
+    uint32_t flag = (uint32_t)r->sys_flag & ~(BORN_V6 | STORE_V6);
+    flag |= (r->born_wide ? BORN_V6 : 0) | (r->stored_wide ? STORE_V6 : 0);
     put32(out, (int32_t)total);
-    put32(out + 4, (int32_t)c->magic);
-    put32(out + 8, (int32_t)(crc32_of(body, (size_t)body_size) & 0x7FFFFFFFu));
-    put32(out + 12, ints[0]);
-    put32(out + 16, ints[1 * c->n]);
-    put64(out + 20, longs[0]);
-    put64(out + 28, longs[1 * c->n]);
+    put32(out + 4, (int32_t)r->magic);
+    put32(out + 8, (int32_t)(crc32_of(r->body, (size_t)r->body_size) & 0x7FFFFFFFu));
+    put32(out + 12, r->queue_id);
+    put32(out + 16, r->flag);
+    put64(out + 20, r->queue_offset);
+    put64(out + 28, r->physical_offset);
     put32(out + 36, (int32_t)flag);
-    put64(out + 40, longs[2 * c->n]);
+    put64(out + 40, r->born);
     out += 48;
-    memcpy(out, c->hosts + HOST * (int64_t)born, born_size);
+    memcpy(out, r->born_host, born_size);
     out += born_size;
-    put64(out, longs[3 * c->n]);
-    memcpy(out + 8, c->hosts + HOST * (int64_t)stored, stored_size);
+    put64(out, r->stored);
+    memcpy(out + 8, r->stored_host, stored_size);
     out += 8 + stored_size;
-    put32(out, ints[3 * c->n]);
-    put64(out + 4, longs[4 * c->n]);
-    put32(out + 12, body_size);
-    memcpy(out + 16, body, (size_t)body_size);
-    out += 16 + body_size;
+    put32(out, r->times);
+    put64(out + 4, r->prepared);
+    put32(out + 12, r->body_size);
+    memcpy(out + 16, r->body, (size_t)r->body_size);
+    out += 16 + r->body_size;
     if (wide_topic)
-        *out++ = (uint8_t)(topic_size >> 8);
-    *out++ = (uint8_t)topic_size;
-    copy(out, topic, (size_t)topic_size);
-    out += topic_size;
-    *out++ = (uint8_t)(properties_size >> 8);
-    *out++ = (uint8_t)properties_size;
-    memcpy(out, properties, (size_t)properties_size);
+        *out++ = (uint8_t)(r->topic_size >> 8);
+    *out++ = (uint8_t)r->topic_size;
+    copy(out, r->topic, (size_t)r->topic_size);
+    out += r->topic_size;
+    *out++ = (uint8_t)(r->properties_size >> 8);
+    *out++ = (uint8_t)r->properties_size;
+    memcpy(out, r->properties, (size_t)r->properties_size);
     return total;
+}
+
+/* Write record i to out; return as put_record, also -1 if a column is invalid. */
+static int64_t write_record(const Columns *c, Py_ssize_t i, uint8_t *out, int64_t room)
+{
+    const int32_t *ints = c->ints + i;
+    const int64_t *longs = c->longs + i;
+    NewRecord record = {
+        .queue_id = ints[0], .flag = ints[1 * c->n], .sys_flag = ints[2 * c->n],
+        .times = ints[3 * c->n], .queue_offset = longs[0], .physical_offset = longs[1 * c->n],
+        .born = longs[2 * c->n], .stored = longs[3 * c->n], .prepared = longs[4 * c->n],
+        .magic = c->magic};
+    int32_t born = ints[4 * c->n], stored = ints[5 * c->n];
+    if (!text_at(&c->body, i, &record.body, &record.body_size) ||
+        !text_at(&c->topic, i, &record.topic, &record.topic_size) ||
+        !text_at(&c->properties, i, &record.properties, &record.properties_size))
+        return -1;
+    if (born < 0 || born >= c->hosts_n || stored < 0 || stored >= c->hosts_n)
+        return -1;
+    record.born_host = c->hosts + HOST * (int64_t)born;
+    record.stored_host = c->hosts + HOST * (int64_t)stored;
+    record.born_wide = c->wide[born];
+    record.stored_wide = c->wide[stored];
+    return put_record(&record, out, room);
 }
 
 static PyObject *write_records(PyObject *self, PyObject *args)

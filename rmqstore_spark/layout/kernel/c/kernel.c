@@ -2,8 +2,9 @@
  *
  * Each function does the same as the function of that name in reference/plain.py, over the same
  * arrays. The tests compare the two.
- * Nothing here allocates: the caller passes in every output array. Each span is checked against its
- * buffer before it is accessed, so no content of a file can reach past the buffer.
+ * Nothing here allocates but a topic's name, to look it up: the caller passes in every output
+ * array. Each span is checked against its buffer before it is accessed, so no content of a file or a
+ * frame can reach past the buffer.
  * The interpreter lock is released around every loop that is long enough for it.
  */
 #define PY_SSIZE_T_CLEAN
@@ -68,6 +69,9 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "index.h"
 #include "encode.h"
 #include "batch.h"
+#include "requests.h"
+#include "sends.h"
+#include "answers.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -98,6 +102,9 @@ static PyMethodDef METHODS[] = {
     {"link_keys", link_keys, METH_VARARGS, "See plain.link_keys."},
     {"join_texts", join_texts, METH_VARARGS, "See plain.join_texts."},
     {"write_records", write_records, METH_VARARGS, "See plain.write_records."},
+    {"plain_send", plain_send, METH_VARARGS, "See plain.plain_send."},
+    {"write_sends", write_sends, METH_VARARGS, "See plain.write_sends."},
+    {"write_answers", write_answers, METH_VARARGS, "See plain.write_answers."},
     {NULL, NULL, 0, NULL},
 };
 

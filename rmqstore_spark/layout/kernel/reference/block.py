@@ -26,9 +26,8 @@ from rmqstore_spark.layout.fields import (
     SYS_FLAG_AT,
     V6_EXTRA,
 )
-from rmqstore_spark.layout.kernel.reference.digest import U8, digest
 from rmqstore_spark.layout.kernel.reference.entries import ENTRY_DTYPE
-from rmqstore_spark.layout.kernel.reference.hashing import hash_texts, key_hashes
+from rmqstore_spark.layout.kernel.reference.hashing import U8, digest, hash_texts, key_hashes
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_MAGIC,
@@ -96,7 +95,7 @@ def check_block(
         route_of: n out: the number of each record's queue, in the order of first appearance.
         routes: (n, 3) out: offset and length of each queue's topic, and the queueId.
         table: scratch space; its length is a power of two, greater than n.
-        sums: 2 out: those of `digest.digest` if the block is valid, and zeros if not asked for.
+        sums: 2 out: those of `hashing.digest` if the block is valid, and zeros if not asked for.
 
     Returns:
         The number of records, the number of queues, OK, the length of the block, the number of

@@ -2,8 +2,8 @@
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
 write records in `encode`, those over blocks to be stored in `block`, those over queue entries in
-`entries`, those over a producer's batch in `batch`, the index's in `index`, and Java's hash in
-`hashing`. Every function has a compiled counterpart of the same name and arguments
+`entries`, those over requests to send in `requests`, `sends` and `answers`, and those over hashes
+in `hashing`. Every function has a compiled counterpart of the same name and arguments
 (`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
 between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
 means "no value".
@@ -25,7 +25,7 @@ from rmqstore_spark.layout.fields import (
     PHYSICAL_OFFSET_PLACE,
     TOTAL_SIZE_PLACE,
 )
-from rmqstore_spark.layout.kernel.reference.batch import split_batch
+from rmqstore_spark.layout.kernel.reference.answers import write_answers
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
@@ -33,11 +33,9 @@ from rmqstore_spark.layout.kernel.reference.block import (
     queue_entries,
     stamp_records,
 )
-from rmqstore_spark.layout.kernel.reference.digest import content_hashes
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
 from rmqstore_spark.layout.kernel.reference.entries import pick_entries, split_entries
-from rmqstore_spark.layout.kernel.reference.hashing import hash_texts
-from rmqstore_spark.layout.kernel.reference.index import link_keys
+from rmqstore_spark.layout.kernel.reference.hashing import content_hashes, hash_texts, link_keys
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_LENGTHS,
@@ -48,7 +46,10 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     SHORT,
     as_claimed,
     parse,
+    split_batch,
 )
+from rmqstore_spark.layout.kernel.reference.requests import plain_send
+from rmqstore_spark.layout.kernel.reference.sends import write_sends
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,
     I8,
@@ -89,6 +90,7 @@ __all__ = [
     "number_rows",
     "parse",
     "pick_entries",
+    "plain_send",
     "pread_spans",
     "properties",
     "queue_entries",
@@ -100,7 +102,9 @@ __all__ = [
     "split_spaces",
     "stamp_records",
     "walk",
+    "write_answers",
     "write_records",
+    "write_sends",
 ]
 
 BLANK = 0xCBD43194

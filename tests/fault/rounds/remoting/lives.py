@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.broker.clients.real_client import RealClient
 from tests.fault.claims import Outcome, errors_in
 from tests.fault.rounds.remoting.cluster import DELAYS, Cluster

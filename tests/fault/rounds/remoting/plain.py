@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from rmqstore_spark.engine.failpoints import NAMES
-from rmqstore_spark.reader.store import Store
+from rmqstore_spark.reader import Store
 from tests.fault.claims import CLIENT, Claims, Outcome, compare_all
 from tests.fault.messages import read_numbers
 from tests.fault.rounds.remoting.application import TOPIC

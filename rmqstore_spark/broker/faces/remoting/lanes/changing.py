@@ -15,8 +15,7 @@ from rmqstore_spark.broker.core.administration.groups import Deletion
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
-from rmqstore_spark.broker.faces.remoting.refusals import refused
-from rmqstore_spark.broker.faces.remoting.row import LaneRows
+from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
 from rmqstore_spark.errors import FrameError, RemotingError, RmqStoreError
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command

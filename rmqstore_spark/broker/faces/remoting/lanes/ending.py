@@ -12,10 +12,9 @@ from typing import Final
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.core.refusal import Refusal
-from rmqstore_spark.broker.core.transactional.ending import End, Ending
+from rmqstore_spark.broker.core.transactions import End, Ending
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker
-from rmqstore_spark.broker.faces.remoting.refusals import refused
-from rmqstore_spark.broker.faces.remoting.row import LaneRows
+from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode

@@ -1,18 +1,23 @@
 """A thread for the handlers of single requests: one after the other, and only so many wait.
 
 Connections take turns, however many requests one of them has sent. Use it in the thread of the
-event loop.
+event loop. `SavedReports` answers consumers' reports of offsets when these are on disk: one write
+for all that gathered. RocketMQ's clients report one-way, and wait for nothing; who waits for an
+answer can rely on it. (Upstream: ConsumerManageProcessor, which answers from memory.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from rmqstore_spark.broker.faces.remoting.lanes.fair_queue import FairQueue
+from rmqstore_spark.broker.core.consumers.offsets import Offsets
+from rmqstore_spark.broker.core.refusal import Refusal
+from rmqstore_spark.broker.faces.remoting.lanes.worker import FairQueue
+from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.codec.codes import OVERLOAD, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -136,3 +141,41 @@ def _finish(done: asyncio.Future[Any], result: Any, error: Exception | None) -> 
         done.set_result(result)
     else:
         done.set_exception(error)
+
+
+class SavedReports:
+    """Lets answers to reports wait for the disk. Use it in the thread of the event loop.
+
+    Args:
+        thread: takes reports, and writes them.
+        offsets: what was reported.
+    """
+
+    def __init__(self, thread: HandlerThread, offsets: Offsets) -> None:
+        self._thread = thread
+        self._offsets = offsets
+
+    def handler(self, take: Handler) -> Handler:
+        """Return a handler that takes a report as the given one does, and answers later.
+
+        Args:
+            take: takes a report in the thread.
+        """
+        # In any case: a consumer reports its progress and goes, and so may the broker.
+        moved = self._thread.handler(take, always=True)
+
+        def handle(
+            connection: RemotingConnection, request: Command
+        ) -> Awaitable[Command | None] | None:
+            taken = moved(connection, request)  # now: requests are handled in their order
+            return taken if request.is_one_way else self._saved(taken)
+
+        return handle
+
+    async def _saved(self, taken: asyncio.Future[Command | None]) -> Command | None:
+        answer = await taken
+        try:
+            await self._thread.run(self._offsets.save)  # the first one writes all that gathered
+        except Refusal as error:
+            raise refused(error) from error
+        return answer

@@ -1,42 +1,112 @@
 """Takes requests to send: all that have gathered are stored together.
 
-Upstream: SendMessageProcessor, BrokerFastFailure.
+Those to topics that do not exist wait in a thread of their own, so that others pass by. All that
+gather there get their topics with one write of a file. Upstream: SendMessageProcessor,
+BrokerFastFailure, TopicConfigManager.createTopicInSendMessageMethod, which writes the file for each
+topic.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
-from rmqstore_spark.broker.faces.remoting.lanes.new_topics import NewTopics
+from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
-from rmqstore_spark.broker.faces.remoting.refusals import refused
 from rmqstore_spark.broker.faces.remoting.results import REGION
-from rmqstore_spark.broker.faces.remoting.row import LaneRows
-from rmqstore_spark.errors import RemotingError
+from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
+from rmqstore_spark.errors import FrameError, RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
 _log = logging.getLogger(__name__)
 
+
+class NewTopics:
+    """Creates the topics of sends, and lets them be stored. Its requests come from one thread.
+
+    Args:
+        catalog: the topics.
+        create: creates what a request needs, unless it is refused later anyway.
+        store: stores the messages of requests.
+        most: requests that may wait.
+
+    Attributes:
+        named: how many requests to each topic are here: later ones must not overtake them.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        create: Callable[[Request], None],
+        store: Callable[[Sequence[Request]], None],
+        most: int,
+    ) -> None:
+        self._catalog = catalog
+        self._create = create
+        self._store = store
+        self._most = most
+        self._lock = threading.Lock()
+        self.named: Counter[str] = Counter()
+        self._worker: Worker[Request] = Worker("rmqstore-new-topics", self)
+        self._worker.start()
+
+    def __len__(self) -> int:
+        return len(self._worker)
+
+    def take(self, requests: Sequence[Request]) -> None:
+        """Take requests that arrived together; see `dispatch.GroupHandler`."""
+        names = [named_topic(request.command) for request in requests]
+        with self._lock:
+            self.named.update(names)
+        refused = take_requests(self._worker, requests, self._most)
+        self._done([named_topic(request.command) for request in refused])
+
+    def handle(self, jobs: Sequence[Request]) -> None:
+        """Create the topics of requests, and store their messages."""
+        try:
+            try:
+                with suppress(StoreWriteError), self._catalog.together():
+                    for request in jobs:
+                        self._create(request)
+            except Exception:  # noqa: BLE001 - each of them needs an answer
+                _log.exception("The topics of sends could not be created.")
+            self._store(jobs)
+        finally:
+            self._done([named_topic(request.command) for request in jobs])
+
+    def close(self) -> None:
+        """Store what waits, and end the thread."""
+        self._worker.close()
+
+    def _done(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for name in names:
+                self.named[name] -= 1
+                if not self.named[name]:
+                    del self.named[name]
+
+
 _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
 _TOPIC_PATIENCE: Final = 3.0
 """Seconds that a send may wait for its topic: as long as for the lock of RocketMQ's table."""
-_MOST_BYTES: Final = 4 << 20
-"""Bytes of requests that are stored at once, if there is more than one."""
 _TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
 
 
 class SendRequests:
-    """Handles such requests: in the thread that has read them, or in one of its own.
+    """Handles such requests: in the thread of the event loop, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
     other puts, and for requests that came before. Those that need a topic wait in a third.
@@ -49,12 +119,14 @@ class SendRequests:
     def __init__(self, core: Core, rows: LaneRows[Send]) -> None:
         self._producing = core.producing
         self._rows = rows
+        self._loop = asyncio.get_running_loop()
+        self._plain = PlainSends(core)
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._new_topics = NewTopics(
             core.catalog,
             self._make_topics,
-            lambda requests: self._handle_all(requests, patience),
+            lambda requests: self._handle(requests, patience),
             _MOST_WAITING,
         )
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
@@ -65,89 +137,90 @@ class SendRequests:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
-        new = [request for request in requests if not self._needs_no_topic(request)]
+        new, known = list[Request](), list[Request]()
+        for request in requests:
+            name = named_topic(request.command)
+            # It surely creates no topic, and need not wait for others.
+            is_known = self._producing.needs_no_topic(name) and name not in self._new_topics.named
+            (known if is_known else new).append(request)
         if new:
             self._new_topics.take(new)
-            requests = [request for request in requests if request not in set(new)]
-        if not requests:
+        if not known:
             return
         if self._worker.is_idle and not self._producing.would_wait:
-            self.handle(requests)
+            try:
+                with self._producing.queues_later():  # nothing is waited for meanwhile
+                    self._handle(known, self._patience)
+            finally:
+                self._loop.call_soon(self._producing.fill_queues)  # once the answers are written
         else:
-            take_requests(self._worker, requests, _MOST_WAITING)
-
-    def _needs_no_topic(self, request: Request) -> bool:
-        """Return whether a request surely creates no topic, and need not wait for others."""
-        name = named_topic(request.command)
-        return self._producing.needs_no_topic(name) and name not in self._new_topics
+            take_requests(self._worker, known, _MOST_WAITING)
 
     def _make_topics(self, request: Request) -> None:
         """Create the topics that a request needs; if it is wrong, storing it tells why."""
-        with suppress(RemotingError):
+        with suppress(RemotingError, FrameError):
             self._producing.make_topics(self._rows.read(request.command))
 
     def close(self) -> None:
         """Store what waits, and end the threads."""
         self._new_topics.close()
         self._worker.close()
+        self._plain.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Store the messages of requests, and answer them."""
-        self._handle_all(jobs, self._patience)
+        self._handle(jobs, self._patience)
 
-    def _handle_all(self, jobs: Sequence[Request], patience: float) -> None:
+    def _handle(self, jobs: Sequence[Request], patience: float) -> None:
         try:
-            self._handle(jobs, patience)
+            if time.monotonic() - min(job.arrived for job in jobs) <= patience:
+                jobs = self._plain.store(jobs)
+            messages, halves = list[tuple[Request, Send]](), list[tuple[Request, Send]]()
+            size = 0
+            for request in jobs:
+                if size and size + request.command.size > MOST_BYTES:
+                    self._store_all(messages, halves)
+                    size = 0
+                try:
+                    waited = time.monotonic() - request.arrived
+                    if waited > patience and not request.command.is_one_way:
+                        raise self._too_late(waited)
+                    send = self._rows.accept(request)
+                    (halves if send.is_half else messages).append((request, send))
+                    size += request.command.size
+                except RemotingError as error:
+                    _refuse(request, error)
+                except FrameError as error:
+                    _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, str(error)))
+                except Exception:  # noqa: BLE001 - one must not fail those of other clients
+                    _log.exception("A send failed.")
+                    _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
+            self._store_all(messages, halves)
         except BaseException:
             for request in jobs:  # those that have an answer get no other
                 _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
             raise
 
-    def _handle(self, jobs: Sequence[Request], patience: float) -> None:
-        requests: list[Request] = []
-        sends: list[Send] = []
-        size = 0
-        for request in jobs:
-            if sends and size + request.command.size > _MOST_BYTES:
-                self._store_all(requests, sends)
-                requests, sends, size = [], [], 0
-            try:
-                self._check_wait(request, patience)
-                sends.append(self._rows.accept(request))
-                requests.append(request)
-                size += request.command.size
-            except RemotingError as error:
-                _refuse(request, error)
-            except Exception:  # noqa: BLE001 - one must not fail those of other clients
-                _log.exception("A send failed.")
-                _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
-        if sends:
-            self._store_all(requests, sends)
+    def _too_late(self, waited: float) -> RemotingError:
+        """Return the answer to a client that waits for it no more, and sends it again."""
+        return RemotingError(
+            ResponseCode.SYSTEM_BUSY,
+            f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, size of queue: {len(self)}",
+        )
 
-    def _check_wait(self, request: Request, patience: float) -> None:
-        """Refuse a request whose client waits for an answer no more, and sends it again."""
-        waited = time.monotonic() - request.arrived
-        if waited > patience and not request.command.is_one_way:
-            raise RemotingError(
-                ResponseCode.SYSTEM_BUSY,
-                f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, size of queue: {len(self)}",
-            )
-
-    def _store_all(self, requests: Sequence[Request], sends: Sequence[Send]) -> None:
-        """Store messages, and half messages: of each kind, all at once."""
-        for are_halves in (False, True):
-            of_kind = [send for send in sends if send.is_half == are_halves]
-            if of_kind:
-                self._producing.store(of_kind, are_halves=are_halves)
-                for request, send in zip(requests, sends, strict=True):
-                    if send.is_half == are_halves:
-                        self._answer(request, send)
-
-    def _answer(self, request: Request, send: Send) -> None:
-        if send.refusal is not None:
-            _refuse(request, refused(send.refusal))
-        else:
-            request.reply(self._rows.answer(request.command, send))
+    def _store_all(self, *kinds: list[tuple[Request, Send]]) -> None:
+        """Store messages, and half messages: of each kind, all at once; and answer them."""
+        for kind in kinds:
+            if not kind:
+                continue
+            requests, sends = zip(*kind, strict=True)
+            kind.clear()
+            self._producing.store(sends, are_halves=sends[0].is_half)
+            for request, send in zip(requests, sends, strict=True):
+                if send.refusal is not None:
+                    _refuse(request, refused(send.refusal))
+                else:
+                    request.reply(self._rows.answer(request.command, send))
 
 
 def _refuse(request: Request, error: RemotingError) -> None:

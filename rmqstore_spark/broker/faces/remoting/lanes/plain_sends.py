@@ -1,0 +1,311 @@
+"""Stores the messages of plain requests to send: the kernel turns their frames into records.
+
+Such a request is for a topic that exists and takes messages, and asks for nothing else: no delay,
+no transaction. All that came together are one block, and none of these messages is an object of
+Python. Other requests are read one by one (`sending`), which gives the same records and answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, cast
+
+import numpy as np
+
+from rmqstore_spark.broker.core.core import Core
+from rmqstore_spark.broker.core.messages import Send
+from rmqstore_spark.broker.core.producing import refusal
+from rmqstore_spark.broker.faces.remoting.results import REGION, sent
+from rmqstore_spark.broker.faces.remoting.row import refused
+from rmqstore_spark.engine.status import PutResult
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+)
+from rmqstore_spark.layout.fields import HOST_V6_SIZE
+from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.kernel.reference.answers import ANSWER_BYTES, MSG_ID_BYTES
+from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import VERSION
+from rmqstore_spark.remoting.codec.plain import PlainSend
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
+
+_MOST_TOPICS: Final = 4096
+_RECORD_BYTES: Final = 128
+"""Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
+_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
+_LEAST_ENTRY: Final = 22
+"""Bytes that a message in a batch has at least."""
+MOST_BYTES: Final = 4 << 20
+"""Bytes of requests that are stored at once, if there is more than one."""
+_MOST_RECORDS: Final = 64 << 20
+"""Most bytes of records that room is made for."""
+_MOST_PEERS: Final = 16_384
+
+
+class _Topics:
+    """n topics that take messages.
+
+    Attributes:
+        names: n.
+        numbers: the number of each, by its name as bytes.
+        queues: int32[n], how many queues each has.
+    """
+
+    def __init__(self, queues: dict[str, int]) -> None:
+        self.names = list(queues)
+        self.numbers = {name.encode(): number for number, name in enumerate(queues)}
+        self.queues = np.array([*queues.values()], np.int32)
+
+
+class _KnownTopics:
+    """The topics of requests that were stored as they came, until topics change. Thread-safe."""
+
+    def __init__(self, core: Core) -> None:
+        self._producing = core.producing
+        self._lock = threading.Lock()
+        self._changes = 0
+        self._queues: dict[str, int] = {}
+        self._topics = _Topics({})
+
+    def topics_changed(self) -> None:
+        """Look each topic up again."""
+        with self._lock:
+            self._changes += 1
+            self._queues, self._topics = {}, _Topics({})
+
+    def with_all(self, names: set[str]) -> _Topics:
+        """Return the topics, with those of some names as far as they take messages."""
+        changes = self._changes  # first: what is read after a change must not count as older
+        topics, queues = self._topics, self._queues
+        new = names - queues.keys()
+        found = {name: self._producing.open_queues(name) for name in new}
+        if not any(found.values()):
+            return topics
+        if len(queues) + len(found) > _MOST_TOPICS:
+            queues = {}
+        queues = {**queues, **{name: count for name, count in found.items() if count}}
+        topics = _Topics(queues)
+        with self._lock:
+            if changes == self._changes:
+                self._queues, self._topics = queues, topics
+        return topics
+
+
+class PlainSends:
+    """Stores such messages. Thread-safe.
+
+    Args:
+        core: stores the messages.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._catalog = core.catalog
+        self._producing = core.producing
+        self._watched = core.store.topics
+        config = core.store.config
+        self._cluster = (
+            f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{config.broker_cluster_name}".encode()
+        )
+        self._host = config.store_host
+        self._max_body = config.max_message_size
+        self._max_bytes = config.max_block_bytes
+        self._max_rows = config.max_block_rows
+        self._topics = _KnownTopics(core)
+        self._watched.watch(self._topics)
+
+    def close(self) -> None:
+        """Watch topics no more."""
+        self._watched.unwatch(self._topics)
+
+    def store(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Store the messages of plain requests, and answer these.
+
+        Returns:
+            The other requests, and those of their connections that came after them: the messages
+            of a connection are stored in their order.
+        """
+        if not self._catalog.is_writable:
+            return requests
+        left, plain, size = list[Request](), list[Request](), 0
+        behind = set[RemotingConnection]()
+        for request in requests:
+            if not isinstance(request.command, PlainSend) or request.connection in behind:
+                left.append(request)
+                behind.add(request.connection)
+                continue
+            if plain and size + request.command.size > MOST_BYTES:
+                self._store(plain, left, behind)
+                plain, size = [], 0
+                if request.connection in behind:
+                    left.append(request)
+                    continue
+            plain.append(request)
+            size += request.command.size
+        if plain:
+            self._store(plain, left, behind)
+        return left
+
+    def _store(
+        self, requests: list[Request], left: list[Request], behind: set[RemotingConnection]
+    ) -> None:
+        """Store the messages of requests, or add these, and their connections, to those left."""
+        commands = [cast(PlainSend, request.command) for request in requests]
+        topics = self._topics.with_all({command.topic for command in commands})
+        group = _Group(requests, [command.frame for command in commands], topics)
+        data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
+        is_stored = False
+        if 0 < len(data) <= self._max_bytes and group.keeps_order():
+            result = self._producing.store_records(data, group.topics(), group.units())
+            is_stored = self._answered(group, group.taken(), result)
+        others = group.others() if is_stored else requests
+        left += others
+        behind.update(request.connection for request in others)
+
+    def _answered(self, group: _Group, taken: Sequence[Request], result: PutResult) -> bool:
+        """Answer requests; return False if each is to be tried alone, as one is to blame."""
+        status = result.status
+        if result.ok:
+            for request, answer in zip(taken, group.answers(self._host, result), strict=True):
+                request.reply(answer)
+        elif status.is_stored:
+            ids, offsets, first = result.msg_ids(), result.queue_offset.tolist(), 0
+            for request, queue, rows in zip(taken, group.queue_ids(), group.rows(), strict=True):
+                send = Send("", queue, "", 0, 0, 0, 0, "", 0, -1, b"", told_queue=queue)
+                send.status, send.remark = status, result.remark
+                send.msg_ids, send.offset = ",".join(ids[first : first + rows]), offsets[first]
+                request.reply(sent(request.command, send))
+                first += rows
+        elif status.is_transient or result.is_open:
+            error = refused(refusal(result))
+            for request in taken:
+                request.reply(request.command.answer(error.code, error.remark, dict(REGION)))
+        else:
+            return False
+        return True
+
+
+class _Group:
+    """Plain requests that are stored together.
+
+    Args:
+        requests: n.
+        frames: n, all of each.
+        topics: those that take messages.
+    """
+
+    def __init__(
+        self, requests: Sequence[Request], frames: Sequence[bytes], topics: _Topics
+    ) -> None:
+        self._requests = requests
+        self._frames = frames
+        self._topics = topics
+        count = len(requests)
+        self._counts = np.zeros(len(topics.names), np.int32)
+        self._asked = np.zeros(len(topics.names), np.int32)
+        self._opaques = np.empty(count, np.int32)
+        self._forms = np.empty(count, np.uint8)
+        self._queue_ids = np.empty(count, np.int32)
+        self._rows = np.empty(count, np.int32)
+        self._is_taken = np.ones(count, np.bool_)
+
+    def records(self, host: bytes, cluster: bytes, max_body: int, max_rows: int) -> U1:
+        """Return the records of those that are plain indeed.
+
+        Args:
+            host: of the store.
+            cluster: the property that names the cluster.
+            max_body: most bytes of a body.
+            max_rows: most records.
+        """
+        frames, count = self._frames, len(self._frames)
+        lengths = [*map(len, frames)]
+        room = sum(lengths) + count * (_RECORD_BYTES + len(cluster))
+        text = max(lengths) + len(cluster) + 1
+        if any(request.command.code == _BATCH for request in self._requests):
+            room += min(sum(lengths) // _LEAST_ENTRY, max_rows) * (_RECORD_BYTES + len(cluster))
+            room = min(2 * room, _MOST_RECORDS)
+            text = 2 * text + MAX_PROPERTIES_LENGTH + 1
+        peers = [_packed(request.connection.peer) for request in self._requests]
+        hosts = b"".join([packed for packed, _ in peers])
+        sizes = np.empty(count, np.int32)
+        out = np.empty(room, np.uint8)
+        written = kernel.active.write_sends(
+            frames, self._topics.numbers, max_body, max_rows, self._topics.queues, hosts,
+            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._asked,
+            self._opaques, self._forms, self._queue_ids, sizes, self._rows,
+            np.empty(text, np.uint8), out,
+        )  # fmt: skip
+        self._is_taken = sizes > 0
+        return out[:written]
+
+    def taken(self) -> Sequence[Request]:
+        """Return the requests whose messages are among the records."""
+        if self._is_taken.all():
+            return self._requests
+        return [self._requests[at] for at in self._is_taken.nonzero()[0].tolist()]
+
+    def others(self) -> Sequence[Request]:
+        """Return the other requests."""
+        if self._is_taken.all():
+            return ()
+        return [self._requests[at] for at in (~self._is_taken).nonzero()[0].tolist()]
+
+    def keeps_order(self) -> bool:
+        """Whether no message would be stored before one that its connection sent before."""
+        if self._is_taken.all():
+            return True
+        behind = set[RemotingConnection]()
+        for request, is_taken in zip(self._requests, self._is_taken.tolist(), strict=True):
+            if is_taken and request.connection in behind:
+                return False
+            if not is_taken:
+                behind.add(request.connection)
+        return True
+
+    def topics(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages, and how many requests, are for each topic."""
+        numbers = self._counts.nonzero()[0].tolist()
+        return {
+            self._topics.names[at]: (int(self._counts[at]), int(self._asked[at])) for at in numbers
+        }
+
+    def queue_ids(self) -> list[int]:
+        """Return the queue of each message."""
+        found: list[int] = self._queue_ids[self._is_taken].tolist()
+        return found
+
+    def rows(self) -> list[int]:
+        """Return how many messages each request has."""
+        found: list[int] = self._rows[self._is_taken].tolist()
+        return found
+
+    def units(self) -> list[int] | None:
+        """Return the same if there is a batch, whose messages stay together; None if not."""
+        return self.rows() if self._rows[self._is_taken].max() > 1 else None
+
+    def answers(self, host: bytes, result: PutResult) -> list[bytes]:
+        """Return the frames of the answers to requests whose messages are stored."""
+        which = self._is_taken
+        count = int(which.sum())
+        ends = np.empty(count, np.int64)
+        out = np.empty(count * ANSWER_BYTES + result.rows * MSG_ID_BYTES, np.uint8)
+        kernel.active.write_answers(
+            VERSION, host, self._opaques[which], self._forms[which], self._queue_ids[which],
+            self._rows[which], result.queue_offset, result.physical_offset, ends, out,
+        )  # fmt: skip
+        places = ends.tolist()
+        data = out[: places[-1]].tobytes()
+        return [data[begin:end] for begin, end in zip([0, *places], places, strict=False)]
+
+
+@lru_cache(_MOST_PEERS)
+def _packed(peer: str) -> tuple[bytes, bool]:
+    """Return the host of a record, as long as the longest, and whether it is IPv6."""
+    found = encode_host(peer)
+    return found.ljust(HOST_V6_SIZE, b"\0"), len(found) == HOST_V6_SIZE

@@ -1,0 +1,228 @@
+"""Plain requests are stored without being decoded: as all others are, and with the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.broker.faces.remoting.lanes.sending import SendRequests
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.reader import Store
+from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command, Form
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
+from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
+from tests.broker.broker import Served, batch, broker, message
+from tests.support.processes.ports import free_port
+from tests.support.waiting import PATIENCE, eventually
+
+BORN = "1700000000000"
+CASES: tuple[dict[str, Any], ...] = (
+    {},
+    {"i": "KEYS\x01k\x02TAGS\x01t\x02WAIT\x01true\x02UNIQ_KEY\x01U"},
+    {"i": "\x02\x02a\x01b\x02", "h": "-7", "j": "3", "queue": 3},
+    {"i": "CLUSTER\x01mine\x02WAITER\x01x", "f": "256"},
+    {"i": 'quoted\x01"\\/\b\t\x00', "f": "48"},
+    {"l": "16", "k": "false", "m": "false", "n": "broker", "d": "8"},
+    {"i": ""},
+    {"i": "DELAY\x02WAIT\x01true"},
+    {"i": "k\x01" + "v" * 20_000},
+)
+BATCHES: tuple[tuple[list[bytes], bytes, dict[str, Any]], ...] = (
+    ([b"a", b"b", b"c"], b"TAGS\x01t\x02", {}),
+    ([b"alone"], b"", {"i": "WAIT\x01true\x02CLUSTER\x01x\x02"}),
+    ([b"", b"\xff"], b"k\x01\xff\x02\x02", {"e": "2", "j": "5", "i": "a\x01b"}),
+    ([b"x" * 100] * 300, b"KEYS\x01k", {"i": "shared\x01" + "v" * 1000}),
+)
+
+
+def _asked(served: Served, commands: list[Command]) -> list[Command]:
+    async def run() -> list[Command]:
+        async with await RemotingClient.connect(served.address, seconds=30) as client:
+            return [await client.ask(each, 30) for each in commands]
+
+    return asyncio.run(run())
+
+
+def _stored(path: Path) -> list[dict[str, Any]]:
+    with Store.open(path) as store:
+        rows = [row for part in store.scan() for row in part.to_pylist()]
+    for row in rows:
+        for given in ("brokerName", "storeTimestamp", "bornHost"):
+            del row[given]
+    return rows
+
+
+def _odd(command: Command) -> Command:
+    """The same request, with a remark: that of a header which is decoded."""
+    command.remark = "odd"
+    return command
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: str) -> None:
+    found, port = [], free_port()
+    for name, way in (("plain", lambda command: command), ("odd", _odd)):
+        commands = [way(message(b"body", **{"g": BORN, **case})) for case in CASES]
+        commands += [way(batch(bodies, own, **more)) for bodies, own, more in BATCHES]
+        for each in commands:
+            each.form = form
+            frame = memoryview(encode_frame(each))
+            assert isinstance(arrived(frame), PlainSend) == (name == "plain")
+        path = tmp_path / name
+        with broker(path, flush_disk_type=flush, listen_port=port) as served:
+            answers = _asked(served, [message(b"first"), *commands])[1:]
+            assert [each.remark for each in answers] == [None] * len(commands)
+        told = [(each.code, each.remark, each.ext, each.body, each.form) for each in answers]
+        found.append((told, _stored(path)[1:]))
+    assert [code for code, *_ in found[0][0]] == [0] * (len(CASES) + len(BATCHES))
+    assert found[0] == found[1]
+
+
+REFUSED: tuple[dict[str, Any], ...] = (
+    {"topic": "new", "c": "Nope"},
+    {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"},
+    {"topic": "wrong name"},
+    {"topic": "closed"},
+    {"queue": 99},
+    {"i": "k\x01" + "v" * 40_000},
+    {"f": "x"},
+    {"body": b"x" * 2000},
+    {"f": "1"},  # a body that is not compressed
+)
+REFUSED_BATCHES: tuple[Command, ...] = (
+    batch([b"a", b"b"], b"TRAN_MSG\x01true"),
+    batch([b"a", b"b"], e="99"),
+    batch([b"x" * 600] * 2),
+    Command(320, batch([b"a"]).ext, b"no batch"),
+    Command(320, batch([b"a"]).ext, b""),
+)
+
+
+def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
+    found, port = [], free_port()
+    for name, way in (("plain", lambda command: command), ("odd", _odd)):
+        commands = []
+        for case in REFUSED:
+            more = {"g": BORN, **case}
+            body = more.pop("body", b"b")
+            commands.append(way(message(body, more.pop("topic", "orders"), **more)))
+        commands += [way(replace(each)) for each in REFUSED_BATCHES]
+        with broker(tmp_path / name, max_message_size=1000, listen_port=port) as served:
+            served.store.create_topic("closed", perm=4)
+            _asked(served, [message(b"first")])
+            answers = _asked(served, commands)
+            assert served.store.put_messages == 1
+        told = [(each.code, each.ext, (each.remark or "").partition("Producer:")[0])
+                for each in answers]  # fmt: skip
+        found.append(told)
+    assert all(code for code, *_ in found[0])
+    assert found[0] == found[1]
+
+
+def test_queues_are_filled_before_a_wait_for_the_disk(tmp_path: Path) -> None:
+    """Consumers of others do not wait for it; without one, the answer comes first."""
+    with broker(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as served:
+        for count in range(1, 21):
+            _asked(served, [message(b"x", "t")])
+            assert served.store.stats()["queues"]["t"]["0"][1] == count
+
+
+def test_queues_are_filled_although_a_send_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the messages that were answered before."""
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        store_all = SendRequests._store_all
+
+        def fail(self: SendRequests, *kinds: list[Any]) -> None:
+            store_all(self, *kinds)
+            raise MemoryError
+
+        monkeypatch.setattr(SendRequests, "_store_all", fail)
+        assert [each.code for each in _asked(served, [message(b"x", "t")])] == [0]
+        eventually(lambda: served.store.stats()["queues"]["t"]["0"][1] == 2)
+
+
+def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:
+    """Also where plain requests and others come together."""
+    texts = ["a", "über", "b", "c", "\x7f", "d"] * 20
+
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            frames = [encode_frame(message(text.encode(), "t", i=f"k\x01{text}")) for text in texts]
+            peer.sendall(b"".join(frames))
+            reader, answers = FrameReader(), list[Command]()
+            while len(answers) < len(texts):
+                answers += reader.feed(peer.recv(1 << 16))[0]
+    assert {each.code for each in answers} == {0}
+    assert [row["body"].decode() for row in _stored(tmp_path / "store")][1:] == texts
+
+
+def test_who_resets_a_connection_fails_no_other(tmp_path: Path) -> None:
+    frame = encode_frame(message(b"x", "t"))
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        ended = threading.Event()
+
+        def reset() -> None:
+            while not ended.is_set():
+                with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                    peer.sendall(frame)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        try:
+            answers = _asked(served, [message(b"y", "t")] * 300)
+        finally:
+            ended.set()
+            thread.join()
+    assert {each.code for each in answers} == {0}
+
+
+def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:
+    with broker(tmp_path / "store") as served:
+        store = served.store
+        store.create_topic("t", write_queue_nums=2)
+
+        def code(queue: int) -> int:
+            (answer,) = _asked(served, [message(b"x", "t", queue)])
+            return answer.code
+
+        assert (code(1), code(2)) == (0, ResponseCode.SYSTEM_ERROR)
+        store.update_topic("t", write_queue_nums=3)
+        assert code(2) == 0
+        store.update_topic("t", perm=4)
+        assert code(0) == ResponseCode.NO_PERMISSION
+        store.update_topic("t", perm=6)
+        assert code(0) == 0
+        store.reconfigure(replace(store.config, broker_permission=4))
+        assert code(0) == ResponseCode.NO_PERMISSION
+        store.reconfigure(replace(store.config, broker_permission=6))
+        store.delete_topic("t")
+        (answer,) = _asked(served, [message(b"x", "t", c="Nope")])
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_without_the_compiled_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("plain_send", "write_sends", "write_answers"):
+        monkeypatch.setattr(kernel.active, name, getattr(plain, name))
+    with broker(tmp_path / "store") as served:
+        answers = _asked(served, [message(b"first"), message(b"second", i="KEYS\x01k")])
+    assert [each.code for each in answers] == [0, 0]
+    assert [row["body"] for row in _stored(tmp_path / "store")] == [b"first", b"second"]
