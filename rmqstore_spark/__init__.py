@@ -15,6 +15,7 @@ The folders, from the bytes up (`docs/architecture.md`):
     remoting    RocketMQ's protocol, for both ends
     files       the store directory on any file system
     reader      queues, offsets and messages of a store
+    consensus   a member of a DLedger group: elections, and a log that a quorum has
     verify      verification of a store
     engine      the single writer of a store: append, commit, recovery, delays, transactions, expiry
     ha          replication: a store follows a master, or is followed

@@ -4,12 +4,12 @@
     ledger      what a member knows of its entries: ends, terms, what is on disk
     actions     what a member asks of its driver
     member      the state machine: terms, roles, the commit index
-    election    whom a member votes for, and what a candidate makes of the answers
+    election    whom a member votes for, and what a candidate does next
     pushing     a leader brings a peer's ledger to the end of its own
     rejoining   what a member without its files must learn before it may vote
 
 A driver gives a member messages, the time, and word of what is on disk. It takes `Member.actions`
-after each step, and carries them out in order. The protocol is that of DLedger 0.3.1.2, which RocketMQ
-4.9 uses. Where its rules can lose an entry that was acknowledged, stricter ones that its members accept
-take their place (docs/replication.md).
+after each step, and carries them out in order. The protocol is that of DLedger 0.3.1.2, which
+RocketMQ 4.9 uses. Where its rules can lose an entry that was acknowledged, stricter ones that its
+members accept take their place.
 """

@@ -1,8 +1,8 @@
 """What a member asks of its driver, in order.
 
 A driver carries actions out one after the other. What a `Save` says is on disk before anything
-behind it is done. `Write`, `Cut` and `Restart` may be done without waiting: when all of them up to a
-number are on disk, the driver says so with `Member.flushed`.
+behind it is done. `Write`, `Cut` and `Restart` may be done without waiting: when all of them up to
+a number are on disk, the driver says so with `Member.flushed`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Save(NamedTuple):
     """Put the term and who has this member's vote in it on disk, now.
 
     Attributes:
-        is_voter: False as long as this member may have forgotten what it once voted for and stored.
-        floor: term and index of the last entry before the ledger began anew; it votes for nobody who
-            has less.
+        is_voter: False as long as this member may have forgotten what it voted for and stored.
+        floor: term and index of the last entry before the ledger was begun again; it votes for
+            nobody who has less.
     """
 
     term: int
@@ -51,7 +51,7 @@ class Cut(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Forget all entries; the next one that is written begins the ledger anew."""
+    """Forget all entries; the next one that is written is its first."""
 
     number: int
 
@@ -74,7 +74,7 @@ class Reply(NamedTuple):
 class Committed(NamedTuple):
     """Entries up to this index are committed, and on this member's disk."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for values in it
 
 
 class RoleChanged(NamedTuple):

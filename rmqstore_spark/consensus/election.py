@@ -1,4 +1,4 @@
-"""Whom a member votes for, and what a candidate makes of the answers. See `DLedgerLeaderElector`."""
+"""Whom a member votes for, and what a candidate does next. See `DLedgerLeaderElector`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import enum
 from typing import Final, NamedTuple
 
 from rmqstore_spark.consensus.messages import LONGER_LEDGER, Verdict, Vote, VoteAnswer
-
 
 NOT_A_VOTER: Final = Verdict.REJECT_TAKING_LEADERSHIP
 """What a member says that may not vote. DLedger's candidates take it for no vote, and no more."""
@@ -26,7 +25,7 @@ class Standing(NamedTuple):
 def verdict_on(vote: Vote, standing: Standing) -> Verdict:
     """Return what a member says to a candidate of its group, other than itself.
 
-    A term above its own is no reason to refuse: the member takes it over.
+    A term above its own does not make it refuse: the member takes it over.
     """
     if not standing.is_voter:
         return NOT_A_VOTER

@@ -1,8 +1,8 @@
 """The state machine of a member: terms, roles, and the commit index.
 
-Invariants (each is asserted where it could break): a term never falls; a vote is given once a term; nothing
-at or below the commit index is cut; a leader's ledger only grows; a leader commits what a quorum has on
-disk, and nothing of earlier terms before an entry of its own.
+Invariants (each is asserted where it could break): a term never falls; a vote is given once a term;
+nothing at or below the commit index is cut; a leader's ledger only grows; a leader commits what a
+quorum has on disk, and nothing of earlier terms before an entry of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Member:
     Args:
         me: this member's id.
         group: the ids of all members, this one included.
-        saved: what was last saved; None if there is nothing: a member that is new, or lost its files.
+        saved: what was last saved; None if there is nothing: a member that is new, or lost its
+            files.
         ledger: its entries, all of them on disk. A driver only reads it.
         committed: entries up to this one are known to be committed; -1 for none.
         now: milliseconds of a clock that never goes back. Later steps tell it too.
@@ -133,7 +134,7 @@ class Member:
                 self._judge(now, is_over=True)
 
     def receive(self, token: object, request: Request, now: int) -> None:
-        """Take a request of a peer, who is who it says it is. `Reply` has the token of its answer."""
+        """Take a request of a peer that is who it says. `Reply` has the token of its answer."""
         if self.stopped:
             return
         if isinstance(request, Vote):
@@ -276,7 +277,7 @@ class Member:
         return VoteAnswer(self.term, verdict)
 
     def _reach(self) -> tuple[int, int]:
-        """Term and index of the last entry, or of the last before the ledger began anew."""
+        """Term and index of the last entry, or of the last before the ledger began again."""
         return max(self.floor, (self.ledger.end_term, self.ledger.end))
 
     # ---- rejoining -------------------------------------------------------------------------------
@@ -446,12 +447,12 @@ class Member:
                     return Code.INCONSISTENT_STATE
                 self._unflushed.clear()  # nobody is told of what is cut
                 self.actions.append(Cut(ledger.cut(entry.index), entry.index))
-        elif not self._begin_anew(entry):
+        elif not self._begin_again(entry):
             return Code.INCONSISTENT_STATE
         self._matched = True
         return Code.SUCCESS
 
-    def _begin_anew(self, entry: Entry) -> bool:
+    def _begin_again(self, entry: Entry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
         if entry.index <= self.commit and not self.ledger.is_empty:
             return False

@@ -55,7 +55,7 @@ class Entry(NamedTuple):
         body: what the driver needs to store it; members never look into it.
     """
 
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for values in it
     term: int
     position: int
     size: int

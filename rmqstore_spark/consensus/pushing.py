@@ -1,8 +1,8 @@
 """A leader brings one peer's ledger to the end of its own. See DLedger's `EntryDispatcher`.
 
-It compares its last entry with the peer's, then others, until it knows the last one that both have; makes
-the peer forget what is behind that; and appends the rest. DLedger compares one entry after the other:
-here each comparison halves what is left.
+It compares its last entry with the peer's, then others, until it knows the last one that both have;
+makes the peer forget what is behind that; and appends the rest. DLedger compares one entry after
+the other: here each comparison halves what is left.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Pusher:
             self.match = max(self.match, push.last)
 
     def _compare(self, at: int) -> None:
-        """Look for the last entry that both have, from the ledger's end on, not before the time `at`."""
+        """Look for the last entry that both have, from the end on, not before the time `at`."""
         self._state = _State.COMPARE
         self._since = self._last + 1
         self._at = self._ledger.end

@@ -11,10 +11,11 @@ class Timing:
 
     Attributes:
         heartbeat: from one heartbeat of a leader to the next.
-        leaks: after how many heartbeats without one a follower becomes a candidate, and a leader that
-            hears no quorum steps down.
+        leaks: after how many heartbeats without one a follower becomes a candidate, and a leader
+            that hears no quorum steps down.
         vote_wait: how long a candidate waits for votes, at least; up to one and a half of it.
-        round_gap, round_spread: from one round of votes to the next: the first, and up to the second more.
+        round_gap, round_spread: from one round of votes to the next: the first, and up to the
+            second more.
         push_wait: after how long entries that nobody acknowledged are pushed again.
         compare_wait: the same of a comparison.
         retry: how long a leader waits after an error.

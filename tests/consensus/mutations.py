@@ -1,6 +1,7 @@
 """Members and disks that keep one rule less: those that DLedger 0.3.1.2 lacks, and some of our own.
 
-The simulator must find each of them: a rule whose loss it does not notice is one that it does not check.
+The simulator must find each of them: a rule whose loss it does not notice is one that it does not
+    check.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from rmqstore_spark.consensus.actions import Cut, Reply, Restart, Save, Write
+from rmqstore_spark.consensus.actions import Save, Write
 from rmqstore_spark.consensus.member import Member
 from rmqstore_spark.consensus.messages import Code, Entry, Push, PushAnswer, PushType
 from rmqstore_spark.consensus.pushing import Pusher
@@ -108,7 +109,7 @@ class CutsTwice(Member):
 
 
 class ForgetsItsFloor(Member):
-    """Begins its ledger anew, and forgets what it had acknowledged."""
+    """Begins its ledger again, and forgets what it had acknowledged."""
 
     def _save(self) -> None:
         self.floor = (-1, -1)
@@ -234,3 +235,6 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
     "HasNoBodies": lambda seed: _with_disk(_HasNoBodies)(seed).run(),
 }
 """What runs a seed with a rule switched off, by its name."""
+
+SEEDS: Final[dict[str, tuple[int, ...]]] = {}
+"""The first seeds that find each."""

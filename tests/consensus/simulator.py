@@ -1,9 +1,9 @@
 """Runs a group of members with a simulated clock, network and disks, all from one seed.
 
-`run(seed)` plays one group: messages are late, lost, doubled and out of order, links are cut in one or both
-directions, members are slow, crash between any two actions, lose what they had not flushed, wholly or in
-part, and lose their disks, as long as that is a minority. Then all faults end, and the group must take
-appends again. What must hold is checked while it happens: see `Checks`.
+`run(seed)` plays one group: messages are late, lost, doubled and out of order, links are cut in one
+or both directions, members are slow, crash between any two actions, lose what they had not flushed,
+wholly or in part, and lose their disks, as long as that is a minority. Then all faults end, and the
+group must take appends again. What must hold is checked while it happens: see `Checks`.
 """
 
 from __future__ import annotations
@@ -142,9 +142,8 @@ class Checks:
             if self.written[entry.index, entry.term] != entry.body:
                 raise Violation(f"{who} commits entry {entry.index}, which nobody wrote so")
             if self.committed.setdefault(entry.index, here) != here:
-                raise Violation(
-                    f"{who} commits {here} at {entry.index}, where {self.committed[entry.index]} was"
-                )
+                was = self.committed[entry.index]
+                raise Violation(f"{who} commits {here} at {entry.index}, where {was} was")
 
     def elected(self, who: str, term: int, disk: Disk) -> None:
         """There is one leader a term, and it has all that was acknowledged."""
@@ -205,7 +204,7 @@ class Simulator:
         self.breaks = self.chance.choice((0.0, 0.0, 0.001, 0.003))  # crashes between two actions
         self.faulty = True
 
-    # ---- time ---------------------------------------------------------------------------------------
+    # ---- time -----------------------------------------------------------------------------------
 
     def at(self, time: int, what: Callable[..., None], *arguments: Any) -> None:
         """Do something later."""
@@ -220,7 +219,7 @@ class Simulator:
             what(*arguments)
         self.now = max(self.now, end) if not done() else self.now
 
-    # ---- members ------------------------------------------------------------------------------------
+    # ---- members --------------------------------------------------------------------------------
 
     def start(self, node: Node) -> None:
         """Start a member from what its disk has."""
@@ -264,7 +263,7 @@ class Simulator:
             node.member.tick(self.now)
             self.act(node)
 
-    def _do(self, node: Node, member: Member, action: object) -> None:  # noqa: C901 - a table
+    def _do(self, node: Node, member: Member, action: object) -> None:
         if isinstance(action, Ask):
             request = action.request
             if isinstance(request, Push) and request.type is not PushType.COMMIT:
@@ -274,7 +273,8 @@ class Simulator:
             token = (node.name, node.life, action.number)
             self._send(node.name, action.peer, self._receive, token, request)
         elif isinstance(action, Reply):
-            asker, life, number = action.token  # type: ignore[misc]
+            assert isinstance(action.token, tuple)
+            asker, life, number = action.token
             self._send(node.name, asker, self._answered, life, number, action.answer)
         elif isinstance(action, Write | Cut | Restart):
             if isinstance(action, Write):
@@ -303,7 +303,7 @@ class Simulator:
             raise Violation(f"{node.name} goes back from term {before.term} to {action.term}")
         node.disk.saved = action
 
-    # ---- network ------------------------------------------------------------------------------------
+    # ---- network --------------------------------------------------------------------------------
 
     def _send(self, source: str, target: str, what: Callable[..., None], *arguments: Any) -> None:
         if (source, target) in self.blocked:
@@ -332,7 +332,7 @@ class Simulator:
             node.member.flushed(number, self.now)
             self.act(node)
 
-    # ---- clients ------------------------------------------------------------------------------------
+    # ---- clients --------------------------------------------------------------------------------
 
     def _append(self, node: Node, member: Member, asked: int = -1) -> None:
         self._bodies += 1
@@ -353,7 +353,7 @@ class Simulator:
             at, term, asked = node.waiting.pop(0)
             self.checks.acknowledged.append((asked, self.now, at, term))
 
-    # ---- faults -------------------------------------------------------------------------------------
+    # ---- faults ---------------------------------------------------------------------------------
 
     def fault(self) -> None:
         """Break something, or mend it."""
@@ -404,7 +404,7 @@ class Simulator:
             member.ledger.expire(begin)
             disk.expire(begin)
 
-    # ---- a run --------------------------------------------------------------------------------------
+    # ---- a run ----------------------------------------------------------------------------------
 
     def run(self) -> Checks:
         """Play a run; raise `Violation` if something does not hold."""

@@ -1,0 +1,89 @@
+"""Plays many groups on all cores: `python -m tests.consensus [--seeds FIRST:END] [--mutations]`.
+
+It prints each seed whose run breaks a promise, and what all runs did together.
+`tests.consensus.simulator.run(seed)` plays one of them again. With --mutations it prints the first
+seeds that find each mutation, as they stand in `mutations.SEEDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import time
+from collections.abc import Iterator
+
+from tests.consensus.mutations import MUTATIONS
+from tests.consensus.simulator import run
+
+PART = 250
+FOUND = 3
+TRIED = 20_000
+
+
+def play(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
+    """Return runs, elections, crashes and acknowledged appends, and the seeds that failed."""
+    elections = crashes = acknowledged = 0
+    failed = []
+    for seed in seeds:
+        try:
+            checks = run(seed)
+        except AssertionError as error:
+            failed.append((seed, str(error)))
+        else:
+            elections += checks.elections
+            crashes += checks.crashes
+            acknowledged += len(checks.acknowledged)
+    return len(seeds), elections, crashes, acknowledged, failed
+
+
+def find(name: str) -> tuple[str, list[int]]:
+    """Return the first seeds that find a mutation."""
+    return name, list(_finders(name))
+
+
+def _finders(name: str) -> Iterator[int]:
+    left = FOUND
+    for seed in range(TRIED):
+        try:
+            MUTATIONS[name](seed)
+        except AssertionError:
+            yield seed
+            left -= 1
+            if not left:
+                return
+
+
+def main() -> int:
+    """Run the command; return how many seeds failed, or mutations were not found."""
+    arguments = argparse.ArgumentParser(prog="python -m tests.consensus")
+    arguments.add_argument("--seeds", default="0:100000", metavar="FIRST:END")
+    arguments.add_argument("--mutations", action="store_true")
+    given = arguments.parse_args()
+    with multiprocessing.Pool() as pool:
+        if given.mutations:
+            found = dict(pool.imap(find, MUTATIONS))
+            for name, seeds in found.items():
+                print(f'    "{name}": {tuple(seeds)},', flush=True)  # noqa: T201
+            return sum(not seeds for seeds in found.values())
+        first, end = map(int, given.seeds.split(":"))
+        parts = [range(at, min(at + PART, end)) for at in range(first, end, PART)]
+        began = time.monotonic()
+        totals = [0, 0, 0, 0]
+        failures = 0
+        for *counts, failed in pool.imap_unordered(play, parts):
+            totals = [total + count for total, count in zip(totals, counts, strict=True)]
+            failures += len(failed)
+            for seed, error in failed:
+                print(f"seed {seed}: {error}", flush=True)  # noqa: T201
+        seconds = time.monotonic() - began
+        runs, elections, crashes, acknowledged = totals
+        print(  # noqa: T201
+            f"{runs} runs, {failures} failed, {elections} elections, {crashes} crashes, "
+            f"{acknowledged} appends acknowledged, {seconds:.0f} s, {runs / seconds:.0f} runs/s"
+        )
+        return failures
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(), 1))
