@@ -23,6 +23,7 @@ from rmqstore_spark.cli.commands.administration import (
 from rmqstore_spark.cli.commands.follow import follow
 from rmqstore_spark.cli.commands.groups import groups
 from rmqstore_spark.cli.commands.info import info
+from rmqstore_spark.cli.commands.member import member
 from rmqstore_spark.cli.commands.offsets import offsets, reset_offset
 from rmqstore_spark.cli.commands.put import put
 from rmqstore_spark.cli.commands.query import query
@@ -69,11 +70,11 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no import of rich
     context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
-_LOCAL = (serve, follow, recover, namesrv)
+_LOCAL = (serve, follow, recover, namesrv, member)
 for command in (
     *(info, topics, groups, transactions, offsets, read, tail, query, verify),
     *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
-    *(promote, demote, recover, namesrv),
+    *(promote, demote, recover, namesrv, member),
 ):
     taken = with_groups(command, remote=command not in _LOCAL)
     app.command(command.__name__.replace("_", "-"))(taken)

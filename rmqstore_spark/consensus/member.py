@@ -55,6 +55,8 @@ class Member:
         committed: entries up to this one are known to be committed; -1 for none.
         now: milliseconds of a clock that never goes back. Later steps tell it too.
         chance: returns numbers from 0 to 1, by which members differ in when they ask for votes.
+        timing: how long it waits.
+        within: returns the last of some entries that still fits into a push; None: all fit.
 
     Attributes:
         term: the current one.
@@ -76,6 +78,7 @@ class Member:
         now: int,
         chance: Callable[[], float],
         timing: Timing | None = None,
+        within: Callable[[int, int], int] | None = None,
     ) -> None:
         assert me in group, "a member is one of its group"
         self.me = me
@@ -89,6 +92,7 @@ class Member:
         self.actions: list[Action] = []
         self.stopped = ""
         self._timing = timing or Timing()
+        self._within = within or (lambda _, last: last)
         self._chance = chance
         self._told_commit = -1  # the last one that the driver was told of
         self._asked: dict[int, tuple[str, Request]] = {}
@@ -115,7 +119,10 @@ class Member:
         """When `tick` has something to do, if nothing comes before."""
         if self.role is not Role.LEADER:
             return self._deadline
-        return min(self._beat_at, *(pusher.wake for pusher in self._pushers.values()))
+        wake = self._beat_at
+        for pusher in self._pushers.values():
+            wake = min(wake, pusher.wake)
+        return wake
 
     def tick(self, now: int) -> None:
         """Do what is due."""
@@ -159,6 +166,10 @@ class Member:
         elif isinstance(answer, HeartbeatAnswer):
             self._heartbeat_answered(peer, answer, now)
 
+    def unanswered(self, number: int) -> None:
+        """There is no answer to a request (`Ask`), and there will be none."""
+        self._asked.pop(number, None)
+
     def flushed(self, change: int, now: int) -> None:
         """All changes of the ledger up to this one (`Write`, `Cut`, `Restart`) are on disk."""
         if self.stopped:
@@ -177,6 +188,24 @@ class Member:
         assert self.role is Role.LEADER, "only a leader appends"
         self._write(entries)
         self._push_all(now)
+
+    def take_over(self, leader: str, term: int, now: int) -> bool:
+        """Ask for votes in the next term, as the leader of this one wants; return whether it does.
+
+        It does so only if it follows that leader.
+        """
+        if self.stopped or not self.is_voter or (leader, term) != (self.leader, self.term):
+            return False
+        if self.role is not Role.FOLLOWER:
+            return False
+        self._raise_term(term + 1)
+        self._become_candidate(now)
+        return True
+
+    def behind(self, peer: str) -> int | None:
+        """Return how many entries a leader's peer lacks; None if that is not known."""
+        match = self._pushers[peer].match
+        return None if match < self.ledger.begin <= self.ledger.end else self.ledger.end - match
 
     # ---- terms and roles -------------------------------------------------------------------------
 
@@ -309,7 +338,9 @@ class Member:
 
     def _become_leader(self, now: int) -> None:
         self._become(Role.LEADER, self.me)
-        self._pushers = {peer: Pusher(self.ledger, self._timing) for peer in self.peers}
+        self._pushers = {
+            peer: Pusher(self.ledger, self._timing, self._within) for peer in self.peers
+        }
         self._heard = dict.fromkeys(self.peers, now)
         self._beat_at = now
         self._lead(now)

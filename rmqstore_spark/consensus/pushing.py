@@ -8,6 +8,7 @@ the other: here each comparison halves what is left.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from rmqstore_spark.consensus.ledger import Ledger
 from rmqstore_spark.consensus.messages import Code, Push, PushAnswer, PushType
@@ -23,13 +24,19 @@ class _State(enum.Enum):
 class Pusher:
     """What a leader knows of a peer in its term.
 
+    Args:
+        ledger: the leader's.
+        timing: how long it waits.
+        within: returns the last of some entries that still fits into a push, the first at least.
+
     Attributes:
         match: the peer has all entries up to this one, on disk; -1 if that is not known.
     """
 
-    def __init__(self, ledger: Ledger, timing: Timing) -> None:
+    def __init__(self, ledger: Ledger, timing: Timing, within: Callable[[int, int], int]) -> None:
         self._ledger = ledger
         self._timing = timing
+        self._within = within
         self.match = -1
         self._told = -1  # the commit index that the peer knows
         self._waiting = 0  # requests without an answer
@@ -71,7 +78,8 @@ class Pusher:
             if self._waiting == self._timing.window:
                 return None
             first = self._next
-            self._next = min(first + self._timing.batch, self._ledger.end + 1)
+            last = min(first + self._timing.batch - 1, self._ledger.end)
+            self._next = self._within(first, last) + 1
             self._late = now + self._timing.push_wait
             self._waiting += 1
             self._told = commit

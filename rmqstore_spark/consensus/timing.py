@@ -36,6 +36,16 @@ class Timing:
     window: int = 64
     batch: int = 1024
 
+    @classmethod
+    def of(cls, heartbeat: int) -> Timing:
+        """Return the times of elections for an interval of heartbeats, as DLedger's relate to it."""
+        return cls(
+            heartbeat=heartbeat,
+            vote_wait=heartbeat,
+            round_gap=heartbeat * 3 // 20,
+            round_spread=heartbeat * 7 // 20,
+        )
+
     @property
     def silence(self) -> int:
         """How long nothing may be heard before it counts as a failure."""

@@ -12,6 +12,7 @@ entry; later entries may still be undone. See docs/format.md, "DLedger".
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,9 @@ from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.buffers import BytesLike, records_at, records_in
 
 ENTRY_MAGIC: Final = 1
+BLANK_MAGIC: Final = -1
+BLANK_SIZE: Final = 8
+"""Bytes that are left behind every entry of a segment: those of a blank that closes it."""
 
 ENTRY_HEADER_DTYPE: Final = np.dtype(
     [
@@ -42,6 +46,10 @@ INDEX_UNIT_DTYPE: Final = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )
 INDEX_UNIT_SIZE: Final = INDEX_UNIT_DTYPE.itemsize
+
+_ENTRY_HEADER: Final = struct.Struct(">iiqqqiiii")
+_UNIT: Final = struct.Struct(">iqiqq")
+_BLANK: Final = struct.Struct(">ii")
 
 _COMMITTED_INDEX: Final = re.compile(
     r"^[ \t]*committedIndex[ \t]*[=:][ \t]*(-?[0-9]{1,19})[ \t]*\r?\n", re.MULTILINE
@@ -86,6 +94,35 @@ def decode_entry_headers(
     valid &= headers["magic"] == ENTRY_MAGIC
     valid &= (length >= 0) & (headers["size"] == length + ENTRY_HEADER_SIZE)
     return headers, valid
+
+
+def encode_entry(index: int, term: int, position: int, body: bytes) -> bytes:
+    """Return an entry: its header, without checksums, and its record."""
+    size = len(body)
+    header = (ENTRY_MAGIC, ENTRY_HEADER_SIZE + size, index, term, position, 0, 0, 0, size)
+    return _ENTRY_HEADER.pack(*header) + body
+
+
+def encode_index_unit(unit: IndexUnit) -> bytes:
+    """Return the unit of an entry."""
+    return _UNIT.pack(ENTRY_MAGIC, unit.position, unit.size, unit.index, unit.term)
+
+
+def encode_blank(size: int) -> bytes:
+    """Return what closes a segment with `size` bytes left; zeros follow."""
+    return _BLANK.pack(BLANK_MAGIC, size)
+
+
+def entry_position(end: int, size: int, segment_size: int) -> int:
+    """Return where the next entry begins: behind the last one, or at the next segment.
+
+    Args:
+        end: the position behind the last entry.
+        size: bytes of the new one, with its header.
+        segment_size: bytes of a segment.
+    """
+    left = segment_size - end % segment_size
+    return end if size + BLANK_SIZE <= left else end + left
 
 
 def index_unit_position(index: int) -> int:

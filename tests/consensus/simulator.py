@@ -253,8 +253,11 @@ class Simulator:
                     self.at(self.now + self.chance.randint(1, 200), self.start, node)
                     return
                 self._do(node, member, action)
-        if member is not None and member.wake != node.wake and not member.stopped:
-            node.wake = member.wake
+        if member is None or member.stopped:
+            return
+        wake = member.wake
+        if wake != node.wake:
+            node.wake = wake
             self.at(max(node.wake, self.now), self._tick, node, node.life, node.wake)
 
     def _tick(self, node: Node, life: int, wake: int) -> None:
@@ -369,8 +372,10 @@ class Simulator:
             self._partition()
         elif kind < 0.75:
             self.blocked.clear()
-        elif kind < 0.85:
+        elif kind < 0.82:
             node.slow = chance.choice((1, 1, 5, 20))
+        elif kind < 0.87:
+            self._hand_over(node)
         elif node.member is not None:
             self._expire(node)
 
@@ -394,6 +399,12 @@ class Simulator:
                 self.blocked.add((source, target))
                 if both_ways:
                     self.blocked.add((target, source))
+
+    def _hand_over(self, node: Node) -> None:
+        member = node.member
+        if member is not None and member.leader is not None:
+            member.take_over(member.leader, member.term, self.now)
+            self.act(node)
 
     def _expire(self, node: Node) -> None:
         disk, member = node.disk, node.member

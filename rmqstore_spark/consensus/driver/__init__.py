@@ -1,1 +1,15 @@
-"""Runs a member."""
+"""Runs a member: its files, its peers, its clock.
+
+    group        who is in the group, and where: `dLegerPeers`
+    wire         the bodies of requests and answers, as DLedger writes them
+    segmented    bytes by offset, in files of one size
+    entry_log    the entries and their index: writes, cuts and reads them
+    recovery     finds the entries that are whole, when a member starts
+    state_files  term, vote and commit index, as texts
+    peers        asks the other members
+    driver       carries out what the member decides
+    service      what peers and clients of the group ask
+
+All runs in one event loop, but for flushes, which a thread does. Files lie in `dledger-{selfId}/`
+of the store, in DLedger's format (docs/format.md, "DLedger").
+"""

@@ -1,0 +1,304 @@
+"""Carries out what a member decides: files, requests, answers and time.
+
+All steps of the member are in one event loop. Writes are done there, and a thread flushes them,
+many at a time. An error of the disk ends the driver: no entry is acknowledged after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rmqstore_spark.consensus.actions import (
+    Action,
+    Ask,
+    Committed,
+    Cut,
+    Reply,
+    Restart,
+    Role,
+    RoleChanged,
+    Save,
+    Stop,
+    Write,
+)
+from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.group import Group
+from rmqstore_spark.consensus.driver.peers import Peers
+from rmqstore_spark.consensus.driver.recovery import recover
+from rmqstore_spark.consensus.driver.state_files import StateFiles
+from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.wire import Ask as Code
+from rmqstore_spark.consensus.ledger import Ledger
+from rmqstore_spark.consensus.member import Member
+from rmqstore_spark.consensus.messages import Answer, Entry, Push, PushType, Request
+from rmqstore_spark.consensus.timing import Timing
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.files.durable import make_folder
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+
+_log = logging.getLogger(__name__)
+
+_PUSH_BYTES: Final = 256 << 10
+"""Most bytes of entries in a push, but for a longer one alone."""
+_CHECKPOINT_SECONDS: Final = 3.0
+
+
+class Driver:
+    """A member that runs. Use it in the thread of a running event loop.
+
+    Args:
+        group: the group, and who of it this is.
+        store: the store directory.
+        segment_size: bytes of a segment, the same for all members.
+        answer: sends the answer to a request that came with a token.
+        timing: how long it waits.
+
+    Attributes:
+        member: what it decides with.
+        log: its entries.
+        failed: is done, with the error, when it can not go on.
+
+    Raises:
+        CorruptStoreError: the files are damaged, or have entries and no term.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        store: str,
+        segment_size: int,
+        *,
+        answer: Callable[[object, Answer], None],
+        timing: Timing | None = None,
+    ) -> None:
+        folder = os.path.join(store, f"dledger-{group.me}")
+        make_folder(folder)
+        self.group = group
+        self._loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._answer = answer
+        self._state = StateFiles(folder)
+        saved = self._state.read_term()
+        self._saved_commit = self._state.read_committed()
+        self.log = EntryLog(folder, segment_size)
+        terms = recover(self.log, self._saved_commit)
+        if saved is None and not self.log.is_empty:
+            raise CorruptStoreError(
+                "there are entries, and no file currterm with the term of this member",
+                file=folder,
+                remedy="Without its term, a member could vote twice. Move the folder away: the "
+                "member then joins its group without entries, and gets them from the leader.",
+            )
+        self._peers = Peers(group, self)
+        self._pool = ThreadPoolExecutor(1, "dledger-flush")
+        self._is_flushing = False
+        self._changed = self._flushed = 0  # numbers of changes of the ledger
+        self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_acting = False
+        self.member = Member(
+            group.me, group.ids, saved, Ledger(self.log.begin, self.log.last, terms),
+            committed=self._saved_commit, now=self._now(), chance=random.random, timing=timing,
+            within=lambda first, last: self.log.within(first, last, _PUSH_BYTES),
+        )  # fmt: skip
+        self._saving = self._loop.create_task(self._save_commit_index())
+        self.act()
+
+    # ---- what comes from outside ---------------------------------------------------------------
+
+    def receive(self, token: object, request: Request) -> None:
+        """Take a request of a peer, whose entries are whole and have their places."""
+        self.member.receive(token, request, self._now())
+        self.act()
+
+    def answered(self, number: int, answer: Answer) -> None:
+        """Take a peer's answer."""
+        self.member.answered(number, answer, self._now())
+        self.act()
+
+    def unanswered(self, number: int) -> None:
+        """Take note that a peer does not answer."""
+        self.member.unanswered(number)
+
+    def take_over(self, leader: str, term: int) -> bool:
+        """Ask for votes, as the leader wants; return whether it does."""
+        does = self.member.take_over(leader, term, self._now())
+        self.act()
+        return does
+
+    def append(self, record: bytes) -> tuple[Entry, asyncio.Future[bool]]:
+        """Append a record, as leader.
+
+        Args:
+            record: its place in it is set here.
+
+        Returns:
+            The entry, and whether it is committed, when that is known; False: nobody knows.
+        """
+        size = ENTRY_HEADER_SIZE + len(record)
+        position = self.log.next_position(size)
+        body = placed(record, position + ENTRY_HEADER_SIZE)
+        entry = Entry(self.member.ledger.end + 1, self.member.term, position, size, body)
+        committed: asyncio.Future[bool] = self._loop.create_future()
+        self._waiting[entry.index] = committed
+        self.member.append((entry,), self._now())
+        self.act()
+        return entry, committed
+
+    @property
+    def pending(self) -> int:
+        """How many appends are not committed yet."""
+        return len(self._waiting)
+
+    async def send(self, peer: str, code: Code, body: bytes) -> bytes:
+        """Ask a peer something that the member does not know of; see `Peers.send`."""
+        return await self._peers.send(peer, code, body)
+
+    async def close(self) -> None:
+        """Stop: flush what was written, and save the commit index."""
+        self.member.stopped = self.member.stopped or "it is closed"
+        if self._timer is not None:
+            self._timer.cancel()
+        self._saving.cancel()
+        self._forget_waiting()
+        await self._peers.close()
+        self._pool.shutdown(wait=True)
+        try:
+            if not self.failed.done():
+                self.log.take_unflushed().flush()
+                self._write_commit_index()
+        finally:
+            self.log.close()
+
+    # ---- actions -------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Carry out what the member wants."""
+        if self._is_acting or self.failed.done():
+            return
+        member = self.member
+        self._is_acting = True
+        try:
+            while member.actions:
+                actions, member.actions = member.actions, []
+                for action in actions:
+                    self._do(action)
+            self._begin_flush()
+        except (RmqStoreError, AssertionError) as error:
+            self._fail(error)
+        finally:
+            self._is_acting = False
+        self._set_timer()
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Ask):
+            request = action.request
+            if isinstance(request, Push) and request.type is not PushType.COMMIT:
+                request = request._replace(entries=self.log.read(request.first, request.last))
+            self._peers.ask(action.peer, action.number, request)
+        elif isinstance(action, Reply):
+            self._answer(action.token, action.answer)
+        elif isinstance(action, Write | Cut | Restart):
+            self._changed = action.number
+            if isinstance(action, Write):
+                self.log.write(action.entries)
+            elif isinstance(action, Cut):
+                _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
+                self.log.cut(action.end)
+            else:
+                _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
+                self.log.restart()
+        elif isinstance(action, Save):
+            self._state.write_term(action)
+        elif isinstance(action, Committed):
+            self._tell_committed(action.index)
+        elif isinstance(action, RoleChanged):
+            self._change_role(action)
+        elif isinstance(action, Stop):
+            raise CorruptStoreError(action.cause, file=self.log.data.folder)
+
+    def _change_role(self, action: RoleChanged) -> None:
+        _log.info(
+            "%s is %s in term %d; leader: %s.",
+            self.group.me, action.role.name.lower(), action.term, action.leader or "none yet",
+        )  # fmt: skip
+        self._forget_waiting()
+        if action.role is Role.LEADER:
+            now = int(time.time() * 1000)
+            self.append(term_record(action.term, self.group.me, now))
+
+    def _tell_committed(self, index: int) -> None:
+        while self._waiting and (first := next(iter(self._waiting))) <= index:
+            committed = self._waiting.pop(first)
+            if not committed.done():
+                committed.set_result(True)
+
+    def _forget_waiting(self) -> None:
+        for committed in self._waiting.values():
+            if not committed.done():
+                committed.set_result(False)
+        self._waiting.clear()
+
+    def _fail(self, error: Exception) -> None:
+        if not self.failed.done():
+            self.member.stopped = str(error)
+            self._forget_waiting()
+            self.failed.set_exception(error)
+
+    # ---- disk and time -------------------------------------------------------------------------
+
+    def _begin_flush(self) -> None:
+        if self._is_flushing or self._changed == self._flushed:
+            return
+        self._is_flushing = True
+        future = self._loop.run_in_executor(self._pool, self.log.take_unflushed().flush)
+        number = self._changed
+        future.add_done_callback(lambda done: self._end_flush(number, done))
+
+    def _end_flush(self, number: int, done: asyncio.Future[None]) -> None:
+        self._is_flushing = False
+        if done.cancelled() or self.failed.done():
+            return
+        error = done.exception()
+        if error is not None:
+            self._fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
+            return
+        self._flushed = number
+        self.member.flushed(number, self._now())
+        self.act()
+
+    async def _save_commit_index(self) -> None:
+        while True:
+            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            try:
+                self._write_commit_index()
+            except RmqStoreError as error:
+                self._fail(error)
+                return
+
+    def _write_commit_index(self) -> None:
+        committed = min(self.member.commit, self.member.ledger.flushed)
+        if committed > self._saved_commit:
+            self._state.write_committed(committed, self.log.last)
+            self._saved_commit = committed
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self.member.stopped:
+            after = max(self.member.wake - self._now(), 1) / 1000
+            self._timer = self._loop.call_later(after, self._tick)
+
+    def _tick(self) -> None:
+        self.member.tick(self._now())
+        self.act()
+
+    def _now(self) -> int:
+        return int(self._loop.time() * 1000)

@@ -1,0 +1,186 @@
+"""The entries of a member and their index: `data/` and `index/`, in DLedger's format.
+
+Entries lie one behind the other. One that does not fit into what is left of a segment, with eight
+bytes more, begins the next; all members do so, since an entry has its place in its header. The
+index is written with each entry, and is not authoritative: a start writes it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
+from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.layout.dledger import (
+    ENTRY_HEADER_SIZE,
+    INDEX_UNIT_SIZE,
+    IndexUnit,
+    decode_index_unit,
+    decode_index_units,
+    encode_blank,
+    encode_entry,
+    encode_index_unit,
+    entry_position,
+    index_unit_position,
+)
+
+INDEX_FILE_SIZE: Final = 5 * 1024 * 1024 * INDEX_UNIT_SIZE
+"""Bytes of an index file (`DLedgerConfig.mappedFileSizeForEntryIndex`)."""
+
+
+class EntryLog:
+    """The files of entries, for writing. One thread uses it.
+
+    Args:
+        folder: `dledger-{selfId}`.
+        segment_size: `mappedFileSizeCommitLog`; the same for all members.
+
+    Attributes:
+        begin: index of the first entry; behind `last` if there is none.
+        last: index of the last entry.
+        end: position behind the last entry.
+    """
+
+    def __init__(self, folder: str, segment_size: int) -> None:
+        self.data = SegmentedFile(os.path.join(folder, "data"), segment_size)
+        self.index = SegmentedFile(os.path.join(folder, "index"), INDEX_FILE_SIZE)
+        self.segment_size = segment_size
+        self.begin = 0
+        self.last = -1
+        self.end = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no entry."""
+        return self.last < self.begin
+
+    def next_position(self, size: int) -> int:
+        """Return where the next entry of this size, with its header, has to begin."""
+        return entry_position(self.end, size, self.segment_size)
+
+    def has_place_for(self, entries: Sequence[Entry]) -> bool:
+        """Return whether new entries are where this log would write them, one behind the other.
+
+        A log without entries begins anywhere in a segment.
+        """
+        end = entries[0].position if self.is_empty else self.end
+        for entry in entries:
+            if entry.position != entry_position(end, entry.size, self.segment_size):
+                return False
+            end = entry.position + entry.size
+        return True
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write entries behind the last one.
+
+        Raises:
+            StoreWriteError: they could not be written.
+        """
+        if self.is_empty:
+            first = entries[0]
+            self.data.clear()
+            self.index.clear()
+            self.begin, self.last, self.end = first.index, first.index - 1, first.position
+        at = self.end
+        parts: list[bytes] = []
+        units: list[bytes] = []
+        for entry in entries:
+            assert entry.index == self.last + 1, "entries follow each other"
+            assert isinstance(entry.body, bytes)
+            if entry.position != self.end:
+                if parts:
+                    self.data.write(at, b"".join(parts))
+                    parts = []
+                self.data.write(self.end, encode_blank(entry.position - self.end))
+                at = entry.position
+            parts.append(encode_entry(entry.index, entry.term, entry.position, entry.body))
+            unit = IndexUnit(entry.position, entry.size, entry.index, entry.term)
+            units.append(encode_index_unit(unit))
+            self.last, self.end = entry.index, unit.end
+        self.data.write(at, b"".join(parts))
+        self.write_units(entries[0].index, b"".join(units))
+
+    def write_units(self, first: int, units: bytes) -> None:
+        """Write the index units of entries from `first` on."""
+        at = index_unit_position(first)
+        while units:
+            room = INDEX_FILE_SIZE - at % INDEX_FILE_SIZE
+            self.index.write(at, units[:room])
+            at, units = at + room, units[room:]
+
+    def unit(self, index: int) -> IndexUnit:
+        """Return where an entry of this log is.
+
+        Raises:
+            CorruptStoreError: the index is damaged.
+        """
+        at = index_unit_position(index)
+        return decode_index_unit(
+            self.index.read(at, INDEX_UNIT_SIZE), index, file=self.index.path(at)
+        )
+
+    def read(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Return entries.
+
+        Raises:
+            CorruptStoreError: the index is damaged.
+        """
+        at = index_unit_position(first)
+        units = decode_index_units(self.index.read(at, (last - first + 1) * INDEX_UNIT_SIZE))
+        entries = []
+        for _, position, size, index, term in units.tolist():
+            data = self.data.read(position, size)
+            entries.append(Entry(index, term, position, size, data[ENTRY_HEADER_SIZE:]))
+        return tuple(entries)
+
+    def within(self, first: int, last: int, most: int) -> int:
+        """Return the last entry up to which all from `first` on have at most `most` bytes.
+
+        That of `first` counts, however long it is.
+        """
+        begin = self.unit(first).position
+        if self.unit(last).end - begin <= most:
+            return last
+        low, high = first, last  # the first fits, the last does not
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if self.unit(middle).end - begin <= most:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def cut(self, last: int) -> None:
+        """Forget the entries behind `last`, which is one of this log.
+
+        Raises:
+            StoreWriteError: a file could not be changed.
+        """
+        self.end = self.unit(last).end
+        self.last = last
+        self.data.cut(self.end)
+        self.index.cut(index_unit_position(last + 1))
+
+    def restart(self) -> None:
+        """Forget all entries.
+
+        Raises:
+            StoreWriteError: a file could not be removed.
+        """
+        self.data.clear()
+        self.index.clear()
+        self.last = self.begin - 1
+
+    def take_unflushed(self) -> Unflushed:
+        """Return all that was written since the last time."""
+        unflushed = Unflushed()
+        self.data.take_unflushed(unflushed)
+        self.index.take_unflushed(unflushed)
+        return unflushed
+
+    def close(self) -> None:
+        """Close the files."""
+        self.data.close()
+        self.index.close()

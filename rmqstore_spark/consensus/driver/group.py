@@ -1,0 +1,71 @@
+"""Who is in the group, and where: `n0-host:port;n1-host:port;...`, as `dLegerPeers` has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.remoting.addresses import parse_address
+
+_MOST: Final = 9
+_ID: Final = re.compile(r"[a-zA-Z0-9_]{1,32}")
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group, and which member of it this is.
+
+    Attributes:
+        name: `dLegerGroup`; members refuse those of other groups.
+        me: `dLegerSelfId`.
+        addresses: `host:port` of each member by its id, in the order of `dLegerPeers`.
+    """
+
+    name: str
+    me: str
+    addresses: dict[str, str]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all members."""
+        return tuple(self.addresses)
+
+    @property
+    def port(self) -> int:
+        """The port of this member."""
+        return parse_address(self.addresses[self.me])[1]
+
+    @classmethod
+    def of(cls, name: str, me: str, peers: str) -> Group:
+        """Read a group from the values of RocketMQ's keys.
+
+        Raises:
+            OptionError: a value is wrong, or they contradict each other.
+        """
+        if not name:
+            raise OptionError("dLegerGroup must name the group.")
+        addresses: dict[str, str] = {}
+        for peer in filter(None, (part.strip() for part in peers.split(";"))):
+            member, separator, address = peer.partition("-")
+            if not (separator and _ID.fullmatch(member)):
+                raise OptionError(f"dLegerPeers has {peer!r}; a member is ID-HOST:PORT.")
+            if member in addresses:
+                raise OptionError(f"dLegerPeers has two members {member}.")
+            try:
+                parse_address(address)
+            except ServiceError as error:
+                raise OptionError(f"dLegerPeers has {peer!r}: {error}") from None
+            addresses[member] = address
+        if not 1 <= len(addresses) <= _MOST:
+            raise OptionError(
+                f"dLegerPeers has {len(addresses)} members; a group has 1 to {_MOST}."
+            )
+        if len(set(addresses.values())) < len(addresses):
+            raise OptionError("dLegerPeers has two members with one address.")
+        if me not in addresses:
+            raise OptionError(
+                f"dLegerSelfId is {me!r}, but dLegerPeers has {', '.join(addresses)} only."
+            )
+        return cls(name, me, addresses)

@@ -1,0 +1,214 @@
+"""Bytes by their offset, in files of one size: a log, or its index.
+
+A file is named by the offset of its first byte, 20 digits, and has its full size from the start;
+what is not written is a hole. Only the caller's thread uses an object; another may flush what
+`take_unflushed` returns meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.durable import (
+    FILE_MODE,
+    explained,
+    make_folder,
+    sync_folder,
+    write_all,
+)
+
+_NAME: Final = re.compile(r"[0-9]{20}")
+
+
+class Unflushed:
+    """Files and folders that must be flushed, on descriptors of their own."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[int, str]] = []
+        self._folders: set[str] = set()
+
+    def add(self, descriptor: int, path: str) -> None:
+        """Add a file that is open."""
+        self._files.append((os.dup(descriptor), path))
+
+    def add_folder(self, path: str) -> None:
+        """Add the names in a folder."""
+        self._folders.add(path)
+
+    def flush(self) -> None:
+        """Flush all, in any thread.
+
+        Raises:
+            StoreWriteError: something could not be flushed.
+        """
+        with ExitStack() as cleanup:
+            for descriptor, _ in self._files:
+                cleanup.callback(os.close, descriptor)
+            for descriptor, path in self._files:
+                with explained(path, "flushed"):
+                    os.fdatasync(descriptor)
+            for folder in self._folders:
+                sync_folder(folder)
+
+
+class SegmentedFile:
+    """The files of a folder.
+
+    Args:
+        folder: made if it is not there.
+        size: bytes of each file.
+
+    Raises:
+        CorruptStoreError: files have another size, or one is missing between others.
+    """
+
+    def __init__(self, folder: str, size: int) -> None:
+        make_folder(folder)
+        self.folder = folder
+        self.size = size
+        self._open: dict[int, int] = {}  # descriptor by offset
+        self._written: set[int] = set()  # offsets of files that are not flushed
+        self._renamed = False  # files have come or gone
+        with explained(folder, "read"):
+            self._starts = sorted(int(name) for name in os.listdir(folder) if _NAME.fullmatch(name))
+        for at, start in enumerate(self._starts):
+            if start != self._starts[0] + at * size or start % size:
+                raise CorruptStoreError(
+                    f"a file of {size} bytes does not belong here, or one is missing before it",
+                    file=self._path(start),
+                    remedy="All members of a group need the same mappedFileSizeCommitLog.",
+                )
+        for start in self._starts:
+            with explained(self._path(start), "read"):
+                found = os.path.getsize(self._path(start))
+            if found != size and start != self._starts[-1]:
+                raise CorruptStoreError(
+                    f"the file has {found} bytes, and files of this store have {size}",
+                    file=self._path(start),
+                    remedy="Set mappedFileSizeCommitLog to the size that the group uses.",
+                )
+        if self._starts:
+            self._grow(self._starts[-1])
+
+    @property
+    def starts(self) -> list[int]:
+        """The offsets of the files, in order."""
+        return list(self._starts)
+
+    def path(self, offset: int) -> str:
+        """Return the path of the file with an offset."""
+        return self._path(offset - offset % self.size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes at an offset, which all lie in one file; the file may be a new one.
+
+        Raises:
+            StoreWriteError: they could not be written.
+        """
+        start = offset - offset % self.size
+        assert offset + len(data) <= start + self.size, "no write crosses files"
+        if start not in self._starts:
+            assert not self._starts or start == self._starts[-1] + self.size, "files follow"
+            self._starts.append(start)
+            self._grow(start)
+            self._renamed = True
+        with explained(self._path(start), "written"):
+            write_all(self._descriptor(start), data, offset - start)
+        self._written.add(start)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes; fewer where the files end.
+
+        Raises:
+            StoreWriteError: they could not be read.
+        """
+        parts = []
+        while size > 0:
+            start = offset - offset % self.size
+            if start not in self._starts:
+                break
+            with explained(self._path(start), "read"):
+                count = min(size, start + self.size - offset)
+                part = os.pread(self._descriptor(start), count, offset - start)
+            if not part:
+                break
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def cut(self, offset: int) -> None:
+        """Forget what is behind an offset: it reads as zeros, or its files are gone.
+
+        Raises:
+            StoreWriteError: a file could not be changed.
+        """
+        gone = [start for start in self._starts if start >= offset]
+        for start in reversed(gone):
+            self._remove(start)
+        if gone:  # before one that is now the last is shorter for a moment
+            sync_folder(self.folder)
+        start = offset - offset % self.size
+        if start in self._starts:
+            with explained(self._path(start), "cut"):
+                os.ftruncate(self._descriptor(start), offset - start)
+            self._grow(start)
+            self._written.add(start)
+
+    def clear(self) -> None:
+        """Remove all files.
+
+        Raises:
+            StoreWriteError: a file could not be removed.
+        """
+        for start in reversed(self._starts):
+            self._remove(start)
+
+    def take_unflushed(self, into: Unflushed) -> None:
+        """Add all that was written since the last time to what must be flushed."""
+        for start in self._written:
+            into.add(self._descriptor(start), self._path(start))
+        self._written.clear()
+        if self._renamed:
+            into.add_folder(self.folder)
+            self._renamed = False
+
+    def close(self) -> None:
+        """Close the files."""
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._starts)
+
+    def _path(self, start: int) -> str:
+        return os.path.join(self.folder, f"{start:020d}")
+
+    def _descriptor(self, start: int) -> int:
+        found = self._open.get(start)
+        if found is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            with explained(self._path(start), "opened"):
+                found = self._open[start] = os.open(self._path(start), flags, FILE_MODE)
+        return found
+
+    def _grow(self, start: int) -> None:
+        with explained(self._path(start), "written"):
+            if os.fstat(self._descriptor(start)).st_size != self.size:
+                os.ftruncate(self._descriptor(start), self.size)
+                self._written.add(start)
+
+    def _remove(self, start: int) -> None:
+        descriptor = self._open.pop(start, None)
+        if descriptor is not None:
+            os.close(descriptor)
+        with explained(self._path(start), "removed"):
+            os.unlink(self._path(start))
+        self._starts.remove(start)
+        self._written.discard(start)
+        self._renamed = True

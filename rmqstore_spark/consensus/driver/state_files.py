@@ -1,0 +1,96 @@
+"""Term, vote and commit index of a member, in texts that DLedger reads: `currterm`, `checkpoint`.
+
+`currterm` has `currTerm` and `voteLeader`, which is empty if there is no vote. DLedger skips other
+lines: ours has some while a member may not vote, or began its ledger again. A text is replaced as
+a whole, and is on disk then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Final
+
+from rmqstore_spark.consensus.actions import Save
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.files.durable import explained, replace_file
+from rmqstore_spark.layout.dledger import parse_committed_index
+
+_LINE: Final = re.compile(r"[ \t]*([a-zA-Z]+)[ \t]*[=:][ \t]*([^\r\n]*?)[ \t]*")
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_MOST: Final = 1 << 16
+
+
+class StateFiles:
+    """The texts of a member.
+
+    Args:
+        folder: `dledger-{selfId}`.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._term = os.path.join(folder, "currterm")
+        self._checkpoint = os.path.join(folder, "checkpoint")
+
+    def read_term(self) -> Save | None:
+        """Return what was saved last; None if there is no file.
+
+        Raises:
+            CorruptStoreError: the file does not have it.
+        """
+        text = _read(self._term)
+        if text is None:
+            return None
+        lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
+        found = {line[1]: line[2] for line in lines}
+        numbers = [found.get("currTerm", ""), found.get("floorTerm", "-1")]
+        numbers.append(found.get("floorIndex", "-1"))
+        if not all(_NUMBER.fullmatch(number) for number in numbers) or int(numbers[0]) < 0:
+            raise CorruptStoreError(
+                "the file does not have a line currTerm=NUMBER", file=self._term,
+                remedy="Without its term, a member could vote twice. Move its folder away: it then "
+                "joins its group without entries, and gets them from the leader.",
+            )  # fmt: skip
+        term, *floor = map(int, numbers)
+        is_voter = found.get("isVoter", "true") == "true"
+        return Save(term, found.get("voteLeader") or None, is_voter, (floor[0], floor[1]))
+
+    def write_term(self, save: Save) -> None:
+        """Save term and vote.
+
+        Raises:
+            StoreWriteError: they are not on disk.
+        """
+        lines = [f"voteLeader={save.vote or ''}", f"currTerm={save.term}"]
+        if not save.is_voter:
+            lines.append("isVoter=false")
+        if save.floor != (-1, -1):
+            lines += [f"floorTerm={save.floor[0]}", f"floorIndex={save.floor[1]}"]
+        replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
+
+    def read_committed(self) -> int:
+        """Return the index of the last entry that is known to be committed; -1 for none.
+
+        Raises:
+            CorruptStoreError: the file does not have it.
+        """
+        text = _read(self._checkpoint)
+        return -1 if text is None else parse_committed_index(text, file=self._checkpoint)
+
+    def write_committed(self, committed: int, end: int) -> None:
+        """Save the commit index, and the index of the last entry.
+
+        Raises:
+            StoreWriteError: they are not on disk.
+        """
+        text = f"committedIndex={committed}\nendIndex={end}\n"
+        replace_file(self._checkpoint, text.encode())
+
+
+def _read(path: str) -> str | None:
+    with explained(path, "read"):
+        try:
+            with open(path, "rb") as file:
+                return file.read(_MOST).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return None

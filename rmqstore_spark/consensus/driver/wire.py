@@ -1,0 +1,310 @@
+"""The bodies of requests and answers between members: JSON, as DLedger 0.3.1.2 reads and writes it.
+
+Each is a class of `io.openmessaging.storage.dledger.protocol`. Entries are base64 in JSON. Keys
+that are not known are skipped, and what is missing has DLedger's default.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from rmqstore_spark.consensus.messages import (
+    Answer,
+    Code,
+    Entry,
+    Heartbeat,
+    HeartbeatAnswer,
+    Push,
+    PushAnswer,
+    PushType,
+    Request,
+    Verdict,
+    Vote,
+    VoteAnswer,
+)
+from rmqstore_spark.errors import FrameError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+
+
+class Ask(IntEnum):
+    """`DLedgerRequestCode`."""
+
+    METADATA = 50000
+    APPEND = 50001
+    GET = 50002
+    VOTE = 51001
+    HEART_BEAT = 51002
+    PULL = 51003
+    PUSH = 51004
+    LEADERSHIP_TRANSFER = 51005
+
+
+class Status(IntEnum):
+    """`DLedgerResponseCode`: what the driver itself answers, beside `Code`."""
+
+    UNKNOWN_GROUP = 400
+    UNKNOWN_MEMBER = 401
+    NOT_LEADER = 404
+    INCONSISTENT_TERM = 407
+    INDEX_OUT_OF_RANGE = 410
+    UNEXPECTED_ARGUMENT = 411
+    DISK_FULL = 415
+    TAKE_LEADERSHIP_FAILED = 418
+    TERM_CHANGED = 501
+    WAIT_QUORUM_ACK_TIMEOUT = 502
+    LEADER_PENDING_FULL = 503
+    LEADER_TRANSFERRING = 506
+
+
+class _Message(msgspec.Struct, rename="camel", kw_only=True):
+    """`RequestOrResponse`."""
+
+    group: str | None = None
+    remote_id: str | None = None
+    local_id: str | None = None
+    code: int = 200
+    leader_id: str | None = None
+    term: int = -1
+
+
+class WireEntry(msgspec.Struct, rename="camel", kw_only=True):
+    """`DLedgerEntry`."""
+
+    magic: int = 0
+    size: int = 0
+    index: int = -1
+    term: int = -1
+    pos: int = 0
+    channel: int = 0
+    chain_crc: int = 0
+    body_crc: int = 0
+    body: bytes = b""
+
+
+class WireVote(_Message, kw_only=True):
+    """`VoteRequest`."""
+
+    ledger_end_index: int = -1
+    ledger_end_term: int = -1
+
+
+class WireVoteAnswer(_Message, kw_only=True):
+    """`VoteResponse`."""
+
+    vote_result: str = "UNKNOWN"
+
+
+class WirePush(_Message, kw_only=True):
+    """`PushEntryRequest`; what is derived is written only."""
+
+    type: str = PushType.APPEND.name
+    commit_index: int = -1
+    entry: WireEntry | None = None
+    batch_entry: list[WireEntry] = []
+    batch: bool = False
+    count: int = 0
+    first_entry_index: int = -1
+    last_entry_index: int = -1
+    total_size: int = 0
+
+
+class WirePushAnswer(_Message, kw_only=True):
+    """`PushEntryResponse`."""
+
+    index: int | None = None
+    begin_index: int = 0
+    end_index: int = 0
+    count: int = 0
+
+
+class WireTransfer(_Message, kw_only=True):
+    """`LeadershipTransferRequest`."""
+
+    transfer_id: str | None = None
+    transferee_id: str | None = None
+    take_leadership_ledger_index: int = -1
+
+
+class WireAppend(_Message, kw_only=True):
+    """`AppendEntryRequest`."""
+
+    body: bytes = b""
+
+
+class WireAppendAnswer(_Message, kw_only=True):
+    """`AppendEntryResponse`."""
+
+    index: int = -1
+    pos: int = -1
+
+
+class WireGet(_Message, kw_only=True):
+    """`GetEntriesRequest`."""
+
+    begin_index: int | None = None
+
+
+class WireGetAnswer(_Message, kw_only=True):
+    """`GetEntriesResponse`."""
+
+    entries: list[WireEntry] = []
+
+
+class WireMetadataAnswer(_Message, kw_only=True):
+    """`MetadataResponse`."""
+
+    peers: dict[str, str] = {}
+
+
+class WireMessage(_Message, kw_only=True):
+    """What has no fields of its own: heartbeats, metadata requests, refusals."""
+
+
+encode: Final = msgspec.json.Encoder().encode
+_M = TypeVar("_M", bound=_Message)
+_LONG: Final = 1 << 63
+_READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        *(WireMessage, WireVote, WireVoteAnswer, WirePush, WirePushAnswer, WireTransfer),
+        *(WireAppend, WireGet),
+    )
+}
+_PUSHES: Final = {kind.name: kind for kind in PushType}
+_VERDICTS: Final = {verdict.name: verdict for verdict in Verdict}
+_CODES: Final = {int(code): code for code in Code}
+
+
+def decode(kind: type[_M], body: bytes) -> _M:
+    """Read a body.
+
+    Raises:
+        FrameError: it is not of this kind.
+    """
+    try:
+        found: _M = _READERS[kind].decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise FrameError(f"a body of {len(body)} bytes is not {kind.__doc__}: {error}") from None
+    if not -1 <= found.term < _LONG:
+        raise FrameError(f"a term is {found.term}")
+    return found
+
+
+def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | WirePush, Request]:
+    """Read what a peer asks of a member: a vote, a heartbeat or a push.
+
+    Raises:
+        FrameError: it is none.
+    """
+    if command == Ask.VOTE:
+        vote = decode(WireVote, body)
+        return vote, Vote(
+            vote.term, vote.leader_id or "", vote.ledger_end_index, vote.ledger_end_term
+        )
+    if command == Ask.HEART_BEAT:
+        beat = decode(WireMessage, body)
+        return beat, Heartbeat(beat.term, beat.leader_id or "")
+    push = decode(WirePush, body)
+    kind = _PUSHES.get(push.type)
+    if kind is None:
+        raise FrameError(f"a push is of type {push.type!r}")
+    if kind is PushType.COMMIT:
+        return push, Push(kind, push.term, push.leader_id or "", -1, -1, push.commit_index)
+    found = push.batch_entry or ([push.entry] if push.entry else [])
+    if not found or (kind is not PushType.APPEND and len(found) > 1):
+        raise FrameError(f"a push of type {kind.name} has {len(found)} entries")
+    entries = tuple(map(_entry, found))
+    return push, Push(
+        kind, push.term, push.leader_id or "",
+        entries[0].index, entries[-1].index, push.commit_index, entries,
+    )  # fmt: skip
+
+
+def _entry(found: WireEntry) -> Entry:
+    if found.magic != ENTRY_MAGIC or found.size != ENTRY_HEADER_SIZE + len(found.body):
+        raise FrameError(f"an entry of {len(found.body)} bytes has size {found.size}")
+    if not (0 <= found.index < _LONG and 0 <= found.term < _LONG and 0 <= found.pos < _LONG):
+        raise FrameError(f"an entry is {found.index} of term {found.term} at {found.pos}")
+    return Entry(found.index, found.term, found.pos, found.size, found.body)
+
+
+def wire_entry(entry: Entry) -> WireEntry:
+    """Return an entry as it is sent."""
+    assert isinstance(entry.body, bytes)
+    return WireEntry(
+        magic=ENTRY_MAGIC, size=entry.size, index=entry.index, term=entry.term,
+        pos=entry.position, body=entry.body,
+    )  # fmt: skip
+
+
+def request_body(request: Request, group: str, me: str, peer: str) -> tuple[Ask, bytes]:
+    """Return code and body of what this member asks a peer."""
+    ids: dict[str, Any] = {"group": group, "local_id": me, "remote_id": peer, "term": request.term}
+    if isinstance(request, Vote):
+        vote = WireVote(
+            **ids, leader_id=request.candidate,
+            ledger_end_index=request.end_index, ledger_end_term=request.end_term,
+        )  # fmt: skip
+        return Ask.VOTE, encode(vote)
+    if isinstance(request, Heartbeat):
+        return Ask.HEART_BEAT, encode(WireMessage(**ids, leader_id=request.leader))
+    entries = [wire_entry(entry) for entry in request.entries]
+    is_batch = len(entries) > 1
+    push = WirePush(
+        **ids, leader_id=request.leader, type=request.type.name, commit_index=request.commit,
+        entry=entries[0] if len(entries) == 1 else None, batch_entry=entries if is_batch else [],
+        batch=is_batch, count=len(entries), first_entry_index=request.first,
+        last_entry_index=request.last,
+        total_size=sum(entry.size for entry in entries) if is_batch else 0,
+    )  # fmt: skip
+    return Ask.PUSH, encode(push)
+
+
+def answer_body(answer: Answer, asked: _Message) -> bytes:
+    """Return the body of an answer to a request."""
+    ids: dict[str, Any] = {
+        "group": asked.group, "local_id": asked.local_id, "remote_id": asked.remote_id,
+        "leader_id": asked.leader_id, "term": answer.term,
+    }  # fmt: skip
+    if isinstance(answer, VoteAnswer):
+        return encode(WireVoteAnswer(**ids, vote_result=answer.verdict.name))
+    if isinstance(answer, HeartbeatAnswer):
+        return encode(WireMessage(code=answer.code, term=answer.term))
+    is_empty = answer.end < answer.begin
+    has_entries = isinstance(asked, WirePush) and answer.type is not PushType.COMMIT
+    return encode(
+        WirePushAnswer(
+            **ids,
+            code=answer.code,
+            begin_index=-1 if is_empty else answer.begin,
+            end_index=-1 if is_empty else answer.end,
+            index=asked.first_entry_index if has_entries and isinstance(asked, WirePush) else None,
+            count=asked.count if has_entries and isinstance(asked, WirePush) else 0,
+        )
+    )
+
+
+def answer_of(request: Request, body: bytes) -> Answer | None:
+    """Read the answer to a request; None if it says nothing that a member could use.
+
+    Raises:
+        FrameError: it is none.
+    """
+    if isinstance(request, Vote):
+        vote = decode(WireVoteAnswer, body)
+        verdict = _VERDICTS.get(vote.vote_result)
+        return (
+            None if verdict is None or vote.code != Code.SUCCESS else VoteAnswer(vote.term, verdict)
+        )
+    if isinstance(request, Heartbeat):
+        beat = decode(WireMessage, body)
+        beat_code = _CODES.get(beat.code)
+        return None if beat_code is None else HeartbeatAnswer(beat_code, beat.term)
+    push = decode(WirePushAnswer, body)
+    code = _CODES.get(push.code)
+    if code is None:
+        return None
+    return PushAnswer(request.type, code, push.term, request.last, push.begin_index, push.end_index)
