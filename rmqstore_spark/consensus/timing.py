@@ -38,7 +38,7 @@ class Timing:
 
     @classmethod
     def of(cls, heartbeat: int) -> Timing:
-        """Return the times of elections for an interval of heartbeats, as DLedger's relate to it."""
+        """Return the times of elections for an interval of heartbeats, as DLedger has them."""
         return cls(
             heartbeat=heartbeat,
             vote_wait=heartbeat,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from rmqstore_spark.consensus.actions import Save, Write
+from rmqstore_spark.consensus.actions import Role, Save, Write
 from rmqstore_spark.consensus.member import Member
 from rmqstore_spark.consensus.messages import Code, Entry, Push, PushAnswer, PushType
 from rmqstore_spark.consensus.pushing import Pusher
@@ -72,14 +72,12 @@ class VotesWithoutMemory(Member):
 
 
 class HeedsOldLeaders(Member):
-    """Takes COMPARE and COMMIT from anybody."""
+    """Takes what a leader of an earlier term pushes."""
 
-    def _pushed(self, token: object, push: Push, now: int) -> None:
-        if push.type is PushType.COMMIT and push.term < self.term:
-            self.commit = max(self.commit, min(push.commit, self.ledger.end))
-            self._tell_commit()
-        else:
-            super()._pushed(token, push, now)
+    def _heed(self, leader: str, term: int, now: int) -> Code:
+        if term < self.term and self.role is Role.FOLLOWER:
+            return Code.SUCCESS
+        return super()._heed(leader, term, now)
 
 
 class CommitsUnmatched(Member):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
@@ -40,6 +40,13 @@ FAULTY, HEALTHY = (
     3000,
 )  # milliseconds with faults, and at most until an append is acknowledged
 SIZE = 100
+
+MIXES: Final = (
+    (30, 10, 20, 15, 7, 5, 13),
+    (20, 4, 20, 15, 4, 2, 35),
+    (15, 0, 45, 30, 5, 5, 0),
+)
+"""How often each kind of fault comes in a run, in the order of `Simulator.fault`."""
 
 
 class Violation(AssertionError):
@@ -201,6 +208,11 @@ class Simulator:
         self.loss, self.doubling = rate, rate / 2
         self.delay = self.chance.choice((2, 2, 5, 15))
         self.flush = self.chance.choice((1, 3, 10))
+        self.timing = replace(
+            TIMING, batch=self.chance.choice((1, 4)), window=self.chance.choice((1, 4))
+        )
+        self.mix = self.chance.choice(MIXES)
+        self.unlucky = self.chance.choice((0.0, 0.0, 0.3, 0.7))  # leaders that soon fail
         self.breaks = self.chance.choice((0.0, 0.0, 0.001, 0.003))  # crashes between two actions
         self.faulty = True
 
@@ -228,7 +240,7 @@ class Simulator:
             node.member = self.make(
                 node.name, self.names, node.disk.saved, node.disk.ledger(),
                 committed=node.disk.committed, now=self.now, chance=self.chance.random,
-                timing=TIMING,
+                timing=self.timing,
             )  # fmt: skip
             node.wake = -1
             self.act(node)
@@ -296,6 +308,9 @@ class Simulator:
             if action.role is Role.LEADER:
                 self.checks.elected(node.name, action.term, node.disk)
                 self._append(node, member)
+                if self.faulty and self.chance.random() < self.unlucky:
+                    after = self.chance.randint(0, 12)
+                    self.at(self.now + after, self._strike, node, node.life)
         elif isinstance(action, Stop):
             raise Violation(f"{node.name} stops: {action.cause}")
 
@@ -362,22 +377,31 @@ class Simulator:
         """Break something, or mend it."""
         chance = self.chance
         node = self.nodes[chance.choice(self.names)]
-        kind = chance.random()
-        if kind < 0.3:
-            self.crash(node)
-            self.at(self.now + chance.randint(1, 300), self.start, node)
-        elif kind < 0.4:
-            self._lose_disk(node)
-        elif kind < 0.6:
-            self._partition()
-        elif kind < 0.75:
-            self.blocked.clear()
-        elif kind < 0.82:
-            node.slow = chance.choice((1, 1, 5, 20))
-        elif kind < 0.87:
-            self._hand_over(node)
-        elif node.member is not None:
-            self._expire(node)
+        kinds: tuple[Callable[[Node], None], ...] = (
+            self._crash_for_a_while, self._lose_disk, self._partition, self._mend, self._slow,
+            self._hand_over, self._expire,
+        )  # fmt: skip
+        chance.choices(kinds, self.mix)[0](node)
+
+    def _strike(self, node: Node, life: int) -> None:
+        """Crash a leader, or cut it off from all others."""
+        if node.member is None or node.life != life:
+            return
+        if self.chance.random() < 0.5:
+            self._crash_for_a_while(node)
+        else:
+            for other in self.names:
+                self.blocked |= {(node.name, other), (other, node.name)}
+
+    def _crash_for_a_while(self, node: Node) -> None:
+        self.crash(node)
+        self.at(self.now + self.chance.randint(1, 300), self.start, node)
+
+    def _mend(self, _: Node) -> None:
+        self.blocked.clear()
+
+    def _slow(self, node: Node) -> None:
+        node.slow = self.chance.choice((1, 1, 5, 20))
 
     def _lose_disk(self, node: Node) -> None:
         forgetful = sum(
@@ -390,7 +414,7 @@ class Simulator:
             node.disk = Disk()
             self.at(self.now + self.chance.randint(1, 200), self.start, node)
 
-    def _partition(self) -> None:
+    def _partition(self, _: Node) -> None:
         chance = self.chance
         one = set(chance.sample(self.names, chance.randint(1, len(self.names) - 1)))
         both_ways = chance.random() < 0.6
@@ -408,7 +432,8 @@ class Simulator:
 
     def _expire(self, node: Node) -> None:
         disk, member = node.disk, node.member
-        assert member is not None
+        if member is None:
+            return
         last = min(disk.committed, member.ledger.flushed, disk.kept_begin + len(disk.kept) - 1)
         if last > disk.begin:
             begin = self.chance.randint(disk.begin, last)

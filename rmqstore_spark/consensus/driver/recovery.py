@@ -29,6 +29,7 @@ from rmqstore_spark.layout.dledger import (
 )
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.record.format import check_crcs, decode_records
+from rmqstore_spark.layout.spans import I4, I8, U1
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ _HEADER: Final = struct.Struct(">iiqqqiiii")
 _SEGMENTS: Final = 3
 """How many of the last segments are read."""
 _UNITS: Final = 1 << 16
+_SECTOR: Final = 512
+"""Bytes that a disk writes as a whole."""
 
 
 class _Found(NamedTuple):
@@ -64,7 +67,7 @@ def sound_records(records: list[bytes], positions: list[int]) -> int:
     return _sound(buffer, starts, sizes, np.array(positions, np.int64))
 
 
-def _sound(buffer: np.ndarray, starts: np.ndarray, sizes: np.ndarray, positions: np.ndarray) -> int:
+def _sound(buffer: U1, starts: I8, sizes: I4, positions: I8) -> int:
     found = check_crcs(decode_records(buffer, starts, sizes), bodies=True)
     good = (found.status == plain.OK) & (found.store_size == sizes)
     good &= found.physical_offset == positions
@@ -84,7 +87,7 @@ def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:
     starts = log.data.starts
     found: list[IndexUnit] = []
     for start in starts[-_SEGMENTS:]:
-        part = _read_segment(log, start, found[-1] if found else None)
+        part = _read_segment(log, start, found[-1] if found else None, committed)
         found += part.units
         if not part.is_closed:
             break
@@ -108,7 +111,7 @@ def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:
     return _terms(log)
 
 
-def _read_segment(log: EntryLog, start: int, before: IndexUnit | None) -> _Found:
+def _read_segment(log: EntryLog, start: int, before: IndexUnit | None, committed: int) -> _Found:
     """Read the entries of a segment up to its blank, or the first that is not whole."""
     data = log.data.read(start, log.segment_size)
     at = 0 if before is not None else _first_place(log, start, data)
@@ -135,8 +138,29 @@ def _read_segment(log: EntryLog, start: int, before: IndexUnit | None) -> _Found
         return _Found([], is_closed)
     places = np.array([unit.position for unit in units], np.int64) + ENTRY_HEADER_SIZE
     sizes = np.array([unit.size for unit in units], np.int32) - ENTRY_HEADER_SIZE
-    sound = _sound(np.frombuffer(data, np.uint8), places - start, sizes.astype(np.int32), places)
+    buffer = np.frombuffer(data, np.uint8)
+    sound = _sound(buffer, places - start, sizes.astype(np.int32), places)
+    new = [row for row in range(sound) if units[row].index > committed]
+    if new:
+        properties = decode_records(buffer, places[new] - start, sizes[new]).properties
+        for row, at, length in zip(new, properties.starts, properties.lengths, strict=True):
+            if _lacks_a_sector(buffer, int(at), int(at) + int(length)):
+                sound = row
+                break
     return _Found(units[:sound], is_closed and sound == len(units))
+
+
+def _lacks_a_sector(data: U1, begin: int, end: int) -> bool:
+    """Return whether the part of properties in a sector is zeros: that did not reach the disk.
+
+    No CRC covers properties, and text has no zeros.
+    """
+    while begin < end:
+        sector = min(begin - begin % _SECTOR + _SECTOR, end)
+        if not data[begin:sector].any():
+            return True
+        begin = sector
+    return False
 
 
 def _first_place(log: EntryLog, start: int, data: bytes) -> int:

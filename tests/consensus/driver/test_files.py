@@ -1,0 +1,171 @@
+"""The files of a member, against those of RocketMQ's own, and with damage."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.consensus.actions import Save
+from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.recovery import recover
+from rmqstore_spark.consensus.driver.state_files import StateFiles
+from rmqstore_spark.consensus.driver.term_record import placed
+from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.errors import CorruptStoreError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from tests.consensus.driver.members import record
+
+SEGMENT = 1 << 20
+
+
+@pytest.fixture
+def theirs(golden: Callable[[str], Path], tmp_path: Path) -> Path:
+    """The folder of a member that RocketMQ wrote."""
+    folder = tmp_path / "theirs"
+    shutil.copytree(golden("dledger") / "store" / "dledger-n0", folder)
+    return folder
+
+
+def opened(folder: Path, committed: int = -1) -> tuple[EntryLog, list[tuple[int, int]]]:
+    log = EntryLog(str(folder), SEGMENT)
+    return log, recover(log, committed)
+
+
+def entries(log: EntryLog, count: int, term: int = 1, size: int = 100) -> list[Entry]:
+    """New entries for a log, each a record of about `size` bytes."""
+    made: list[Entry] = []
+    last, end = log.last, log.end
+    for number in range(count):
+        body = record("x" * size, number)
+        position = log.next_position(ENTRY_HEADER_SIZE + len(body))
+        body = placed(body, position + ENTRY_HEADER_SIZE)
+        entry = Entry(log.last + 1, term, position, ENTRY_HEADER_SIZE + len(body), body)
+        log.last, log.end = entry.index, position + entry.size
+        made.append(entry)
+    log.last, log.end = last, end
+    return made
+
+
+def data_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "data").iterdir())}
+
+
+def test_what_rocketmq_wrote_is_read_and_written_again_byte_for_byte(
+    theirs: Path, tmp_path: Path
+) -> None:
+    log, terms = opened(theirs, committed=1550)
+    assert (log.begin, log.last, terms) == (0, 1550, [(0, 0)])
+    before = data_of(theirs)
+    ours = EntryLog(str(tmp_path / "ours"), SEGMENT)
+    for first in range(0, 1551, 100):
+        ours.write(log.read(first, min(first + 99, 1550)))
+    assert data_of(tmp_path / "ours") == before == data_of(theirs)
+    index = (theirs / "index" / f"{0:020d}").read_bytes()[: 1551 * 32]
+    assert (tmp_path / "ours" / "index" / f"{0:020d}").read_bytes()[: 1551 * 32] == index
+
+
+def test_term_and_commit_index_are_those_of_rocketmq(theirs: Path) -> None:
+    state = StateFiles(str(theirs))
+    assert state.read_term() == Save(0, "n0", is_voter=True)
+    assert state.read_committed() == 1550
+    state.write_term(Save(7, None, is_voter=True))
+    assert (theirs / "currterm").read_text() == "voteLeader=\ncurrTerm=7\n"
+    for save in (Save(8, "n2", is_voter=False), Save(9, "n1", is_voter=True, floor=(3, 40))):
+        state.write_term(save)
+        assert state.read_term() == save
+
+
+@pytest.mark.parametrize("text", ["", "currTerm=\n", "voteLeader=n0\n", "currTerm=-3\n", "\0" * 40])
+def test_a_damaged_term_stops_the_start(tmp_path: Path, text: str) -> None:
+    (tmp_path / "currterm").write_text(text)
+    with pytest.raises(CorruptStoreError, match="currTerm"):
+        StateFiles(str(tmp_path)).read_term()
+
+
+def test_entries_roll_to_the_next_segment_and_are_found_again(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    for term in (1, 1, 4):
+        log.write(entries(log, 700, term, 1000))
+    log.take_unflushed().flush()
+    assert len(data_of(tmp_path)) == 3
+    found, terms = opened(tmp_path)
+    assert (found.begin, found.last, found.end) == (0, 2099, log.end)
+    assert terms == [(0, 1), (1400, 4)]
+    assert found.read(0, 2099) == log.read(0, 2099)
+    assert log.within(0, 2099, 10_000) == 7
+    assert log.within(5, 5, 1) == 5
+
+
+def test_what_is_cut_reads_as_zeros(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 2000, 1, 1000))
+    log.cut(300)
+    (only,) = data_of(tmp_path).values()
+    assert len(only) == SEGMENT
+    assert not any(only[log.end :])
+    log.write(entries(log, 10, 2))
+    found, terms = opened(tmp_path)
+    assert (found.last, terms) == (310, [(0, 1), (301, 2)])
+
+
+@pytest.mark.parametrize(
+    ("at", "what"),
+    [
+        (3, b"\x07"),  # magic
+        (7, b"\x00"),  # size
+        (15, b"\x09"),  # index
+        (31, b"\x01"),  # position
+        (ENTRY_HEADER_SIZE + 8, b"\xff\xff"),  # CRC of the message's body
+        (ENTRY_HEADER_SIZE, b"\0" * 200),  # a body that has not reached the disk
+    ],
+)
+def test_a_damaged_entry_ends_the_log(tmp_path: Path, at: int, what: bytes) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 30, 1, 300))
+    position = log.unit(20).position
+    log.data.write(position + at, what)
+    with pytest.raises(CorruptStoreError, match="entries up to 20 are committed"):
+        opened(tmp_path, committed=20)
+    found, _ = opened(tmp_path, committed=19)
+    assert (found.last, found.end) == (19, position)
+    (only,) = data_of(tmp_path).values()
+    assert not any(only[position:])
+
+
+def test_a_write_of_which_a_sector_is_lost_is_cut(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path / "whole"), SEGMENT)
+    log.write(entries(log, 3, 1))
+    position = log.next_position(6000)
+    made = record("y" * 1500, properties=b"key\x01" + b"z" * 4000 + b"\x02")
+    body = placed(made, position + ENTRY_HEADER_SIZE)
+    log.write((Entry(3, 1, position, ENTRY_HEADER_SIZE + len(body), body),))
+    for sector in range(position // 512, log.end // 512 + 1):
+        shutil.copytree(tmp_path / "whole", tmp_path / "torn")
+        with (tmp_path / "torn" / "data" / f"{0:020d}").open("r+b") as file:
+            file.seek(max(sector * 512, position))
+            file.write(bytes(min(sector * 512 + 512, log.end) - max(sector * 512, position)))
+        found, _ = opened(tmp_path / "torn", committed=2)
+        assert found.last == 2
+        shutil.rmtree(tmp_path / "torn")
+
+
+def test_another_segment_size_stops_the_start(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 2000, 1, 1000))
+    with pytest.raises(CorruptStoreError, match="mappedFileSizeCommitLog"):
+        EntryLog(str(tmp_path), SEGMENT // 2)
+
+
+def test_a_log_that_begins_within_a_segment(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    position = 3 * SEGMENT + 5000
+    body = placed(record("late"), position + ENTRY_HEADER_SIZE)
+    entry = Entry(5000, 3, position, ENTRY_HEADER_SIZE + len(body), body)
+    log.write((entry,))
+    log.write(entries(log, 5, 3))
+    found, terms = opened(tmp_path)
+    assert (found.begin, found.last, terms) == (5000, 5005, [(5000, 3)])
+    assert found.read(5000, 5000) == (entry,)

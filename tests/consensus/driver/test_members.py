@@ -1,0 +1,112 @@
+"""Three members of ours, as processes: they elect, replicate, are killed and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.consensus.driver.members import (
+    GroupClient,
+    MemberProcess,
+    addresses,
+    bodies,
+    record,
+)
+from tests.support.waiting import eventually
+
+FAST = {"dLegerHeartbeatInterval": 200}
+
+
+@pytest.fixture
+def members() -> dict[str, str]:
+    return addresses(3)
+
+
+@pytest.fixture
+def group(tmp_path: Path, members: dict[str, str]) -> Iterator[dict[str, MemberProcess]]:
+    made = {me: MemberProcess(tmp_path, me, members, **FAST) for me in members}
+    yield made
+    for member in made.values():
+        member.__exit__()
+
+
+def texts(member: MemberProcess) -> list[bytes]:
+    """The messages in a member's log, without those with which terms begin."""
+    return [each for each in bodies(member.data) if b"rmqstore_term" not in each]
+
+
+def test_what_is_acknowledged_is_in_every_log_after_the_leader_was_killed(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    client = GroupClient(members)
+    first = client.append(*(record(f"first {n}", n) for n in range(20)))
+    leader = client.leader()
+    assert leader is not None
+    group[leader].kill()
+    rest = {me: at for me, at in members.items() if me != leader}
+    second = GroupClient(rest).append(*(record(f"second {n}", 20 + n) for n in range(20)))
+    group[leader].start()
+    last = client.append(record("last", 40))[0]
+    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+    for member in group.values():
+        member.stop()
+    logs = {member.data for member in group.values()}
+    assert len(logs) == 1  # byte for byte
+    stored = texts(group["n0"])
+    assert len(stored) == 41
+    for number, text in enumerate(stored[:20]):
+        assert f"first {number}\0".encode() in text.replace(b"\x06orders", b"\0")
+    assert first == sorted(first)
+    assert min(second) > max(first)
+
+
+def test_a_member_that_lost_its_files_gets_them_again(
+    group: dict[str, MemberProcess], members: dict[str, str], tmp_path: Path
+) -> None:
+    client = GroupClient(members)
+    last = client.append(*(record(f"{n}" * 5000, n) for n in range(300)))[-1]  # two segments
+    follower = next(me for me in members if me != client.leader())
+    group[follower].kill()
+    group[follower].store.rename(tmp_path / "lost")
+    group[follower].start()
+    eventually(lambda: group[follower].committed >= last, 60)
+    for member in group.values():
+        member.stop()
+    assert group[follower].data == group[next(me for me in members if me != follower)].data
+
+
+def test_entries_without_a_term_stop_the_start(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    client = GroupClient(members)
+    client.append(record("one"))
+    group["n1"].kill()
+    (group["n1"].store / "dledger-n1" / "currterm").unlink()
+    group["n1"].start()
+    assert group["n1"].process.wait() != 0
+    assert "no file currterm" in group["n1"].output
+
+
+def test_requests_that_are_wrong_change_nothing(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    client = GroupClient(members)
+    client.append(record("one"))
+    leader = client.leader()
+    assert leader is not None
+    follower = next(me for me in members if me != leader)
+    term = client.ask(follower, 50000)["term"]
+    entry = {"magic": 1, "size": 53, "index": 7, "term": 0, "pos": 4000, "body": "aGVsbG8="}
+    push = {"leaderId": leader, "localId": leader, "term": term, "type": "TRUNCATE"}
+    assert client.ask(follower, 51004, **push, entry={**entry, "body": "%%"})["code"] == 411
+    assert client.ask(follower, 51004, **push, entry={**entry, "size": 2**31 - 1})["code"] == 411
+    assert client.ask(follower, 51004, **push, entry=entry)["code"] == 406  # not a record
+    assert client.ask(follower, 51004, **{**push, "group": "bills"}, entry=entry)["code"] == 400
+    assert client.ask(follower, 51004, **{**push, "remoteId": "n9"}, entry=entry)["code"] == 401
+    assert client.ask(leader, 50001, body="aGVsbG8=")["code"] == 411
+    before = client.append(record("two", 1))[0]
+    for member in group.values():
+        eventually(lambda member=member: member.committed >= before, 60)
+        assert [text for text in texts(member) if b"hello" in text] == []

@@ -1,0 +1,197 @@
+"""Members of ours and brokers of RocketMQ in one DLedger group; each of them is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.remoting.codec.codes import RequestCode
+from rmqstore_spark.remoting.codec.command import Command
+from tests.broker.broker import ask, message, number, pull, records_in
+from tests.consensus.driver.members import (
+    GROUP,
+    GroupClient,
+    MemberProcess,
+    addresses,
+    as_peers,
+    record,
+)
+from tests.rocketmq.processes import SIZES, Broker, RocketMq
+from tests.support.processes.ports import free_port
+from tests.support.waiting import eventually
+
+PATIENCE = 120.0
+
+
+class Group:
+    """A group of three. Those that are not `ours` are brokers of RocketMQ."""
+
+    def __init__(
+        self, rocketmq: RocketMq, name_server: str, folder: Path, ours: tuple[str, ...]
+    ) -> None:
+        self._rocketmq = rocketmq
+        self._name_server = name_server
+        self._folder = folder
+        self.members = addresses(3)
+        self.theirs = tuple(me for me in self.members if me not in ours)
+        self.ports = {me: free_port(around=(-2, 1)) for me in self.theirs}
+        self.ours = {
+            me: MemberProcess(
+                folder, me, self.members,
+                mappedFileSizeCommitLog=SIZES["mappedFileSizeCommitLog"],
+                preferredLeaderId=";".join(self.theirs),
+            )
+            for me in ours
+        }  # fmt: skip
+        self.brokers = {me: self._broker(me) for me in self.theirs}
+        self.client = GroupClient(self.members)
+
+    def _broker(self, me: str) -> Broker:
+        return Broker(
+            self._rocketmq, self._name_server, self.ports[me], self._folder / me,
+            brokerName=GROUP, enableDLegerCommitLog="true", dLegerGroup=GROUP,
+            dLegerPeers=as_peers(self.members), dLegerSelfId=me,
+        )  # fmt: skip
+
+    def kill(self, me: str) -> None:
+        """Kill a member as a crash does."""
+        (self.ours.get(me) or self.brokers[me]).kill()
+
+    def start(self, me: str) -> None:
+        """Start a member that was killed."""
+        if me in self.ours:
+            self.ours[me].start()
+        else:
+            self.brokers[me] = self._broker(me)
+
+    def leading(self, among: tuple[str, ...]) -> str:
+        """Wait until one of some members leads; returns it."""
+        return str(
+            eventually(lambda: ((me := self.client.leader()) in among and me) or None, PATIENCE)
+        )
+
+    def send(self, texts: list[str], queue: int = 0) -> None:
+        """Send messages to whichever broker leads, each until it is acknowledged."""
+        for text in texts:
+            eventually(lambda text=text: self._sent(text, queue), PATIENCE)
+
+    def _sent(self, text: str, queue: int) -> bool:
+        leader = self.client.leader()
+        if leader not in self.ports:
+            return False
+        try:
+            (answer,) = ask(f"127.0.0.1:{self.ports[leader]}", message(text.encode(), queue=queue))
+        except ServiceError:
+            return False
+        return answer.code == 0
+
+    def entries(self, me: str) -> list[bytes]:
+        """The entries of a member's log, with their headers."""
+        folder = self._folder / me / f"dledger-{me}" / "data"
+        data = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+        found: list[bytes] = []
+        at = 0
+        while at + 8 <= len(data):
+            magic = int.from_bytes(data[at : at + 4], "big", signed=True)
+            size = int.from_bytes(data[at + 4 : at + 8], "big")
+            if magic == 0:
+                break
+            if magic == 1:
+                if int.from_bytes(data[at + 8 : at + 16], "big") != len(found):
+                    break  # what RocketMQ has cut stays in its file
+                found.append(data[at : at + size])
+            at += size
+        return found
+
+    def have_all(self, count: int) -> list[bytes]:
+        """Wait until all members have the same entries, `count` or more; returns them."""
+
+        def same() -> list[bytes] | None:
+            logs = [self.entries(me) for me in self.members]
+            is_same = logs[0] == logs[1] == logs[2] and len(logs[0]) >= count
+            return logs[0] if is_same else None
+
+        return list(eventually(same, PATIENCE))
+
+    def close(self) -> None:
+        """End all."""
+        with ExitStack() as cleanup:
+            for member in self.ours.values():
+                cleanup.push(member.__exit__)
+            for broker in self.brokers.values():
+                cleanup.push(broker.__exit__)
+
+
+@pytest.fixture
+def group(
+    rocketmq: RocketMq, name_server: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Group]:
+    made = Group(rocketmq, name_server, tmp_path, request.param)
+    yield made
+    made.close()
+
+
+def texts_in(entries: list[bytes], texts: list[str]) -> list[int]:
+    """How many entries have each text as their message."""
+    bodies = [entry[ENTRY_HEADER_SIZE:] for entry in entries]
+    return [
+        sum(len(text).to_bytes(4, "big") + text.encode() + b"\x06orders" in body for body in bodies)
+        for text in texts
+    ]
+
+
+@pytest.mark.parametrize("group", [("n2",)], indirect=True)
+def test_one_of_ours_votes_and_keeps_the_log_while_each_member_is_killed(group: Group) -> None:
+    sent = [f"first {n} {'x' * (n * 17 % 3000)}" for n in range(150)]
+    leader = group.leading(group.theirs)
+    group.send(sent)
+    group.kill(leader)  # the other broker and ours are a quorum
+    other = next(me for me in group.theirs if me != leader)
+    assert group.leading(group.theirs) == other
+    sent += (second := [f"second {n}" for n in range(50)])
+    group.send(second)
+    group.start(leader)
+    group.have_all(len(sent))
+    group.kill("n2")
+    sent += (third := [f"third {n}" for n in range(50)])
+    group.send(third)
+    group.start("n2")
+    entries = group.have_all(len(sent))
+    counts = texts_in(entries, sent)
+    assert min(counts) >= 1  # a send that timed out may have been stored too
+    assert sum(counts) <= len(entries)
+
+
+@pytest.mark.parametrize("group", [("n1", "n2")], indirect=True)
+def test_two_of_ours_elect_one_when_the_broker_is_killed_and_hand_over_when_it_is_back(
+    group: Group,
+) -> None:
+    group.leading(("n0",))
+    sent = [f"first {n}" for n in range(100)]
+    group.send(sent)
+    group.kill("n0")
+    group.leading(("n1", "n2"))
+    appended = [f"appended {n}" for n in range(100)]
+    group.client.append(*(record(text, 100 + n) for n, text in enumerate(appended)))
+    killed = group.leading(("n1", "n2"))
+    group.start("n0")
+    group.leading(("n0",))  # it is preferred
+    group.kill(killed)
+    sent += (second := [f"second {n}" for n in range(50)])
+    group.send(second)
+    group.start(killed)
+    entries = group.have_all(250)
+    assert min(texts_in(entries, sent + appended)) >= 1
+    address = f"127.0.0.1:{group.ports['n0']}"
+    asked = Command(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": "0"})
+    eventually(lambda: number(ask(address, asked)[0], "offset") >= 250, PATIENCE)
+    found = b""
+    for offset in range(0, 250, 10):
+        (answer,) = ask(address, pull(offset, maxMsgNums="10"))
+        found += b"".join(records_in(answer.body))
+    assert all(text.encode() + b"\x06orders" in found for text in sent + appended)
