@@ -25,6 +25,9 @@ from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
+from rmqstore_spark.consensus.driver.recovery import check_entries
+from rmqstore_spark.consensus.driver.wire import Ask, request_of
+from rmqstore_spark.consensus.messages import Push
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -343,6 +346,14 @@ def ledger(data: bytes) -> Any:
     return len(taken), repr(read_marker(data, 5)), repr(state)
 
 
+def peers(data: bytes) -> Any:
+    """What the other members of a group ask, and whether their entries can be stored."""
+    code = (Ask.VOTE, Ask.HEART_BEAT, Ask.PUSH)[data[0] % 3] if data else Ask.PUSH
+    asked, request = request_of(code, data[1:])
+    has_records = isinstance(request, Push) and check_entries(request.entries)
+    return repr(asked), repr(request), has_records
+
+
 def pulled(data: bytes) -> Any:
     """Records that a broker sent for two pulls; whether it filtered is in the first byte."""
     kind, cut = data[:1], len(data) // 2
@@ -365,6 +376,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     index_header, index_insert, checkpoint, properties, block, body, fastjson, msg_id, endpoint,
     settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,
+    peers,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.wire import request_body
+from rmqstore_spark.consensus.messages import Entry, Heartbeat, Push, PushType, Vote
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
@@ -173,6 +176,16 @@ def _heartbeats() -> Iterator[Command]:
     yield Command(34, body=json.dumps({"clientID": "c", "consumerDataSet": [of_cpp]}).encode())
 
 
+def _peers() -> Iterator[bytes]:
+    yield b"\0" + request_body(Vote(3, "n1", 40, 2), "G", "n1", "n0")[1]
+    yield b"\1" + request_body(Heartbeat(3, "n1"), "G", "n1", "n0")[1]
+    body = placed(term_record(3, "n1", 1_700_000_000_000), 1048)
+    entry = Entry(41, 3, 1000, len(body) + 48, body)
+    for kind, entries in ((PushType.COMPARE, (entry,)), (PushType.APPEND, (entry, entry))):
+        push = Push(kind, 3, "n1", 41, 41, 40, entries)
+        yield b"\2" + request_body(push, "G", "n1", "n0")[1]
+
+
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
     servers = {"h:1": ["rmq://h:3"], "x": []}
@@ -228,6 +241,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "sends": lambda: map(encode_frame, _sends()),
     "heartbeat": lambda: [request.body for request in _heartbeats()],
     "marked": lambda: _stretches(0),
+    "peers": _peers,
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
     ],

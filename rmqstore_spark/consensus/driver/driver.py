@@ -63,7 +63,7 @@ class Driver:
     Attributes:
         member: what it decides with.
         log: its entries.
-        failed: is done, with the error, when it can not go on.
+        failed: is done, with the error, when it cannot continue.
 
     Raises:
         CorruptStoreError: the files are damaged, or have entries and no term.

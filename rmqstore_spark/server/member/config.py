@@ -33,8 +33,8 @@ class MemberConfig:
     )  # fmt: skip
     d_leger_self_id: str = text("", "Which of them this is, such as `n0`.", group=_MEMBER)
     preferred_leader_id: str = text(
-        "", "Ids with `;` between: while this member leads and is none of them, it asks one that "
-        "has nearly all entries to lead.", group=_MEMBER,
+        "", "Ids with `;` between: while this member leads but is not one of them, it asks one "
+        "that has nearly all entries to lead.", group=_MEMBER,
     )  # fmt: skip
     mapped_file_size_commit_log: int = number(
         1 << 30, 1 << 16, 1 << 30, "Size of a file of the log; the same for all members.",

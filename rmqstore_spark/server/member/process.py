@@ -72,7 +72,13 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
         )
         server = RemotingServer(service, limits)
         bound = bound_port(config.bind_address, group.port)
-        driver = Driver(group, store, config.mapped_file_size_commit_log, answer=service.answer, timing=config.timing)
+        driver = Driver(
+            group,
+            store,
+            config.mapped_file_size_commit_log,
+            answer=service.answer,
+            timing=config.timing,
+        )
         service.driver = driver
         try:
             address = await server.start(bound)
