@@ -345,7 +345,7 @@ class MemberService:
         return Code.SUCCESS if code == Code.SUCCESS else Status.TAKE_LEADERSHIP_FAILED
 
     async def prefer(self, leaders: Sequence[str]) -> None:
-        """Hand over each second to one of some peers, while this member leads but is not one of them.
+        """Hand over to one of some peers, each second in which this member leads and is another.
 
         Args:
             leaders: `preferredLeaderIds`.
