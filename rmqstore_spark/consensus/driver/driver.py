@@ -57,6 +57,8 @@ class Driver:
         group: the group, and who of it this is.
         store: the store directory.
         segment_size: bytes of a segment, the same for all members.
+        reserved_seconds: a segment that was written longer ago is removed, if all of it is
+            committed and others follow.
         answer: sends the answer to a request that came with a token.
         timing: how long it waits.
 
@@ -74,6 +76,7 @@ class Driver:
         group: Group,
         store: str,
         segment_size: int,
+        reserved_seconds: float,
         *,
         answer: Callable[[object, Answer], None],
         timing: Timing | None = None,
@@ -81,6 +84,7 @@ class Driver:
         folder = os.path.join(store, f"dledger-{group.me}")
         make_folder(folder)
         self.group = group
+        self._reserved = reserved_seconds
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._answer = answer
@@ -274,11 +278,23 @@ class Driver:
         self.member.flushed(number, self._now())
         self.act()
 
+    def expire(self) -> None:
+        """Remove the first segment, if its time is over."""
+        begin = self.log.second_segment()
+        ledger = self.member.ledger
+        if begin is None or begin > min(self._saved_commit, ledger.flushed):
+            return
+        if time.time() - self.log.oldest_written() > self._reserved:
+            _log.info("The entries %d to %d have expired.", ledger.begin, begin - 1)
+            ledger.expire(begin)
+            self.log.expire(begin)
+
     async def _save_commit_index(self) -> None:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             try:
                 self._write_commit_index()
+                self.expire()
             except RmqStoreError as error:
                 self._fail(error)
                 return

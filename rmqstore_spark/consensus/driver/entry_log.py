@@ -11,12 +11,16 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
 from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.files.durable import explained
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
     INDEX_UNIT_SIZE,
     IndexUnit,
+    decode_entry_headers,
     decode_index_unit,
     decode_index_units,
     encode_blank,
@@ -162,6 +166,35 @@ class EntryLog:
         self.last = last
         self.data.cut(self.end)
         self.index.cut(index_unit_position(last + 1))
+
+    def oldest_written(self) -> float:
+        """Return when the first segment was last written, in seconds since 1970."""
+        with explained(self.data.folder, "read"):
+            return os.path.getmtime(self.data.path(self.data.starts[0]))
+
+    def second_segment(self) -> int | None:
+        """Return the index of the first entry of the second segment; None if there is none."""
+        starts = self.data.starts
+        if len(starts) < 2 or self.end <= starts[1]:
+            return None
+        headers, valid = decode_entry_headers(
+            self.data.read(starts[1], ENTRY_HEADER_SIZE), np.zeros(1, np.int64)
+        )
+        return int(headers["index"][0]) if valid[0] else None
+
+    def expire(self, begin: int) -> None:
+        """Remove the first segment.
+
+        Args:
+            begin: the first entry of the second one.
+
+        Raises:
+            StoreWriteError: a file could not be removed.
+        """
+        self.begin = begin
+        self.data.remove_first()
+        while index_unit_position(begin) >= self.index.starts[0] + INDEX_FILE_SIZE:
+            self.index.remove_first()
 
     def restart(self) -> None:
         """Forget all entries.

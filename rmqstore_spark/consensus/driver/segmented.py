@@ -159,6 +159,14 @@ class SegmentedFile:
             self._grow(start)
             self._written.add(start)
 
+    def remove_first(self) -> None:
+        """Remove the first file.
+
+        Raises:
+            StoreWriteError: it could not be removed.
+        """
+        self._remove(self._starts[0])
+
     def clear(self) -> None:
         """Remove all files.
 

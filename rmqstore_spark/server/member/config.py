@@ -40,6 +40,10 @@ class MemberConfig:
         1 << 30, 1 << 16, 1 << 30, "Size of a file of the log; the same for all members.",
         group=_MEMBER, unit="bytes",
     )  # fmt: skip
+    file_reserved_time: int = number(
+        72, 1, 1_000_000, "A file of the log that was last written longer ago is removed.",
+        group=_MEMBER, unit="hours",
+    )  # fmt: skip
     d_leger_heartbeat_interval: int = number(
         2000, 50, 60_000, "From one heartbeat of a leader to the next. A member that hears none "
         "for three of them asks for votes. RocketMQ's brokers have 2000, so keep that in a group "

@@ -76,6 +76,7 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
             group,
             store,
             config.mapped_file_size_commit_log,
+            config.file_reserved_time * 3600,
             answer=service.answer,
             timing=config.timing,
         )

@@ -169,3 +169,18 @@ def test_a_log_that_begins_within_a_segment(tmp_path: Path) -> None:
     found, terms = opened(tmp_path)
     assert (found.begin, found.last, terms) == (5000, 5005, [(5000, 3)])
     assert found.read(5000, 5000) == (entry,)
+
+
+def test_the_first_segment_expires(tmp_path: Path) -> None:
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 700, 1, 1000))
+    assert log.second_segment() is None
+    log.write(entries(log, 1400, 2, 1000))
+    begin = log.second_segment()
+    assert begin is not None
+    assert log.unit(begin).position == SEGMENT
+    log.expire(begin)
+    found, terms = opened(tmp_path)
+    assert (found.begin, found.last) == (begin, 2099)
+    assert terms[-1][1] == 2
+    assert len(data_of(tmp_path)) == 2
