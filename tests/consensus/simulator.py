@@ -223,13 +223,15 @@ class Simulator:
         self._count += 1
         heappush(self._events, (time, self._count, what, arguments))
 
-    def until(self, end: int, done: Callable[[], bool] = lambda: False) -> None:
+    def until(self, end: int, done: Callable[[], bool] | None = None) -> None:
         """Let time pass."""
         events = self._events
-        while events and events[0][0] <= end and not done():
+        while events and events[0][0] <= end:
+            if done is not None and done():
+                return
             self.now, _, what, arguments = heappop(events)
             what(*arguments)
-        self.now = max(self.now, end) if not done() else self.now
+        self.now = max(self.now, end)
 
     # ---- members --------------------------------------------------------------------------------
 
@@ -268,14 +270,15 @@ class Simulator:
         if member is None or member.stopped:
             return
         wake = member.wake
-        if wake != node.wake:
+        if node.wake < 0 or wake < node.wake:  # a later one is seen to when the timer ends
             node.wake = wake
             self.at(max(node.wake, self.now), self._tick, node, node.life, node.wake)
 
     def _tick(self, node: Node, life: int, wake: int) -> None:
         if node.life == life and node.member is not None and node.wake == wake:
             node.wake = -1
-            node.member.tick(self.now)
+            if node.member.wake <= self.now:
+                node.member.tick(self.now)
             self.act(node)
 
     def _do(self, node: Node, member: Member, action: object) -> None:
@@ -327,11 +330,11 @@ class Simulator:
         if (source, target) in self.blocked:
             return
         chance = self.chance
-        if self.faulty and chance.random() < self.loss:
+        if self.loss and chance.random() < self.loss:
             return
         delay = (1 + int(chance.random() * self.delay)) * self.nodes[target].slow
         self.at(self.now + delay, what, self.nodes[target], *arguments)
-        if self.faulty and chance.random() < self.doubling:
+        if self.doubling and chance.random() < self.doubling:
             self.at(self.now + delay + chance.randint(0, 60), what, self.nodes[target], *arguments)
 
     def _receive(self, node: Node, token: object, request: Any) -> None:
@@ -501,6 +504,7 @@ class Simulator:
         self.faulty = False
         self.blocked.clear()
         self.delay = 2
+        self.loss = self.doubling = 0.0
         for node in self.nodes.values():
             node.slow = 1
             self.start(node)

@@ -110,7 +110,7 @@ class Driver:
         self.member = Member(
             group.me, group.ids, saved, Ledger(self.log.begin, self.log.last, terms),
             committed=self._saved_commit, now=self._now(), chance=random.random, timing=timing,
-            within=lambda first, last: self.log.within(first, last, _PUSH_BYTES),
+            within=self._within,
         )  # fmt: skip
         self._saving = self._loop.create_task(self._save_commit_index())
         self.act()
@@ -119,13 +119,11 @@ class Driver:
 
     def receive(self, token: object, request: Request) -> None:
         """Take a request of a peer, whose entries are whole and have their places."""
-        self.member.receive(token, request, self._now())
-        self.act()
+        self._step(lambda now: self.member.receive(token, request, now))
 
     def answered(self, number: int, answer: Answer) -> None:
         """Take a peer's answer."""
-        self.member.answered(number, answer, self._now())
-        self.act()
+        self._step(lambda now: self.member.answered(number, answer, now))
 
     def unanswered(self, number: int) -> None:
         """Take note that a peer does not answer."""
@@ -133,9 +131,9 @@ class Driver:
 
     def take_over(self, leader: str, term: int) -> bool:
         """Ask for votes, as the leader wants; return whether it does."""
-        does = self.member.take_over(leader, term, self._now())
-        self.act()
-        return does
+        term_before = self.member.term
+        self._step(lambda now: self.member.take_over(leader, term, now))
+        return self.member.term > term_before
 
     def append(self, record: bytes) -> tuple[Entry, asyncio.Future[bool]]:
         """Append a record, as leader.
@@ -152,8 +150,7 @@ class Driver:
         entry = Entry(self.member.ledger.end + 1, self.member.term, position, size, body)
         committed: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[entry.index] = committed
-        self.member.append((entry,), self._now())
-        self.act()
+        self._step(lambda now: self.member.append((entry,), now))
         return entry, committed
 
     @property
@@ -180,6 +177,17 @@ class Driver:
                 self._write_commit_index()
         finally:
             self.log.close()
+
+    def _step(self, step: Callable[[int], object]) -> None:
+        """Take a step of the member, and carry out what it wants."""
+        if self.failed.done():
+            return
+        try:
+            step(self._now())
+        except (RmqStoreError, AssertionError) as error:
+            self._fail(error)
+        else:
+            self.act()
 
     # ---- actions -------------------------------------------------------------------------------
 
@@ -275,8 +283,7 @@ class Driver:
             self._fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
             return
         self._flushed = number
-        self.member.flushed(number, self._now())
-        self.act()
+        self._step(lambda now: self.member.flushed(number, now))
 
     def expire(self) -> None:
         """Remove the first segment, if its time is over."""
@@ -305,6 +312,12 @@ class Driver:
             self._state.write_committed(committed, self.log.last)
             self._saved_commit = committed
 
+    def _within(self, first: int, last: int) -> int:
+        """Return the last entry of a push; those that are not written yet go one by one."""
+        if first > self.log.last:
+            return first
+        return self.log.within(first, min(last, self.log.last), _PUSH_BYTES)
+
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -313,8 +326,7 @@ class Driver:
             self._timer = self._loop.call_later(after, self._tick)
 
     def _tick(self) -> None:
-        self.member.tick(self._now())
-        self.act()
+        self._step(self.member.tick)
 
     def _now(self) -> int:
         return int(self._loop.time() * 1000)
