@@ -26,7 +26,7 @@ class Save(NamedTuple):
 
     Attributes:
         is_voter: False as long as this member may have forgotten what it voted for and stored.
-        floor: term and index of the last entry before the ledger was begun again; it votes for
+        floor: term and index of the entry with which the ledger was begun again; it votes for
             nobody who has less.
     """
 

@@ -306,7 +306,7 @@ class Member:
         return VoteAnswer(self.term, verdict)
 
     def _reach(self) -> tuple[int, int]:
-        """Term and index of the last entry, or of the last before the ledger began again."""
+        """Term and index of the last entry, or of that with which the ledger has to begin again."""
         return max(self.floor, (self.ledger.end_term, self.ledger.end))
 
     # ---- rejoining -------------------------------------------------------------------------------
@@ -488,7 +488,9 @@ class Member:
         if entry.index <= self.commit and not self.ledger.is_empty:
             return False
         if not self.ledger.is_empty:
-            self.floor = self._reach()  # what it has acknowledged still counts in elections
+            # A leader has what is committed before its first entry. Until that is on disk, this
+            # member has less than it has acknowledged.
+            self.floor = entry.term, entry.index
             self._save()
             self._unflushed.clear()
             self.actions.append(Restart(self.ledger.restart(entry.index)))

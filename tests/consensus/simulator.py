@@ -388,7 +388,7 @@ class Simulator:
 
     def _strike(self, node: Node, life: int) -> None:
         """Crash a leader, or cut it off from all others."""
-        if node.member is None or node.life != life:
+        if node.member is None or node.life != life or not self.faulty:
             return
         if self.chance.random() < 0.5:
             self._crash_for_a_while(node)
