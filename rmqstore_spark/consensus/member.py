@@ -406,10 +406,10 @@ class Member:
     # ---- following -------------------------------------------------------------------------------
 
     def _heartbeat(self, heartbeat: Heartbeat, now: int) -> HeartbeatAnswer:
-        code = self._heed(heartbeat.leader, heartbeat.term, now)
+        code = self._accept_leader(heartbeat.leader, heartbeat.term, now)
         return HeartbeatAnswer(code, self.term if code is Code.EXPIRED_TERM else -1)
 
-    def _heed(self, leader: str, term: int, now: int) -> Code:
+    def _accept_leader(self, leader: str, term: int, now: int) -> Code:
         """Follow the leader of this or a later term; refuse any other."""
         if leader not in self.peers:
             return Code.UNEXPECTED_MEMBER if leader == self.me else Code.UNKNOWN_MEMBER
@@ -426,7 +426,7 @@ class Member:
         return Code.SUCCESS
 
     def _pushed(self, token: object, push: Push, now: int) -> None:
-        code = self._heed(push.leader, push.term, now)
+        code = self._accept_leader(push.leader, push.term, now)
         if code is Code.SUCCESS:
             code = self._take(push)
         if self.stopped:

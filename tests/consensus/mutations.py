@@ -71,13 +71,13 @@ class VotesWithoutMemory(Member):
         super().__init__(me, group, saved or Save(0, None, is_voter=True), *rest, **more)
 
 
-class HeedsOldLeaders(Member):
+class FollowsOldLeaders(Member):
     """Takes what a leader of an earlier term pushes."""
 
-    def _heed(self, leader: str, term: int, now: int) -> Code:
+    def _accept_leader(self, leader: str, term: int, now: int) -> Code:
         if term < self.term and self.role is Role.FOLLOWER:
             return Code.SUCCESS
-        return super()._heed(leader, term, now)
+        return super()._accept_leader(leader, term, now)
 
 
 class CommitsUnmatched(Member):
@@ -218,7 +218,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         VotesTwice,
         VotesForShorterLedgers,
         VotesWithoutMemory,
-        HeedsOldLeaders,
+        FollowsOldLeaders,
         CommitsUnmatched,
         AppendsUnmatched,
         CutsTwice,
