@@ -235,7 +235,12 @@ class Member:
         """Follow a leader of this term, or wait for one."""
         if self.role is not Role.FOLLOWER or self.leader != leader or not self._matched:
             self._become(Role.FOLLOWER, leader)
-        self._deadline = now + self._patience()
+        self._wait_for_leader(now)
+
+    def _wait_for_leader(self, now: int) -> None:
+        """Be patient, but for a member that still has to ask the others before it may vote."""
+        if self.is_voter or self._rejoining.term is not None:
+            self._deadline = now + self._patience()
 
     def _patience(self) -> int:
         return self._timing.silence + int(self._chance() * self._timing.heartbeat)
@@ -422,7 +427,7 @@ class Member:
             self._become(Role.FOLLOWER, leader)
         elif self.leader != leader:
             return Code.INCONSISTENT_LEADER
-        self._deadline = now + self._patience()
+        self._wait_for_leader(now)
         return Code.SUCCESS
 
     def _pushed(self, token: object, push: Push, now: int) -> None:

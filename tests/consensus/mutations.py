@@ -71,6 +71,13 @@ class VotesWithoutMemory(Member):
         super().__init__(me, group, saved or Save(0, None, is_voter=True), *rest, **more)
 
 
+class AsksNobodyWhileItFollows(Member):
+    """Without its files, it asks the others for their terms only as long as nobody leads."""
+
+    def _wait_for_leader(self, now: int) -> None:
+        self._deadline = now + self._patience()
+
+
 class FollowsOldLeaders(Member):
     """Takes what a leader of an earlier term pushes."""
 
@@ -218,6 +225,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         VotesTwice,
         VotesForShorterLedgers,
         VotesWithoutMemory,
+        AsksNobodyWhileItFollows,
         FollowsOldLeaders,
         CommitsUnmatched,
         AppendsUnmatched,

@@ -460,6 +460,7 @@ class Simulator:
         self.until(FAULTY)
         self._heal()
         self._progress()
+        self._all_vote()
         if chance.random() < 0.2:
             self._catch_up_idle()
         self.checks.order()
@@ -481,6 +482,16 @@ class Simulator:
             raise Violation(f"no append was acknowledged within {HEALTHY} ms after the faults")
         self._events = [event for event in self._events if event[2] is not client]
         heapify(self._events)
+
+    def _all_vote(self) -> None:
+        """Members that have lost their disks may vote again, though nobody appends."""
+
+        def done() -> bool:
+            return all(node.member and node.member.is_voter for node in self.nodes.values())
+
+        self.until(self.now + HEALTHY, done)
+        if not done():
+            raise Violation(f"a member may not vote {HEALTHY} ms after the faults")
 
     def _catch_up_idle(self) -> None:
         """A follower that loses its disk gets all entries again, though nobody appends."""
