@@ -207,7 +207,7 @@ class Simulator:
         rate = self.chance.choice((0.0, 0.0, 0.02, 0.1))
         self.loss, self.doubling = rate, rate / 2
         self.delay = self.chance.choice((2, 2, 5, 15))
-        self.flush = self.chance.choice((1, 3, 10))
+        self.flush = self.chance.choice((1, 3, 10, 40))
         self.timing = replace(
             TIMING, batch=self.chance.choice((1, 4)), window=self.chance.choice((1, 4))
         )

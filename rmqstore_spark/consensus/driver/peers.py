@@ -8,11 +8,10 @@ from typing import Final, Protocol
 
 from rmqstore_spark.consensus.driver.group import Group
 from rmqstore_spark.consensus.driver.wire import Ask, answer_of, request_body
-from rmqstore_spark.consensus.messages import Answer, Request
+from rmqstore_spark.consensus.messages import Answer, Code, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.peerlog import PeerLog
 
@@ -71,8 +70,8 @@ class Peers:
                 del self._clients[peer]  # a new one tries at once
                 client.close()
             raise
-        if answer.code != ResponseCode.SUCCESS:
-            raise ServiceError(f"it answers code {answer.code}")
+        if answer.code != Code.SUCCESS:
+            raise ServiceError(f"it answers code {answer.code}.")
         return answer.body
 
     async def close(self) -> None:

@@ -105,7 +105,7 @@ class MemberService:
         """Send the member's answer to a request of a peer."""
         assert isinstance(token, tuple)
         request, asked = token
-        request.reply(request.command.answer(body=answer_body(answer, asked)))
+        request.reply(request.command.answer(Code.SUCCESS, body=answer_body(answer, asked)))
 
     async def close(self) -> None:
         """End what is being handled."""
@@ -132,6 +132,7 @@ class MemberService:
                 ledger = self.driver.member.ledger
                 request.reply(
                     request.command.answer(
+                        Code.SUCCESS,
                         body=encode(
                             WirePushAnswer(
                                 group=asked.group,
@@ -145,7 +146,7 @@ class MemberService:
                                 begin_index=ledger.begin,
                                 end_index=ledger.end,
                             )
-                        )
+                        ),
                     )
                 )
                 return
@@ -209,7 +210,7 @@ class MemberService:
         self._log.warning(
             peer, "Request %d of %s is refused: %s.", code, escaped(peer), escaped(why)
         )
-        request.reply(request.command.answer(body=encode(self._status(status))))
+        request.reply(request.command.answer(Code.SUCCESS, body=encode(self._status(status))))
 
     def _status(self, status: Status | Code) -> WireMessage:
         member = self.driver.member
@@ -233,7 +234,7 @@ class MemberService:
             request.drop()
             raise
         else:
-            request.reply(request.command.answer(body=body))
+            request.reply(request.command.answer(Code.SUCCESS, body=body))
 
     async def _metadata(self, body: bytes) -> bytes:
         asked = decode(WireMessage, body)
