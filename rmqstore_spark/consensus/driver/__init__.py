@@ -7,6 +7,8 @@
     recovery     finds the entries that are whole, when a member starts
     state_files  term, vote and commit index, as texts
     peers        asks the other members
+    checks       what of a leader's push can be stored
+    term_record  the entry with which a leader begins its term
     driver       carries out what the member decides
     service      what peers and clients of the group ask
 

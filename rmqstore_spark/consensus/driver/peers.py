@@ -7,7 +7,7 @@ import logging
 from typing import Final, Protocol
 
 from rmqstore_spark.consensus.driver.group import Group
-from rmqstore_spark.consensus.driver.wire import Ask, answer_of, request_body
+from rmqstore_spark.consensus.driver.wire import Ask, WireMessage, answer_of, decode, request_body
 from rmqstore_spark.consensus.messages import Answer, Code, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
@@ -84,7 +84,11 @@ class Peers:
     async def _ask(self, peer: str, number: int, request: Request, code: Ask, body: bytes) -> None:
         answer = None
         try:
-            answer = answer_of(request, await self.send(peer, code, body))
+            body = await self.send(peer, code, body)
+            answer = answer_of(request, body)
+            if answer is None:
+                refused = decode(WireMessage, body).code
+                self._log.warning(peer, "%s of %s: refused, code %d.", code.name, peer, refused)
         except (ServiceError, FrameError) as error:
             self._log.warning(peer, "%s of %s: %s", code.name, peer, error)
         if answer is None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.actions import Role
+from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import Group
-from rmqstore_spark.consensus.driver.recovery import check_entries, sound_records
+from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
     Ask,
@@ -26,7 +26,6 @@ from rmqstore_spark.consensus.driver.wire import (
     WireGetAnswer,
     WireMessage,
     WireMetadataAnswer,
-    WirePush,
     WirePushAnswer,
     WireTransfer,
     answer_body,
@@ -35,9 +34,8 @@ from rmqstore_spark.consensus.driver.wire import (
     request_of,
     wire_entry,
 )
-from rmqstore_spark.consensus.messages import Answer, Code, Entry, Push, PushType
+from rmqstore_spark.consensus.messages import Answer, Code, Push
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
-from rmqstore_spark.layout.dledger import BLANK_SIZE
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -46,8 +44,7 @@ _MOST_PENDING: Final = 10_000
 _COMMIT_SECONDS: Final = 2.5
 _CATCH_UP_SECONDS: Final = 1.0
 _MOST_BEHIND: Final = 1000
-_SPARE_BYTES: Final = 64 << 20
-"""A disk with less room takes no entries."""
+_NAMES: Final = {int(each): each.name for each in Ask}
 _PEERS: Final = frozenset({Ask.VOTE, Ask.HEART_BEAT, Ask.PUSH})
 
 
@@ -121,82 +118,17 @@ class MemberService:
         if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
             self._refuse(request, *wrong)
             return
-        if isinstance(known, Push) and known.entries and isinstance(asked, WirePush):
-            checked, status = self._checked(known)
-            if status is not None:
-                peer = known.leader
-                self._log.warning(
-                    request.connection.peer, "%s of %s from entry %d on is refused: %s.",
-                    known.type.name, escaped(peer), known.first, status.name,
-                )  # fmt: skip
-                ledger = self.driver.member.ledger
-                request.reply(
-                    request.command.answer(
-                        Code.SUCCESS,
-                        body=encode(
-                            WirePushAnswer(
-                                group=asked.group,
-                                local_id=asked.local_id,
-                                remote_id=asked.remote_id,
-                                leader_id=asked.leader_id,
-                                code=status,
-                                term=self.driver.member.term,
-                                index=known.first,
-                                count=len(known.entries),
-                                begin_index=ledger.begin,
-                                end_index=ledger.end,
-                            )
-                        ),
-                    )
-                )
+        if asked.local_id == self._group.me:
+            self._refuse(request, Code.UNEXPECTED_MEMBER, "it says that it is this member")
+            return
+        if isinstance(known, Push) and known.entries:
+            try:
+                known = checked(known, self.driver.log, self.driver.member.ledger)
+            except RefusedPush as refused:
+                why = f"{known.type.name} from entry {known.first} on: {refused}"
+                self._refuse(request, refused.status, why)
                 return
-            known = checked
         self.driver.receive((request, asked), known)
-
-    def _checked(self, push: Push) -> tuple[Push, Status | Code | None]:
-        """Return a push whose entries can be stored, or the code with which it is refused."""
-        log, ledger = self.driver.log, self.driver.member.ledger
-        first = push.entries[0].index
-        if any(entry.index != first + at for at, entry in enumerate(push.entries)):
-            return push, Code.INCONSISTENT_STATE
-        if push.type is PushType.COMPARE:
-            return self._compared(push), None
-        known = [entry for entry in push.entries if entry.index <= ledger.end]
-        if any(self._differs(entry) for entry in known if entry.index >= ledger.begin):
-            return push, Code.INCONSISTENT_STATE
-        new = push.entries[len(known) :]
-        if push.type is PushType.TRUNCATE and ledger.term_of(first) != push.entries[0].term:
-            new = push.entries
-            if not self._fits(new[0]):
-                return push, Code.INCONSISTENT_STATE
-        elif new and first <= ledger.end + 1 and not log.has_place_for(new):
-            return push, Code.INCONSISTENT_STATE
-        if new and not check_entries(new):
-            return push, Code.INCONSISTENT_STATE
-        if new and self._is_full(sum(entry.size for entry in new)):
-            return push, Status.DISK_FULL
-        return push, None
-
-    def _compared(self, push: Push) -> Push:
-        """An entry of the same term with other bytes is another one."""
-        entry = push.entries[0]
-        if self._differs(entry):
-            push = push._replace(entries=(entry._replace(term=-2),))
-        return push
-
-    def _differs(self, entry: Entry) -> bool:
-        ledger = self.driver.member.ledger
-        if ledger.term_of(entry.index) != entry.term:
-            return False
-        return self.driver.log.read(entry.index, entry.index)[0] != entry
-
-    def _fits(self, entry: Entry) -> bool:
-        segment = self.driver.log.segment_size
-        return entry.position % segment + entry.size + BLANK_SIZE <= segment
-
-    def _is_full(self, size: int) -> bool:
-        room = os.statvfs(self.driver.log.data.folder)
-        return room.f_bavail * room.f_frsize < size + _SPARE_BYTES
 
     def _is_for_another(self, group: str | None, member: str | None) -> tuple[Status, str] | None:
         if group != self._group.name:
@@ -205,12 +137,25 @@ class MemberService:
             return Status.UNKNOWN_MEMBER, f"it is for the member {member!r}"
         return None
 
-    def _refuse(self, request: Request, status: Status, why: str) -> None:
+    def _refuse(self, request: Request, status: Status | Code, why: str) -> None:
         code, peer = request.command.code, request.connection.peer
-        self._log.warning(
-            peer, "Request %d of %s is refused: %s.", code, escaped(peer), escaped(why)
+        name = _NAMES[code]
+        self._log.warning(peer, "%s of %s is refused: %s.", name, escaped(peer), escaped(why))
+        body = self._push_status(status) if code == Ask.PUSH else self._status(status)
+        request.reply(request.command.answer(Code.SUCCESS, body=encode(body)))
+
+    def _push_status(self, status: Status | Code) -> WirePushAnswer:
+        member = self.driver.member
+        is_empty = member.ledger.is_empty
+        return WirePushAnswer(
+            group=self._group.name,
+            remote_id=self._group.me,
+            code=status,
+            leader_id=member.leader,
+            term=member.term,
+            begin_index=-1 if is_empty else member.ledger.begin,
+            end_index=-1 if is_empty else member.ledger.end,
         )
-        request.reply(request.command.answer(Code.SUCCESS, body=encode(self._status(status))))
 
     def _status(self, status: Status | Code) -> WireMessage:
         member = self.driver.member
@@ -264,7 +209,7 @@ class MemberService:
             status = Status.LEADER_PENDING_FULL
         elif len(asked.body) < 8 or not sound_records([placed(asked.body, 0)], [0]):
             status = Status.UNEXPECTED_ARGUMENT
-        elif self._is_full(len(asked.body)):
+        elif not has_room(driver.log, len(asked.body)):
             status = Status.DISK_FULL
         if status is not None:
             return encode(self._status(status))
