@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,6 +29,7 @@ from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 PATIENCE = 120.0
+ROUNDS = int(os.environ.get("DLEDGER_ROUNDS", "3"))
 
 
 class Group:
@@ -61,6 +65,10 @@ class Group:
     def kill(self, me: str) -> None:
         """Kill a member as a crash does."""
         (self.ours.get(me) or self.brokers[me]).kill()
+
+    def signal(self, me: str, number: signal.Signals) -> None:
+        """Send a member a signal."""
+        (self.ours.get(me) or self.brokers[me]).process.send_signal(number)
 
     def start(self, me: str) -> None:
         """Start a member that was killed."""
@@ -215,3 +223,35 @@ def test_two_of_ours_elect_one_when_the_broker_is_killed_and_hand_over_when_it_i
         (answer,) = ask(address, pull(offset, maxMsgNums="10"))
         found += b"".join(records_in(answer.body))
     assert all(text.encode() + b"\x06orders" in found for text in sent + appended)
+
+
+@pytest.mark.slow
+@pytest.mark.fault
+@pytest.mark.parametrize("group", [("n2",), ("n1", "n2")], indirect=True, ids=["one", "two"])
+def test_rounds_in_which_a_member_is_killed_or_stopped(group: Group) -> None:
+    """In each, the others go on, and all have the same log when it is back."""
+    group.leading(group.theirs)
+    sent: list[str] = []
+    for round_ in range(ROUNDS):
+        victim = random.choice(tuple(group.members))
+        is_killed = random.random() < 0.6
+        has_broker = group.theirs != (victim,)  # one that takes messages meanwhile
+        if is_killed:
+            group.kill(victim)
+        else:
+            group.signal(victim, signal.SIGSTOP)
+        everybody, group.client = group.client, group.client.without(victim)
+        texts = [f"round {round_} {victim} {is_killed} {n}" for n in range(20)]
+        if has_broker:
+            group.send(texts)
+            sent += texts
+        else:
+            group.client.append(record(f"round {round_}", 0, "others"))
+        group.client = everybody
+        if is_killed:
+            group.start(victim)
+        else:
+            group.signal(victim, signal.SIGCONT)
+        group.leading(group.theirs)
+        entries = group.have_all(len(sent))
+        assert min(texts_in(entries, sent), default=1) >= 1

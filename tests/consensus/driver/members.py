@@ -130,6 +130,11 @@ class GroupClient:
         self._members = members
         self._group = group
 
+    def without(self, member: str) -> GroupClient:
+        """A client that does not ask one of the members."""
+        others = {me: at for me, at in self._members.items() if me != member}
+        return GroupClient(others, self._group)
+
     def ask(self, member: str, code: int, **fields: Any) -> dict[str, Any]:
         """The body of a member's answer."""
         body = json.dumps({"group": self._group, "remoteId": member, **fields}).encode()
