@@ -229,7 +229,7 @@ def test_two_of_ours_elect_one_when_the_broker_is_killed_and_hand_over_when_it_i
 @pytest.mark.fault
 @pytest.mark.parametrize("group", [("n2",), ("n1", "n2")], indirect=True, ids=["one", "two"])
 def test_rounds_in_which_a_member_is_killed_or_stopped(group: Group) -> None:
-    """In each, the others go on, and all have the same log when it is back."""
+    """In each, the others continue, and all have the same log when it is back."""
     group.leading(group.theirs)
     sent: list[str] = []
     for round_ in range(ROUNDS):
