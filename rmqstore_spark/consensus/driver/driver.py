@@ -162,6 +162,13 @@ class Driver:
         """Ask a peer something that the member does not know of; see `Peers.send`."""
         return await self._peers.send(peer, code, body)
 
+    def fail(self, error: Exception) -> None:
+        """End: nothing is acknowledged any more."""
+        if not self.failed.done():
+            self.member.stopped = str(error)
+            self._forget_waiting()
+            self.failed.set_exception(error)
+
     async def close(self) -> None:
         """Stop: flush what was written, and save the commit index."""
         self.member.stopped = self.member.stopped or "it is closed"
@@ -185,7 +192,7 @@ class Driver:
         try:
             step(self._now())
         except (RmqStoreError, AssertionError) as error:
-            self._fail(error)
+            self.fail(error)
         else:
             self.act()
 
@@ -204,7 +211,7 @@ class Driver:
                     self._do(action)
             self._begin_flush()
         except (RmqStoreError, AssertionError) as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             self._is_acting = False
         self._set_timer()
@@ -258,12 +265,6 @@ class Driver:
                 committed.set_result(False)
         self._waiting.clear()
 
-    def _fail(self, error: Exception) -> None:
-        if not self.failed.done():
-            self.member.stopped = str(error)
-            self._forget_waiting()
-            self.failed.set_exception(error)
-
     # ---- disk and time -------------------------------------------------------------------------
 
     def _begin_flush(self) -> None:
@@ -280,7 +281,7 @@ class Driver:
             return
         error = done.exception()
         if error is not None:
-            self._fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
+            self.fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
@@ -303,7 +304,7 @@ class Driver:
                 self._write_commit_index()
                 self.expire()
             except RmqStoreError as error:
-                self._fail(error)
+                self.fail(error)
                 return
 
     def _write_commit_index(self) -> None:

@@ -97,6 +97,9 @@ class MemberService:
                     request.reply(command.answer(code, remark))
             except FrameError as error:
                 self._refuse(request, Status.UNEXPECTED_ARGUMENT, str(error))
+            except (RmqStoreError, AssertionError) as error:
+                self.driver.fail(error)
+                request.drop()
 
     def answer(self, token: object, answer: Answer) -> None:
         """Send the member's answer to a request of a peer."""
