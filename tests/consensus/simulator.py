@@ -495,8 +495,9 @@ class Simulator:
 
     def _catch_up_idle(self) -> None:
         """A follower that loses its disk gets all entries again, though nobody appends."""
+        self.until(self.now + HEALTHY, lambda: any(map(self._leads, self.nodes.values())))
         leader = max(
-            (node for node in self.nodes.values() if node.member and self._leads(node)),
+            filter(self._leads, self.nodes.values()),
             key=lambda node: node.member.term if node.member else -1,
         )
         others = [node for node in self.nodes.values() if node is not leader]
