@@ -7,9 +7,11 @@
     election    whom a member votes for, and what a candidate does next
     pushing     a leader brings a peer's ledger to the end of its own
     rejoining   what a member without its files must learn before it may vote
+    timing      how long members wait for each other
+    driver/     runs a member: its files, its peers, its clock
 
-A driver gives a member messages, the time, and word of what is on disk. It takes `Member.actions`
-after each step, and carries them out in order. The protocol is that of DLedger 0.3.1.2, which
-RocketMQ 4.9 uses. Where its rules can lose an entry that was acknowledged, stricter ones that its
-members accept take their place.
+All but `driver` do no I/O. A driver gives a member messages, the time, and word of what is on disk.
+It takes `GroupMember.actions` after each step, and carries them out in order. The protocol is that
+of DLedger 0.3.1.2, which RocketMQ 4.9 uses. Where its rules can lose an entry that was
+acknowledged, stricter ones that its members accept take their place.
 """

@@ -2,7 +2,7 @@
 
 A driver carries actions out one after the other. What a `Save` says is on disk before anything
 behind it is done. `Write`, `Cut` and `Restart` may be done without waiting: when all of them up to
-a number are on disk, the driver says so with `Member.flushed`.
+a number are on disk, the driver says so with `GroupMember.flushed`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple, TypeAlias
 
-from rmqstore_spark.consensus.messages import Answer, Entry, Request
+from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Request
 
 
-class Role(enum.Enum):
+class MemberRole(enum.Enum):
     """`MemberState.Role`."""
 
     FOLLOWER = enum.auto()
@@ -40,7 +40,7 @@ class Write(NamedTuple):
     """Put entries behind the ledger's end."""
 
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[LedgerEntry, ...]
 
 
 class Cut(NamedTuple):
@@ -56,22 +56,22 @@ class Restart(NamedTuple):
     number: int
 
 
-class Ask(NamedTuple):
-    """Send a request. Its answer, with `number`, goes to `Member.answered`."""
+class SendRequest(NamedTuple):
+    """Send a request. Its answer, with `number`, goes to `GroupMember.answered`."""
 
     peer: str
     number: int
     request: Request
 
 
-class Reply(NamedTuple):
+class Respond(NamedTuple):
     """Answer the request that came with this token."""
 
     token: object
     answer: Answer
 
 
-class Committed(NamedTuple):
+class CommittedUpTo(NamedTuple):
     """Entries up to this index are committed, and on this member's disk."""
 
     index: int  # type: ignore[assignment]  # nobody looks for values in it
@@ -80,7 +80,7 @@ class Committed(NamedTuple):
 class RoleChanged(NamedTuple):
     """This member has another role, term or leader. A new leader appends an entry of its term."""
 
-    role: Role
+    role: MemberRole
     term: int
     leader: str | None
 
@@ -91,4 +91,6 @@ class Stop(NamedTuple):
     cause: str
 
 
-Action: TypeAlias = Save | Write | Cut | Restart | Ask | Reply | Committed | RoleChanged | Stop
+Action: TypeAlias = (
+    Save | Write | Cut | Restart | SendRequest | Respond | CommittedUpTo | RoleChanged | Stop
+)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple
 
-from rmqstore_spark.consensus.messages import LONGER_LEDGER, Verdict, Vote, VoteAnswer
+from rmqstore_spark.consensus.messages import LONGER_LEDGER, Vote, VoteAnswer, VoteVerdict
 
-NOT_A_VOTER: Final = Verdict.REJECT_TAKING_LEADERSHIP
+NOT_A_VOTER: Final = VoteVerdict.REJECT_TAKING_LEADERSHIP
 """What a member says that may not vote. DLedger's candidates take it for no vote, and no more."""
 
 
-class Standing(NamedTuple):
+class VoterStanding(NamedTuple):
     """What counts when a member is asked for its vote."""
 
     term: int
@@ -22,7 +22,7 @@ class Standing(NamedTuple):
     end_index: int
 
 
-def verdict_on(vote: Vote, standing: Standing) -> Verdict:
+def verdict_on(vote: Vote, standing: VoterStanding) -> VoteVerdict:
     """Return what a member says to a candidate of its group, other than itself.
 
     A term above its own does not make it refuse: the member takes it over.
@@ -30,21 +30,21 @@ def verdict_on(vote: Vote, standing: Standing) -> Verdict:
     if not standing.is_voter:
         return NOT_A_VOTER
     if vote.end_term < standing.end_term:
-        return Verdict.REJECT_EXPIRED_LEDGER_TERM
+        return VoteVerdict.REJECT_EXPIRED_LEDGER_TERM
     if vote.end_term == standing.end_term and vote.end_index < standing.end_index:
-        return Verdict.REJECT_SMALL_LEDGER_END_INDEX
+        return VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
     if vote.term < standing.term:
-        return Verdict.REJECT_EXPIRED_VOTE_TERM
+        return VoteVerdict.REJECT_EXPIRED_VOTE_TERM
     if vote.term < standing.end_term:
-        return Verdict.REJECT_TERM_SMALL_THAN_LEDGER
+        return VoteVerdict.REJECT_TERM_SMALL_THAN_LEDGER
     if vote.term == standing.term and standing.vote not in (None, vote.candidate):
         if standing.leader is not None:
-            return Verdict.REJECT_ALREADY_HAS_LEADER
-        return Verdict.REJECT_ALREADY_VOTED
-    return Verdict.ACCEPT
+            return VoteVerdict.REJECT_ALREADY_HAS_LEADER
+        return VoteVerdict.REJECT_ALREADY_VOTED
+    return VoteVerdict.ACCEPT
 
 
-class Outcome(enum.Enum):
+class RoundOutcome(enum.Enum):
     """What a candidate does after a round."""
 
     WAIT = enum.auto()  # more answers can change it
@@ -76,7 +76,7 @@ class Round:
         """The highest term of a voter; -1 if nobody answered."""
         return max((answer.term for answer in self._answers.values()), default=-1)
 
-    def outcome(self, term: int, *, is_over: bool) -> Outcome:
+    def outcome(self, term: int, *, is_over: bool) -> RoundOutcome:
         """Return what follows, in the order in which DLedger looks.
 
         Args:
@@ -84,18 +84,18 @@ class Round:
             is_over: whether its time is up.
         """
         verdicts = [answer.verdict for answer in self._answers.values()]
-        accepted = 1 + verdicts.count(Verdict.ACCEPT)
+        accepted = 1 + verdicts.count(VoteVerdict.ACCEPT)
         if accepted >= self._quorum:
-            return Outcome.LEAD
+            return RoundOutcome.LEAD
         if not is_over and len(verdicts) < self._members - 1:
-            return Outcome.WAIT
+            return RoundOutcome.WAIT
         if self.highest_term > term:
-            return Outcome.NEXT_TERM
-        if Verdict.REJECT_ALREADY_HAS_LEADER in verdicts:
-            return Outcome.FOLLOW
+            return RoundOutcome.NEXT_TERM
+        if VoteVerdict.REJECT_ALREADY_HAS_LEADER in verdicts:
+            return RoundOutcome.FOLLOW
         longer = sum(verdict in LONGER_LEDGER for verdict in verdicts)
         if 1 + len(verdicts) < self._quorum or self._members - longer < self._quorum:
-            return Outcome.AGAIN
-        if accepted + verdicts.count(Verdict.REJECT_TERM_NOT_READY) >= self._quorum:
-            return Outcome.AGAIN_AT_ONCE
-        return Outcome.NEXT_TERM
+            return RoundOutcome.AGAIN
+        if accepted + verdicts.count(VoteVerdict.REJECT_TERM_NOT_READY) >= self._quorum:
+            return RoundOutcome.AGAIN_AT_ONCE
+        return RoundOutcome.NEXT_TERM

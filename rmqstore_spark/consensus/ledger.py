@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections import deque
 
 
-class Ledger:
+class MemberLedger:
     """Begin, end and terms of a ledger. The entries themselves are the driver's.
 
     Args:

@@ -11,39 +11,39 @@ from collections.abc import Callable, Sequence
 
 from rmqstore_spark.consensus.actions import (
     Action,
-    Ask,
-    Committed,
+    CommittedUpTo,
     Cut,
-    Reply,
+    MemberRole,
+    Respond,
     Restart,
-    Role,
     RoleChanged,
     Save,
+    SendRequest,
     Stop,
     Write,
 )
-from rmqstore_spark.consensus.election import Outcome, Round, Standing, verdict_on
-from rmqstore_spark.consensus.ledger import Ledger
+from rmqstore_spark.consensus.election import Round, RoundOutcome, VoterStanding, verdict_on
+from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import (
     Answer,
-    Code,
-    Entry,
-    Heartbeat,
     HeartbeatAnswer,
+    LeaderHeartbeat,
+    LedgerEntry,
+    MemberCode,
     Push,
     PushAnswer,
     PushType,
     Request,
-    Verdict,
     Vote,
     VoteAnswer,
+    VoteVerdict,
 )
 from rmqstore_spark.consensus.pushing import Pusher
 from rmqstore_spark.consensus.rejoining import Rejoining
 from rmqstore_spark.consensus.timing import Timing
 
 
-class Member:
+class GroupMember:
     """One member of a group. Not thread-safe: a driver calls it from one place.
 
     Args:
@@ -72,7 +72,7 @@ class Member:
         me: str,
         group: Sequence[str],
         saved: Save | None,
-        ledger: Ledger,
+        ledger: MemberLedger,
         *,
         committed: int = -1,
         now: int,
@@ -87,7 +87,7 @@ class Member:
         self.term, self.vote, self.is_voter, self.floor = saved or Save(0, None, is_voter=False)
         self.ledger = ledger
         self.commit = min(committed, ledger.end)
-        self.role = Role.FOLLOWER
+        self.role = MemberRole.FOLLOWER
         self.leader: str | None = None
         self.actions: list[Action] = []
         self.stopped = ""
@@ -99,7 +99,7 @@ class Member:
         self._number = 0
         self._leaders_commit = -1  # what the leader of this term has said
         self._matched = False  # a follower's ledger is the beginning of its leader's
-        self._unflushed: list[tuple[int, Reply]] = []  # (change of the ledger, answer)
+        self._unflushed: list[tuple[int, Respond]] = []  # (change of the ledger, answer)
         self._round = Round(len(group))
         self._may_have_led = self.vote == me  # and lost entries that it had not flushed
         self._in_round = False  # votes are asked for; otherwise a candidate waits
@@ -117,7 +117,7 @@ class Member:
     @property
     def wake(self) -> int:
         """When `tick` has something to do, if nothing comes before."""
-        if self.role is not Role.LEADER:
+        if self.role is not MemberRole.LEADER:
             return self._deadline
         wake = self._beat_at
         for pusher in self._pushers.values():
@@ -128,31 +128,31 @@ class Member:
         """Do what is due."""
         if self.stopped:
             return
-        if self.role is Role.LEADER:
+        if self.role is MemberRole.LEADER:
             self._lead(now)
         elif now >= self._deadline:
             if not self.is_voter:
                 self._ask_to_rejoin(now)
             elif self._reach() > (self.ledger.end_term, self.ledger.end):
                 self._deadline = now + self._patience()  # it lacks what it has acknowledged
-            elif self.role is Role.FOLLOWER:
+            elif self.role is MemberRole.FOLLOWER:
                 self._become_candidate(now)
             else:
                 self._judge(now, is_over=True)
 
     def receive(self, token: object, request: Request, now: int) -> None:
-        """Take a request of a peer that is who it says. `Reply` has the token of its answer."""
+        """Take a request of a peer that is who it says. `Respond` has the token of its answer."""
         if self.stopped:
             return
         if isinstance(request, Vote):
-            self.actions.append(Reply(token, self._voted(request, now)))
-        elif isinstance(request, Heartbeat):
-            self.actions.append(Reply(token, self._heartbeat(request, now)))
+            self.actions.append(Respond(token, self._voted(request, now)))
+        elif isinstance(request, LeaderHeartbeat):
+            self.actions.append(Respond(token, self._heartbeat(request, now)))
         else:
             self._pushed(token, request, now)
 
     def answered(self, number: int, answer: Answer, now: int) -> None:
-        """Take the answer to a request (`Ask`)."""
+        """Take the answer to a request (`SendRequest`)."""
         peer, request = self._asked.pop(number, ("", None))
         if request is None or self.stopped:
             return
@@ -167,7 +167,7 @@ class Member:
             self._heartbeat_answered(peer, answer, now)
 
     def unanswered(self, number: int) -> None:
-        """There is no answer to a request (`Ask`), and there will be none."""
+        """There is no answer to a request (`SendRequest`), and there will be none."""
         self._asked.pop(number, None)
 
     def flushed(self, change: int, now: int) -> None:
@@ -177,15 +177,15 @@ class Member:
         self.ledger.note_flushed(change)
         while self._unflushed and self._unflushed[0][0] <= change:
             self.actions.append(self._unflushed.pop(0)[1])
-        if self.role is Role.LEADER:
+        if self.role is MemberRole.LEADER:
             self._advance_commit(now)
         else:
             self._rejoin_if_caught_up()
         self._tell_commit()
 
-    def append(self, entries: tuple[Entry, ...], now: int) -> None:
+    def append(self, entries: tuple[LedgerEntry, ...], now: int) -> None:
         """Append entries of this term behind the ledger's end, and push them. For a leader."""
-        assert self.role is Role.LEADER, "only a leader appends"
+        assert self.role is MemberRole.LEADER, "only a leader appends"
         self._write(entries)
         self._push_all(now)
 
@@ -196,7 +196,7 @@ class Member:
         """
         if self.stopped or not self.is_voter or (leader, term) != (self.leader, self.term):
             return False
-        if self.role is not Role.FOLLOWER:
+        if self.role is not MemberRole.FOLLOWER:
             return False
         self._raise_term(term + 1)
         self._become_candidate(now)
@@ -224,7 +224,7 @@ class Member:
     def _save(self) -> None:
         self.actions.append(Save(self.term, self.vote, self.is_voter, self.floor))
 
-    def _become(self, role: Role, leader: str | None) -> None:
+    def _become(self, role: MemberRole, leader: str | None) -> None:
         self.role, self.leader = role, leader
         self._matched = False
         self._leaders_commit = -1
@@ -233,8 +233,8 @@ class Member:
 
     def _follow(self, leader: str | None, now: int) -> None:
         """Follow a leader of this term, or wait for one."""
-        if self.role is not Role.FOLLOWER or self.leader != leader or not self._matched:
-            self._become(Role.FOLLOWER, leader)
+        if self.role is not MemberRole.FOLLOWER or self.leader != leader or not self._matched:
+            self._become(MemberRole.FOLLOWER, leader)
         self._wait_for_leader(now)
 
     def _wait_for_leader(self, now: int) -> None:
@@ -251,7 +251,7 @@ class Member:
     # ---- elections -------------------------------------------------------------------------------
 
     def _become_candidate(self, now: int) -> None:
-        self._become(Role.CANDIDATE, None)
+        self._become(MemberRole.CANDIDATE, None)
         self._ask_for_votes(now)
 
     def _ask_for_votes(self, now: int) -> None:
@@ -272,7 +272,7 @@ class Member:
         if not self.is_voter:
             self._rejoining.note(peer, answer)
             self._rejoin_if_new(now)
-        elif self.role is Role.CANDIDATE and self._in_round:
+        elif self.role is MemberRole.CANDIDATE and self._in_round:
             self._round.note(peer, answer)
             self._judge(now, is_over=False)
 
@@ -282,28 +282,28 @@ class Member:
             self._ask_for_votes(now)
             return
         outcome = self._round.outcome(self.term, is_over=is_over)
-        if outcome is Outcome.WAIT:
+        if outcome is RoundOutcome.WAIT:
             return
         self._in_round = False
-        if outcome is Outcome.LEAD:
+        if outcome is RoundOutcome.LEAD:
             self._become_leader(now)
-        elif outcome is Outcome.AGAIN_AT_ONCE:
+        elif outcome is RoundOutcome.AGAIN_AT_ONCE:
             self._ask_for_votes(now)
-        elif outcome is Outcome.FOLLOW:
+        elif outcome is RoundOutcome.FOLLOW:
             self._deadline = now + self._timing.heartbeat + self._patience()
         else:
-            if outcome is Outcome.NEXT_TERM:
+            if outcome is RoundOutcome.NEXT_TERM:
                 self._raise_term(max(self.term + 1, self._round.highest_term))
             self._deadline = now + self._pause()
 
     def _voted(self, vote: Vote, now: int) -> VoteAnswer:
         if vote.candidate == self.me:
-            return VoteAnswer(self.term, Verdict.REJECT_UNEXPECTED_LEADER)
+            return VoteAnswer(self.term, VoteVerdict.REJECT_UNEXPECTED_LEADER)
         if vote.candidate not in self.peers:
-            return VoteAnswer(self.term, Verdict.REJECT_UNKNOWN_LEADER)
-        standing = Standing(self.term, self.vote, self.leader, self.is_voter, *self._reach())
+            return VoteAnswer(self.term, VoteVerdict.REJECT_UNKNOWN_LEADER)
+        standing = VoterStanding(self.term, self.vote, self.leader, self.is_voter, *self._reach())
         verdict = verdict_on(vote, standing)
-        if verdict is Verdict.ACCEPT:
+        if verdict is VoteVerdict.ACCEPT:
             if vote.term > self.term:
                 self._raise_term(vote.term)
             self._give_vote(vote.candidate)
@@ -342,7 +342,7 @@ class Member:
     # ---- leading ---------------------------------------------------------------------------------
 
     def _become_leader(self, now: int) -> None:
-        self._become(Role.LEADER, self.me)
+        self._become(MemberRole.LEADER, self.me)
         self._pushers = {
             peer: Pusher(self.ledger, self._timing, self._within) for peer in self.peers
         }
@@ -358,17 +358,17 @@ class Member:
                 return
             self._beat_at = now + self._timing.heartbeat
             for peer in self.peers:
-                self._ask(peer, Heartbeat(self.term, self.me))
+                self._ask(peer, LeaderHeartbeat(self.term, self.me))
         self._push_all(now)
 
     def _heartbeat_answered(self, peer: str, answer: HeartbeatAnswer, now: int) -> None:
-        if self.role is not Role.LEADER:
+        if self.role is not MemberRole.LEADER:
             return
-        if answer.code is Code.SUCCESS:
+        if answer.code is MemberCode.SUCCESS:
             self._heard[peer] = now
-        elif answer.code is Code.TERM_NOT_READY:
-            self._ask(peer, Heartbeat(self.term, self.me))
-        elif answer.code is Code.INCONSISTENT_LEADER:
+        elif answer.code is MemberCode.TERM_NOT_READY:
+            self._ask(peer, LeaderHeartbeat(self.term, self.me))
+        elif answer.code is MemberCode.INCONSISTENT_LEADER:
             self._become_candidate(now)
 
     def _push_all(self, now: int) -> None:
@@ -384,7 +384,7 @@ class Member:
     def _push_answered(
         self, peer: str, number: int, push: Push, answer: PushAnswer, now: int
     ) -> None:
-        if self.role is not Role.LEADER:
+        if self.role is not MemberRole.LEADER:
             return
         self._pushers[peer].answered(number, push, answer, now)
         self._advance_commit(now)
@@ -405,48 +405,48 @@ class Member:
     def _ask(self, peer: str, request: Request) -> int:
         self._number += 1
         self._asked[self._number] = (peer, request)
-        self.actions.append(Ask(peer, self._number, request))
+        self.actions.append(SendRequest(peer, self._number, request))
         return self._number
 
     # ---- following -------------------------------------------------------------------------------
 
-    def _heartbeat(self, heartbeat: Heartbeat, now: int) -> HeartbeatAnswer:
+    def _heartbeat(self, heartbeat: LeaderHeartbeat, now: int) -> HeartbeatAnswer:
         code = self._accept_leader(heartbeat.leader, heartbeat.term, now)
-        return HeartbeatAnswer(code, self.term if code is Code.EXPIRED_TERM else -1)
+        return HeartbeatAnswer(code, self.term if code is MemberCode.EXPIRED_TERM else -1)
 
-    def _accept_leader(self, leader: str, term: int, now: int) -> Code:
+    def _accept_leader(self, leader: str, term: int, now: int) -> MemberCode:
         """Follow the leader of this or a later term; refuse any other."""
         if leader not in self.peers:
-            return Code.UNEXPECTED_MEMBER if leader == self.me else Code.UNKNOWN_MEMBER
+            return MemberCode.UNEXPECTED_MEMBER if leader == self.me else MemberCode.UNKNOWN_MEMBER
         if term < self.term:
-            return Code.EXPIRED_TERM
+            return MemberCode.EXPIRED_TERM
         if term > self.term:
             self._raise_term(term)
-            self._become(Role.FOLLOWER, leader)
+            self._become(MemberRole.FOLLOWER, leader)
         elif self.leader is None:
-            self._become(Role.FOLLOWER, leader)
+            self._become(MemberRole.FOLLOWER, leader)
         elif self.leader != leader:
-            return Code.INCONSISTENT_LEADER
+            return MemberCode.INCONSISTENT_LEADER
         self._wait_for_leader(now)
-        return Code.SUCCESS
+        return MemberCode.SUCCESS
 
     def _pushed(self, token: object, push: Push, now: int) -> None:
         code = self._accept_leader(push.leader, push.term, now)
-        if code is Code.SUCCESS:
+        if code is MemberCode.SUCCESS:
             code = self._take(push)
         if self.stopped:
             return
         ledger = self.ledger
         answer = PushAnswer(push.type, code, self.term, push.last, ledger.begin, ledger.end)
-        reply = Reply(token, answer)
-        if code is Code.SUCCESS and push.last > ledger.flushed:
+        reply = Respond(token, answer)
+        if code is MemberCode.SUCCESS and push.last > ledger.flushed:
             self._unflushed.append((ledger.changes, reply))
         else:
             self.actions.append(reply)
         self._rejoin_if_caught_up()
         self._tell_commit()
 
-    def _take(self, push: Push) -> Code:
+    def _take(self, push: Push) -> MemberCode:
         if push.type is PushType.COMPARE:
             code = self._compare(push.entries[0])
         elif push.type is PushType.TRUNCATE:
@@ -454,41 +454,41 @@ class Member:
         elif push.type is PushType.APPEND:
             code = self._append(push.entries)
         else:
-            code = Code.SUCCESS
-        if code is Code.SUCCESS and self._matched:
+            code = MemberCode.SUCCESS
+        if code is MemberCode.SUCCESS and self._matched:
             self._leaders_commit = max(self._leaders_commit, push.commit)
             self.commit = max(self.commit, min(push.commit, self.ledger.end))
         return code
 
-    def _compare(self, entry: Entry) -> Code:
+    def _compare(self, entry: LedgerEntry) -> MemberCode:
         term = self.ledger.term_of(entry.index)
         if term != entry.term:
             if term >= 0 and entry.index <= self.commit:
                 return self._stop(entry.index)
-            return Code.INCONSISTENT_STATE
+            return MemberCode.INCONSISTENT_STATE
         self._matched = self._matched or entry.index == self.ledger.end
-        return Code.SUCCESS
+        return MemberCode.SUCCESS
 
-    def _truncate(self, entry: Entry) -> Code:
+    def _truncate(self, entry: LedgerEntry) -> MemberCode:
         """End with this entry, unless all of the ledger is known to be the leader's.
 
         Then the request is late: it was sent before others that have been answered since.
         """
         ledger = self.ledger
         if self._matched and entry.index <= ledger.end:
-            return Code.SUCCESS
+            return MemberCode.SUCCESS
         if ledger.term_of(entry.index) == entry.term:
             if entry.index < ledger.end:
                 if entry.index < self.commit:  # it is late, or wrong: what is committed stays
-                    return Code.INCONSISTENT_STATE
+                    return MemberCode.INCONSISTENT_STATE
                 self._unflushed.clear()  # nobody is told of what is cut
                 self.actions.append(Cut(ledger.cut(entry.index), entry.index))
         elif not self._begin_again(entry):
-            return Code.INCONSISTENT_STATE
+            return MemberCode.INCONSISTENT_STATE
         self._matched = True
-        return Code.SUCCESS
+        return MemberCode.SUCCESS
 
-    def _begin_again(self, entry: Entry) -> bool:
+    def _begin_again(self, entry: LedgerEntry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
         if entry.index <= self.commit and not self.ledger.is_empty:
             return False
@@ -502,31 +502,31 @@ class Member:
         self._write((entry,))
         return True
 
-    def _append(self, entries: tuple[Entry, ...]) -> Code:
+    def _append(self, entries: tuple[LedgerEntry, ...]) -> MemberCode:
         ledger = self.ledger
         if not self._matched or entries[0].index > ledger.end + 1:
-            return Code.INCONSISTENT_STATE
+            return MemberCode.INCONSISTENT_STATE
         known = [entry for entry in entries if entry.index <= ledger.end]
         if any(ledger.term_of(entry.index) != entry.term for entry in known):
-            return Code.INCONSISTENT_STATE
+            return MemberCode.INCONSISTENT_STATE
         new = entries[len(known) :]
         if any(entry.term > self.term for entry in new) or not _follow_each_other(new, ledger):
-            return Code.INCONSISTENT_STATE
+            return MemberCode.INCONSISTENT_STATE
         if new:
             self._write(new)
-        return Code.SUCCESS
+        return MemberCode.SUCCESS
 
-    def _stop(self, index: int) -> Code:
+    def _stop(self, index: int) -> MemberCode:
         self.stopped = (
             f"The leader of term {self.term}, {self.leader}, has another entry {index}, which is "
             "committed here. What was acknowledged would be lost."
         )
         self.actions.append(Stop(self.stopped))
-        return Code.INCONSISTENT_STATE
+        return MemberCode.INCONSISTENT_STATE
 
     # ---- the ledger ------------------------------------------------------------------------------
 
-    def _write(self, entries: tuple[Entry, ...]) -> None:
+    def _write(self, entries: tuple[LedgerEntry, ...]) -> None:
         number = self.ledger.write(entries[-1].index, [(each.index, each.term) for each in entries])
         self.actions.append(Write(number, entries))
 
@@ -534,10 +534,10 @@ class Member:
         index = min(self.commit, self.ledger.flushed)
         if index > self._told_commit:
             self._told_commit = index
-            self.actions.append(Committed(index))
+            self.actions.append(CommittedUpTo(index))
 
 
-def _follow_each_other(entries: tuple[Entry, ...], ledger: Ledger) -> bool:
+def _follow_each_other(entries: tuple[LedgerEntry, ...], ledger: MemberLedger) -> bool:
     index, term = ledger.end, ledger.end_term
     for entry in entries:
         if entry.index != index + 1 or entry.term < term:

@@ -9,7 +9,7 @@ import enum
 from typing import Final, NamedTuple, TypeAlias
 
 
-class Code(enum.IntEnum):
+class MemberCode(enum.IntEnum):
     """`DLedgerResponseCode`, as far as members use it."""
 
     SUCCESS = 200
@@ -22,7 +22,7 @@ class Code(enum.IntEnum):
     TERM_NOT_READY = 416
 
 
-class Verdict(enum.Enum):
+class VoteVerdict(enum.Enum):
     """`VoteResponse.RESULT`."""
 
     ACCEPT = enum.auto()
@@ -39,12 +39,12 @@ class Verdict(enum.Enum):
 
 
 LONGER_LEDGER: Final = frozenset(
-    {Verdict.REJECT_EXPIRED_LEDGER_TERM, Verdict.REJECT_SMALL_LEDGER_END_INDEX}
+    {VoteVerdict.REJECT_EXPIRED_LEDGER_TERM, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX}
 )
 """Verdicts of those whose ledger is ahead of the candidate's."""
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """One entry of a ledger.
 
     Attributes:
@@ -81,10 +81,10 @@ class VoteAnswer(NamedTuple):
     """What a voter says; `term` is its own."""
 
     term: int
-    verdict: Verdict
+    verdict: VoteVerdict
 
 
-class Heartbeat(NamedTuple):
+class LeaderHeartbeat(NamedTuple):
     """A leader is alive (51002)."""
 
     term: int
@@ -92,9 +92,9 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswer(NamedTuple):
-    """`term` counts with `Code.EXPIRED_TERM` only."""
+    """`term` counts with `MemberCode.EXPIRED_TERM` only."""
 
-    code: Code
+    code: MemberCode
     term: int
 
 
@@ -124,19 +124,19 @@ class Push(NamedTuple):
     first: int
     last: int
     commit: int
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
 
 
 class PushAnswer(NamedTuple):
     """What a follower says; `begin` and `end` are those of its ledger, `last` the request's."""
 
     type: PushType
-    code: Code
+    code: MemberCode
     term: int
     last: int
     begin: int
     end: int
 
 
-Request: TypeAlias = Vote | Heartbeat | Push
+Request: TypeAlias = Vote | LeaderHeartbeat | Push
 Answer: TypeAlias = VoteAnswer | HeartbeatAnswer | PushAnswer

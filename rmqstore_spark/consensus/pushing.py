@@ -10,8 +10,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
-from rmqstore_spark.consensus.ledger import Ledger
-from rmqstore_spark.consensus.messages import Code, Push, PushAnswer, PushType
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.messages import MemberCode, Push, PushAnswer, PushType
 from rmqstore_spark.consensus.timing import Timing
 
 
@@ -33,7 +33,9 @@ class Pusher:
         match: the peer has all entries up to this one, on disk; -1 if that is not known.
     """
 
-    def __init__(self, ledger: Ledger, timing: Timing, within: Callable[[int, int], int]) -> None:
+    def __init__(
+        self, ledger: MemberLedger, timing: Timing, within: Callable[[int, int], int]
+    ) -> None:
         self._ledger = ledger
         self._timing = timing
         self._within = within
@@ -102,12 +104,12 @@ class Pusher:
         if number < self._since:
             return
         if push.type is PushType.COMMIT:
-            if answer.code is Code.SUCCESS and answer.end < self.match:
+            if answer.code is MemberCode.SUCCESS and answer.end < self.match:
                 self.match = -1  # it has lost entries that it had
                 self._compare(now)
         elif push.type is PushType.COMPARE:
             self._compared(answer, now)
-        elif answer.code is not Code.SUCCESS:
+        elif answer.code is not MemberCode.SUCCESS:
             self._compare(now if push.type is PushType.APPEND else now + self._timing.retry)
         elif push.type is PushType.TRUNCATE:
             self._append_behind(self._at)
@@ -129,12 +131,12 @@ class Pusher:
         ledger = self._ledger
         self._late = now
         self._waiting = 0
-        if answer.code is Code.SUCCESS:
+        if answer.code is MemberCode.SUCCESS:
             self._low = self._at
             if answer.end == self._at:
                 self._append_behind(self._at)
                 return
-        elif answer.code is Code.INCONSISTENT_STATE:
+        elif answer.code is MemberCode.INCONSISTENT_STATE:
             self._high = self._at
         else:
             self._late = now + self._timing.retry

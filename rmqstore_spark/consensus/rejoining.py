@@ -13,9 +13,11 @@ and votes again when it has all that this leader has committed.
 from __future__ import annotations
 
 from rmqstore_spark.consensus.election import NOT_A_VOTER
-from rmqstore_spark.consensus.messages import LONGER_LEDGER, Verdict, VoteAnswer
+from rmqstore_spark.consensus.messages import LONGER_LEDGER, VoteAnswer, VoteVerdict
 
-_TELLS_NOTHING = frozenset({Verdict.REJECT_UNKNOWN_LEADER, Verdict.REJECT_UNEXPECTED_LEADER})
+_TELLS_NOTHING = frozenset(
+    {VoteVerdict.REJECT_UNKNOWN_LEADER, VoteVerdict.REJECT_UNEXPECTED_LEADER}
+)
 
 
 class Rejoining:

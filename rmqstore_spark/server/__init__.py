@@ -2,6 +2,7 @@
 
 process      runs `rmqstore serve` from start to shutdown
 system       what the process takes of the machine: memory, open files, the disk
+member/      `rmqstore member`: a process that is a member of a DLedger group
 stores/      what is served: a store that is written here, or stores of other processes
 server       listens, on a port, a unix socket, or both
 connections/ receives requests, each connection with a thread of its own
@@ -15,6 +16,6 @@ puts         reads streams of blocks, and puts or stages them
 view, reads  give readers access to the store's files
 monitoring, metrics    show operators the state of the process
 
-From outside it imports `engine`, `ha`, `broker`, `wire`, `reader` and what lies below, but no
-client.
+From outside it imports `engine`, `consensus`, `ha`, `broker`, `wire`, `reader` and what lies
+below, but no client.
 """

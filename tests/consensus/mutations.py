@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from rmqstore_spark.consensus.actions import Role, Save, Write
-from rmqstore_spark.consensus.member import Member
-from rmqstore_spark.consensus.messages import Code, Entry, Push, PushAnswer, PushType
+from rmqstore_spark.consensus.actions import MemberRole, Save, Write
+from rmqstore_spark.consensus.member import GroupMember
+from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushAnswer, PushType
 from rmqstore_spark.consensus.pushing import Pusher
 from tests.consensus.simulator import Checks, Disk, Node, Simulator
 
 
-class CommitsEarlierTerms(Member):
+class CommitsEarlierTerms(GroupMember):
     """Counts entries of earlier terms (dledger issue 4)."""
 
     def _may_commit(self, index: int) -> bool:
         return True
 
 
-class AnswersBeforeFlush(Member):
+class AnswersBeforeFlush(GroupMember):
     """Acknowledges what is not on disk."""
 
     def _pushed(self, token: object, push: Push, now: int) -> None:
@@ -32,15 +32,15 @@ class AnswersBeforeFlush(Member):
         self._unflushed.clear()
 
 
-class CountsItselfBeforeFlush(Member):
+class CountsItselfBeforeFlush(GroupMember):
     """A leader that takes its own entries for flushed."""
 
-    def append(self, entries: tuple[Entry, ...], now: int) -> None:
+    def append(self, entries: tuple[LedgerEntry, ...], now: int) -> None:
         super().append(entries, now)
         self.ledger.note_flushed(self.ledger.changes)
 
 
-class LeadsAgainInItsTerm(Member):
+class LeadsAgainInItsTerm(GroupMember):
     """Asks for votes in the term in which it led before it crashed, and lost entries."""
 
     def _ask_for_votes(self, now: int) -> None:
@@ -48,7 +48,7 @@ class LeadsAgainInItsTerm(Member):
         super()._ask_for_votes(now)
 
 
-class VotesTwice(Member):
+class VotesTwice(GroupMember):
     """Gives its vote to each who asks in a term."""
 
     def _voted(self, vote: Any, now: int) -> Any:
@@ -57,63 +57,63 @@ class VotesTwice(Member):
         return super()._voted(vote, now)
 
 
-class VotesForShorterLedgers(Member):
+class VotesForShorterLedgers(GroupMember):
     """Does not look at the candidate's ledger."""
 
     def _reach(self) -> tuple[int, int]:
         return -1, -1
 
 
-class VotesWithoutMemory(Member):
+class VotesWithoutMemory(GroupMember):
     """Votes at once after it has lost its files."""
 
     def __init__(self, me: str, group: Any, saved: Save | None, *rest: Any, **more: Any) -> None:
         super().__init__(me, group, saved or Save(0, None, is_voter=True), *rest, **more)
 
 
-class AsksNobodyWhileItFollows(Member):
+class AsksNobodyWhileItFollows(GroupMember):
     """Without its files, it asks the others for their terms only as long as nobody leads."""
 
     def _wait_for_leader(self, now: int) -> None:
         self._deadline = now + self._patience()
 
 
-class FollowsOldLeaders(Member):
+class FollowsOldLeaders(GroupMember):
     """Takes what a leader of an earlier term pushes."""
 
-    def _accept_leader(self, leader: str, term: int, now: int) -> Code:
-        if term < self.term and self.role is Role.FOLLOWER:
-            return Code.SUCCESS
+    def _accept_leader(self, leader: str, term: int, now: int) -> MemberCode:
+        if term < self.term and self.role is MemberRole.FOLLOWER:
+            return MemberCode.SUCCESS
         return super()._accept_leader(leader, term, now)
 
 
-class CommitsUnmatched(Member):
+class CommitsUnmatched(GroupMember):
     """Commits what it has not compared with its leader's ledger."""
 
-    def _take(self, push: Push) -> Code:
+    def _take(self, push: Push) -> MemberCode:
         code = super()._take(push)
         self.commit = max(self.commit, min(push.commit, self.ledger.end))
         return code
 
 
-class AppendsUnmatched(Member):
+class AppendsUnmatched(GroupMember):
     """Appends behind what it has not compared with its leader's ledger."""
 
-    def _append(self, entries: tuple[Entry, ...]) -> Code:
+    def _append(self, entries: tuple[LedgerEntry, ...]) -> MemberCode:
         self._matched = True
         return super()._append(entries)
 
 
-class CutsTwice(Member):
+class CutsTwice(GroupMember):
     """Obeys a TRUNCATE that is late, and has no guard at the commit index (dledger issue 316)."""
 
-    def _truncate(self, entry: Entry) -> Code:
+    def _truncate(self, entry: LedgerEntry) -> MemberCode:
         self._matched = False
         self.commit = -1
         return super()._truncate(entry)
 
 
-class ForgetsItsFloor(Member):
+class ForgetsItsFloor(GroupMember):
     """Begins its ledger again, and forgets what it had acknowledged."""
 
     def _save(self) -> None:
@@ -127,7 +127,7 @@ class _Blind(Pusher):
             super().answered(number, push, answer, now)
 
 
-class DoesNotSeeLosses(Member):
+class DoesNotSeeLosses(GroupMember):
     """Does not notice that a follower has lost its data (dledger issue 61)."""
 
     def _become_leader(self, now: int) -> None:
@@ -136,7 +136,7 @@ class DoesNotSeeLosses(Member):
             pusher.__class__ = _Blind
 
 
-class BelievesLateAnswers(Member):
+class BelievesLateAnswers(GroupMember):
     """Takes an answer to a comparison for that to a later one."""
 
     def _push_answered(
@@ -211,7 +211,7 @@ def _with_disk(disk: type[Disk]) -> type[Simulator]:
     return WithDisk
 
 
-def _of(member: Callable[..., Member]) -> Callable[[int], Checks]:
+def _of(member: Callable[..., GroupMember]) -> Callable[[int], Checks]:
     return lambda seed: Simulator(seed, member).run()
 
 

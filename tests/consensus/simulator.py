@@ -15,20 +15,20 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 from rmqstore_spark.consensus.actions import (
-    Ask,
-    Committed,
+    CommittedUpTo,
     Cut,
-    Reply,
+    MemberRole,
+    Respond,
     Restart,
-    Role,
     RoleChanged,
     Save,
+    SendRequest,
     Stop,
     Write,
 )
-from rmqstore_spark.consensus.ledger import Ledger
-from rmqstore_spark.consensus.member import Member
-from rmqstore_spark.consensus.messages import Entry, Push, PushType
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.member import GroupMember
+from rmqstore_spark.consensus.messages import LedgerEntry, Push, PushType
 from rmqstore_spark.consensus.timing import Timing
 
 TIMING: Final = Timing(
@@ -59,11 +59,11 @@ class Disk:
     def __init__(self) -> None:
         self.saved: Save | None = None
         self.begin = 0
-        self.entries: list[Entry] = []
+        self.entries: list[LedgerEntry] = []
         self.committed = -1
         self.pending: list[Write | Cut | Restart] = []
         self.kept_begin = 0
-        self.kept: list[Entry] = []
+        self.kept: list[LedgerEntry] = []
 
     def do(self, action: Write | Cut | Restart) -> None:
         """Change the files, without flushing them."""
@@ -87,15 +87,15 @@ class Disk:
         self.pending.clear()
         self.entries, self.begin = list(self.kept), self.kept_begin
 
-    def ledger(self) -> Ledger:
+    def ledger(self) -> MemberLedger:
         """Return what a start finds."""
         terms: list[tuple[int, int]] = []
         for entry in self.entries:
             if not terms or terms[-1][1] != entry.term:
                 terms.append((entry.index, entry.term))
-        return Ledger(self.begin, self.begin + len(self.entries) - 1, terms)
+        return MemberLedger(self.begin, self.begin + len(self.entries) - 1, terms)
 
-    def read(self, first: int, last: int) -> tuple[Entry, ...]:
+    def read(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
         """Return entries."""
         return tuple(self.entries[first - self.begin : last - self.begin + 1])
 
@@ -106,7 +106,7 @@ class Disk:
         self.begin = self.kept_begin = begin
 
 
-def _apply(entries: list[Entry], begin: int, action: Write | Cut | Restart) -> int:
+def _apply(entries: list[LedgerEntry], begin: int, action: Write | Cut | Restart) -> int:
     if isinstance(action, Write):
         if not entries:
             begin = action.entries[0].index
@@ -136,7 +136,7 @@ class Checks:
     elections: int = 0
     crashes: int = 0
 
-    def wrote(self, entries: tuple[Entry, ...]) -> None:
+    def wrote(self, entries: tuple[LedgerEntry, ...]) -> None:
         """An index and a term name one entry."""
         for entry in entries:
             if self.written.setdefault((entry.index, entry.term), entry.body) != entry.body:
@@ -182,7 +182,7 @@ class Node:
     def __init__(self, name: str) -> None:
         self.name = name
         self.disk = Disk()
-        self.member: Member | None = None
+        self.member: GroupMember | None = None
         self.life = 0  # of which messages and timers are
         self.wake = -1
         self.slow = 1
@@ -192,7 +192,7 @@ class Node:
 class Simulator:
     """One run. `member` makes the members: tests give one with a rule switched off."""
 
-    def __init__(self, seed: int, member: Callable[..., Member] = Member) -> None:
+    def __init__(self, seed: int, member: Callable[..., GroupMember] = GroupMember) -> None:
         self.chance = random.Random(seed)
         self.make = member
         self.now = 0
@@ -281,8 +281,8 @@ class Simulator:
                 node.member.tick(self.now)
             self.act(node)
 
-    def _do(self, node: Node, member: Member, action: object) -> None:
-        if isinstance(action, Ask):
+    def _do(self, node: Node, member: GroupMember, action: object) -> None:
+        if isinstance(action, SendRequest):
             request = action.request
             if isinstance(request, Push) and request.type is not PushType.COMMIT:
                 entries = node.disk.read(request.first, request.last)
@@ -290,7 +290,7 @@ class Simulator:
                 request = request._replace(entries=entries)
             token = (node.name, node.life, action.number)
             self._send(node.name, action.peer, self._receive, token, request)
-        elif isinstance(action, Reply):
+        elif isinstance(action, Respond):
             assert isinstance(action.token, tuple)
             asker, life, number = action.token
             self._send(node.name, asker, self._answered, life, number, action.answer)
@@ -302,13 +302,13 @@ class Simulator:
             self.at(self.now + delay, self._flushed, node, node.life, action.number)
         elif isinstance(action, Save):
             self.save(node, action)
-        elif isinstance(action, Committed):
+        elif isinstance(action, CommittedUpTo):
             self.checks.commit(node.name, node.disk, node.disk.committed, action.index)
             node.disk.committed = action.index
             self._acknowledge(node, action.index)
         elif isinstance(action, RoleChanged):
             node.waiting.clear()
-            if action.role is Role.LEADER:
+            if action.role is MemberRole.LEADER:
                 self.checks.elected(node.name, action.term, node.disk)
                 self._append(node, member)
                 if self.faulty and self.chance.random() < self.unlucky:
@@ -355,17 +355,17 @@ class Simulator:
 
     # ---- clients --------------------------------------------------------------------------------
 
-    def _append(self, node: Node, member: Member, asked: int = -1) -> None:
+    def _append(self, node: Node, member: GroupMember, asked: int = -1) -> None:
         self._bodies += 1
         index = member.ledger.end + 1
-        entry = Entry(index, member.term, index * SIZE, SIZE, self._bodies)
+        entry = LedgerEntry(index, member.term, index * SIZE, SIZE, self._bodies)
         if asked >= 0:
             node.waiting.append((index, member.term, asked))
         member.append((entry,), self.now)
 
     def client(self, node: Node) -> None:
         """Send an append to a node, which takes it if it leads."""
-        if node.member is not None and node.member.role is Role.LEADER:
+        if node.member is not None and node.member.role is MemberRole.LEADER:
             self._append(node, node.member, self.now)
             self.act(node)
 
@@ -507,7 +507,7 @@ class Simulator:
             raise Violation(f"{node.name} has not caught up within {HEALTHY} ms")
 
     def _leads(self, node: Node) -> bool:
-        return node.member is not None and node.member.role is Role.LEADER
+        return node.member is not None and node.member.role is MemberRole.LEADER
 
     def _end(self, node: Node) -> int:
         return -1 if node.member is None else node.member.ledger.flushed
@@ -522,6 +522,6 @@ class Simulator:
             self.start(node)
 
 
-def run(seed: int, member: Callable[..., Member] = Member) -> Checks:
+def run(seed: int, member: Callable[..., GroupMember] = GroupMember) -> Checks:
     """Play the run of a seed."""
     return Simulator(seed, member).run()

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqstore_spark.consensus.actions import Ask, Committed, Reply, Restart, Role, Save, Write
-from rmqstore_spark.consensus.ledger import Ledger
-from rmqstore_spark.consensus.member import Member
+from rmqstore_spark.consensus.actions import (
+    CommittedUpTo,
+    MemberRole,
+    Respond,
+    Restart,
+    Save,
+    SendRequest,
+    Write,
+)
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import (
-    Code,
-    Entry,
+    LedgerEntry,
+    MemberCode,
     Push,
     PushAnswer,
     PushType,
-    Verdict,
     Vote,
     VoteAnswer,
+    VoteVerdict,
 )
 from rmqstore_spark.consensus.timing import Timing
 
@@ -23,41 +31,47 @@ GROUP = ("n0", "n1", "n2")
 LATER = 60_000
 
 
-def member(*terms: tuple[int, int], end: int = -1, **saved: Any) -> Member:
+def member(*terms: tuple[int, int], end: int = -1, **saved: Any) -> GroupMember:
     """A member n0 with entries 0 to `end`."""
     save = Save(**{"term": 3, "vote": None, "is_voter": True, **saved})
-    return Member(
-        "n0", GROUP, save, Ledger(0, end, list(terms)), now=0, chance=lambda: 0.0, timing=Timing()
+    return GroupMember(
+        "n0",
+        GROUP,
+        save,
+        MemberLedger(0, end, list(terms)),
+        now=0,
+        chance=lambda: 0.0,
+        timing=Timing(),
     )
 
 
-def taken(of: Member, kind: type[Any]) -> list[Any]:
+def taken(of: GroupMember, kind: type[Any]) -> list[Any]:
     """Take the actions of a kind, and drop all others."""
     actions, of.actions = of.actions, []
     return [action for action in actions if isinstance(action, kind)]
 
 
-def entry(index: int, term: int) -> Entry:
-    return Entry(index, term, index * 100, 100, b"")
+def entry(index: int, term: int) -> LedgerEntry:
+    return LedgerEntry(index, term, index * 100, 100, b"")
 
 
-def push(kind: PushType, term: int, *entries: Entry, commit: int = -1) -> Push:
+def push(kind: PushType, term: int, *entries: LedgerEntry, commit: int = -1) -> Push:
     return Push(kind, term, "n1", entries[0].index, entries[-1].index, commit, entries)
 
 
-def elected(*terms: tuple[int, int], end: int = -1) -> Member:
+def elected(*terms: tuple[int, int], end: int = -1) -> GroupMember:
     """A member that leads in term 3, with the entries that it had."""
     made = member(*terms, end=end)
     made.tick(LATER)
-    asks = taken(made, Ask)
-    made.answered(asks[0].number, VoteAnswer(3, Verdict.ACCEPT), LATER)
-    assert made.role is Role.LEADER
+    asks = taken(made, SendRequest)
+    made.answered(asks[0].number, VoteAnswer(3, VoteVerdict.ACCEPT), LATER)
+    assert made.role is MemberRole.LEADER
     return made
 
 
-def acknowledge(leader: Member, code: Code = Code.SUCCESS) -> None:
+def acknowledge(leader: GroupMember, code: MemberCode = MemberCode.SUCCESS) -> None:
     """Let a peer have all that was pushed to it."""
-    for ask in taken(leader, Ask):
+    for ask in taken(leader, SendRequest):
         if ask.peer == "n1" and isinstance(ask.request, Push):
             pushed = ask.request
             answer = PushAnswer(pushed.type, code, 3, pushed.last, 0, pushed.last)
@@ -71,7 +85,7 @@ def test_a_leader_does_not_count_what_it_has_not_flushed() -> None:
     acknowledge(leader)  # the entry
     assert leader.commit == -1
     leader.flushed(leader.ledger.changes, LATER)
-    assert taken(leader, Committed) == [Committed(5)]
+    assert taken(leader, CommittedUpTo) == [CommittedUpTo(5)]
 
 
 def test_a_leader_commits_nothing_before_an_entry_of_its_term() -> None:
@@ -83,8 +97,8 @@ def test_a_leader_commits_nothing_before_an_entry_of_its_term() -> None:
 def test_a_follower_appends_only_behind_what_it_has_compared() -> None:
     follower = member((0, 2), end=4)
     follower.receive("a", push(PushType.APPEND, 3, entry(5, 3)), 1)
-    (reply,) = taken(follower, Reply)
-    assert reply.answer.code is Code.INCONSISTENT_STATE
+    (reply,) = taken(follower, Respond)
+    assert reply.answer.code is MemberCode.INCONSISTENT_STATE
     follower.receive("b", push(PushType.COMPARE, 3, entry(4, 2)), 2)
     follower.receive("c", push(PushType.APPEND, 3, entry(5, 3)), 3)
     assert [write.entries for write in taken(follower, Write)] == [(entry(5, 3),)]
@@ -93,11 +107,11 @@ def test_a_follower_appends_only_behind_what_it_has_compared() -> None:
 def test_a_follower_answers_when_it_has_flushed() -> None:
     follower = member((0, 2), end=4)
     follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2)), 1)
-    assert len(taken(follower, Reply)) == 1
+    assert len(taken(follower, Respond)) == 1
     follower.receive("b", push(PushType.APPEND, 3, entry(5, 3), entry(6, 3)), 2)
-    assert taken(follower, Reply) == []
+    assert taken(follower, Respond) == []
     follower.flushed(follower.ledger.changes, 3)
-    assert [reply.token for reply in taken(follower, Reply)] == ["b"]
+    assert [reply.token for reply in taken(follower, Respond)] == ["b"]
 
 
 def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> None:
@@ -111,14 +125,14 @@ def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> No
     lost = member(end=-1, term=3, floor=save.floor)  # it crashes before the entry is on disk
     lost.receive("b", Vote(4, "n2", 30, 2), 1)
     lost.receive("c", Vote(4, "n2", 39, 3), 2)
-    assert [reply.answer.verdict for reply in taken(lost, Reply)] == [
-        Verdict.REJECT_EXPIRED_LEDGER_TERM,
-        Verdict.REJECT_SMALL_LEDGER_END_INDEX,
+    assert [reply.answer.verdict for reply in taken(lost, Respond)] == [
+        VoteVerdict.REJECT_EXPIRED_LEDGER_TERM,
+        VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX,
     ]
     lost.tick(LATER)
-    assert lost.role is Role.FOLLOWER
+    assert lost.role is MemberRole.FOLLOWER
     lost.receive("d", Vote(4, "n2", 40, 3), LATER + 1)
-    assert taken(lost, Reply)[0].answer.verdict is Verdict.ACCEPT
+    assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
 
 
 def test_what_is_committed_is_not_cut() -> None:
@@ -126,7 +140,7 @@ def test_what_is_committed_is_not_cut() -> None:
     follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2), commit=4), 1)
     assert follower.commit == 4
     follower.receive("b", push(PushType.TRUNCATE, 4, entry(2, 1)), 2)
-    assert taken(follower, Reply)[-1].answer.code is Code.INCONSISTENT_STATE
+    assert taken(follower, Respond)[-1].answer.code is MemberCode.INCONSISTENT_STATE
     assert follower.ledger.end == 4
     follower.receive("c", push(PushType.COMPARE, 4, entry(3, 1)), 3)
     assert "Entry 3" in follower.stopped or "entry 3" in follower.stopped

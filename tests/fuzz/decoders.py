@@ -26,7 +26,7 @@ from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.consensus.driver.recovery import check_entries
-from rmqstore_spark.consensus.driver.wire import Ask, request_of
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, request_of
 from rmqstore_spark.consensus.messages import Push
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
@@ -348,7 +348,8 @@ def ledger(data: bytes) -> Any:
 
 def peers(data: bytes) -> Any:
     """What the other members of a group ask, and whether their entries can be stored."""
-    code = (Ask.VOTE, Ask.HEART_BEAT, Ask.PUSH)[data[0] % 3] if data else Ask.PUSH
+    kinds = (DLedgerRequest.VOTE, DLedgerRequest.HEART_BEAT, DLedgerRequest.PUSH)
+    code = kinds[data[0] % 3 if data else 2]
     asked, request = request_of(code, data[1:])
     has_records = isinstance(request, Push) and check_entries(request.entries)
     return repr(asked), repr(request), has_records

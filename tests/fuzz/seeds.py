@@ -12,7 +12,7 @@ import numpy as np
 
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
 from rmqstore_spark.consensus.driver.wire import request_body
-from rmqstore_spark.consensus.messages import Entry, Heartbeat, Push, PushType, Vote
+from rmqstore_spark.consensus.messages import LeaderHeartbeat, LedgerEntry, Push, PushType, Vote
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
@@ -178,9 +178,9 @@ def _heartbeats() -> Iterator[Command]:
 
 def _peers() -> Iterator[bytes]:
     yield b"\0" + request_body(Vote(3, "n1", 40, 2), "G", "n1", "n0")[1]
-    yield b"\1" + request_body(Heartbeat(3, "n1"), "G", "n1", "n0")[1]
+    yield b"\1" + request_body(LeaderHeartbeat(3, "n1"), "G", "n1", "n0")[1]
     body = placed(term_record(3, "n1", 1_700_000_000_000), 1048)
-    entry = Entry(41, 3, 1000, len(body) + 48, body)
+    entry = LedgerEntry(41, 3, 1000, len(body) + 48, body)
     for kind, entries in ((PushType.COMPARE, (entry,)), (PushType.APPEND, (entry, entry))):
         push = Push(kind, 3, "n1", 41, 41, 40, entries)
         yield b"\2" + request_body(push, "G", "n1", "n0")[1]

@@ -8,8 +8,8 @@ from typing import Final
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.recovery import check_entries
 from rmqstore_spark.consensus.driver.wire import Status
-from rmqstore_spark.consensus.ledger import Ledger
-from rmqstore_spark.consensus.messages import Code, Entry, Push, PushType
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType
 from rmqstore_spark.layout.dledger import BLANK_SIZE
 
 _SPARE_BYTES: Final = 64 << 20
@@ -20,12 +20,12 @@ _OTHER_TERM: Final = -2
 class RefusedPush(Exception):
     """A push that changes nothing. Its text says why; `status` is the answer."""
 
-    def __init__(self, status: Status | Code, why: str) -> None:
+    def __init__(self, status: Status | MemberCode, why: str) -> None:
         self.status = status
         super().__init__(why)
 
 
-def checked(push: Push, log: EntryLog, ledger: Ledger) -> Push:
+def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     """Return a push with entries as the member has to see it.
 
     Args:
@@ -37,22 +37,24 @@ def checked(push: Push, log: EntryLog, ledger: Ledger) -> Push:
     """
     first = push.entries[0]
     if any(entry.index != first.index + at for at, entry in enumerate(push.entries)):
-        raise RefusedPush(Code.INCONSISTENT_STATE, "its entries do not follow each other")
+        raise RefusedPush(MemberCode.INCONSISTENT_STATE, "its entries do not follow each other")
     if push.type is PushType.COMPARE:
         # Members of RocketMQ can write two entries with one index in one term.
         other = first._replace(term=_OTHER_TERM) if _differs(first, log, ledger) else first
         return push._replace(entries=(other,))
     if any(_differs(entry, log, ledger) for entry in push.entries):
-        raise RefusedPush(Code.INCONSISTENT_STATE, "an entry of the same term is another one here")
+        raise RefusedPush(
+            MemberCode.INCONSISTENT_STATE, "an entry of the same term is another one here"
+        )
     new = tuple(entry for entry in push.entries if entry.index > ledger.end)
     if push.type is PushType.TRUNCATE and ledger.term_of(first.index) != first.term:
         new = push.entries  # the log begins again with it
         if first.position % log.segment_size + first.size + BLANK_SIZE > log.segment_size:
-            raise RefusedPush(Code.INCONSISTENT_STATE, _place(first))
+            raise RefusedPush(MemberCode.INCONSISTENT_STATE, _place(first))
     elif new and first.index <= ledger.end + 1 and not log.has_place_for(new):
-        raise RefusedPush(Code.INCONSISTENT_STATE, _place(new[0]))
+        raise RefusedPush(MemberCode.INCONSISTENT_STATE, _place(new[0]))
     if new and not check_entries(new):
-        raise RefusedPush(Code.INCONSISTENT_STATE, "an entry is not a record of its place")
+        raise RefusedPush(MemberCode.INCONSISTENT_STATE, "an entry is not a record of its place")
     if new and not has_room(log, sum(entry.size for entry in new)):
         raise RefusedPush(Status.DISK_FULL, "the disk is full")
     return push
@@ -64,14 +66,14 @@ def has_room(log: EntryLog, size: int) -> bool:
     return room.f_bavail * room.f_frsize >= size + _SPARE_BYTES
 
 
-def _differs(entry: Entry, log: EntryLog, ledger: Ledger) -> bool:
+def _differs(entry: LedgerEntry, log: EntryLog, ledger: MemberLedger) -> bool:
     """Return whether the entry of this index and term has other bytes here."""
     if ledger.term_of(entry.index) != entry.term:
         return False
     return log.read(entry.index, entry.index)[0] != entry
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: LedgerEntry) -> str:
     return (
         f"entry {entry.index} at {entry.position} is not where this log would have it; all members "
         "need the same mappedFileSizeCommitLog"

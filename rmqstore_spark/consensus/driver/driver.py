@@ -17,27 +17,27 @@ from typing import Final
 
 from rmqstore_spark.consensus.actions import (
     Action,
-    Ask,
-    Committed,
+    CommittedUpTo,
     Cut,
-    Reply,
+    MemberRole,
+    Respond,
     Restart,
-    Role,
     RoleChanged,
     Save,
+    SendRequest,
     Stop,
     Write,
 )
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.driver.group import Group
+from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
-from rmqstore_spark.consensus.driver.wire import Ask as Code
-from rmqstore_spark.consensus.ledger import Ledger
-from rmqstore_spark.consensus.member import Member
-from rmqstore_spark.consensus.messages import Answer, Entry, Push, PushType, Request
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.member import GroupMember
+from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushType, Request
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.durable import make_folder
@@ -73,7 +73,7 @@ class Driver:
 
     def __init__(
         self,
-        group: Group,
+        group: MemberGroup,
         store: str,
         segment_size: int,
         reserved_seconds: float,
@@ -107,8 +107,8 @@ class Driver:
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
         self._timer: asyncio.TimerHandle | None = None
         self._is_acting = False
-        self.member = Member(
-            group.me, group.ids, saved, Ledger(self.log.begin, self.log.last, terms),
+        self.member = GroupMember(
+            group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._saved_commit, now=self._now(), chance=random.random, timing=timing,
             within=self._within,
         )  # fmt: skip
@@ -135,7 +135,7 @@ class Driver:
         self._step(lambda now: self.member.take_over(leader, term, now))
         return self.member.term > term_before
 
-    def append(self, record: bytes) -> tuple[Entry, asyncio.Future[bool]]:
+    def append(self, record: bytes) -> tuple[LedgerEntry, asyncio.Future[bool]]:
         """Append a record, as leader.
 
         Args:
@@ -147,7 +147,7 @@ class Driver:
         size = ENTRY_HEADER_SIZE + len(record)
         position = self.log.next_position(size)
         body = placed(record, position + ENTRY_HEADER_SIZE)
-        entry = Entry(self.member.ledger.end + 1, self.member.term, position, size, body)
+        entry = LedgerEntry(self.member.ledger.end + 1, self.member.term, position, size, body)
         committed: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[entry.index] = committed
         self._step(lambda now: self.member.append((entry,), now))
@@ -158,7 +158,7 @@ class Driver:
         """How many appends are not committed yet."""
         return len(self._waiting)
 
-    async def send(self, peer: str, code: Code, body: bytes) -> bytes:
+    async def send(self, peer: str, code: DLedgerRequest, body: bytes) -> bytes:
         """Ask a peer something that the member does not know of; see `Peers.send`."""
         return await self._peers.send(peer, code, body)
 
@@ -217,12 +217,12 @@ class Driver:
         self._set_timer()
 
     def _do(self, action: Action) -> None:
-        if isinstance(action, Ask):
+        if isinstance(action, SendRequest):
             request = action.request
             if isinstance(request, Push) and request.type is not PushType.COMMIT:
                 request = request._replace(entries=self.log.read(request.first, request.last))
             self._peers.ask(action.peer, action.number, request)
-        elif isinstance(action, Reply):
+        elif isinstance(action, Respond):
             self._answer(action.token, action.answer)
         elif isinstance(action, Write | Cut | Restart):
             self._changed = action.number
@@ -236,7 +236,7 @@ class Driver:
                 self.log.restart()
         elif isinstance(action, Save):
             self._state.write_term(action)
-        elif isinstance(action, Committed):
+        elif isinstance(action, CommittedUpTo):
             self._tell_committed(action.index)
         elif isinstance(action, RoleChanged):
             self._change_role(action)
@@ -249,7 +249,7 @@ class Driver:
             self.group.me, action.role.name.lower(), action.term, action.leader or "none yet",
         )  # fmt: skip
         self._forget_waiting()
-        if action.role is Role.LEADER:
+        if action.role is MemberRole.LEADER:
             now = int(time.time() * 1000)
             self.append(term_record(action.term, self.group.me, now))
 

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
-from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.files.durable import explained
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
@@ -64,7 +64,7 @@ class EntryLog:
         """Return where the next entry of this size, with its header, has to begin."""
         return entry_position(self.end, size, self.segment_size)
 
-    def has_place_for(self, entries: Sequence[Entry]) -> bool:
+    def has_place_for(self, entries: Sequence[LedgerEntry]) -> bool:
         """Return whether new entries are where this log would write them, one behind the other.
 
         A log without entries begins anywhere in a segment.
@@ -76,7 +76,7 @@ class EntryLog:
             end = entry.position + entry.size
         return True
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[LedgerEntry]) -> None:
         """Write entries behind the last one.
 
         Raises:
@@ -125,7 +125,7 @@ class EntryLog:
             self.index.read(at, INDEX_UNIT_SIZE), index, file=self.index.path(at)
         )
 
-    def read(self, first: int, last: int) -> tuple[Entry, ...]:
+    def read(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
         """Return entries.
 
         Raises:
@@ -136,7 +136,7 @@ class EntryLog:
         entries = []
         for _, position, size, index, term in units.tolist():
             data = self.data.read(position, size)
-            entries.append(Entry(index, term, position, size, data[ENTRY_HEADER_SIZE:]))
+            entries.append(LedgerEntry(index, term, position, size, data[ENTRY_HEADER_SIZE:]))
         return tuple(entries)
 
     def within(self, first: int, last: int, most: int) -> int:

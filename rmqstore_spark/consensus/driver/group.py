@@ -14,7 +14,7 @@ _ID: Final = re.compile(r"[a-zA-Z0-9_]{1,32}")
 
 
 @dataclass(frozen=True)
-class Group:
+class MemberGroup:
     """A group, and which member of it this is.
 
     Attributes:
@@ -38,7 +38,7 @@ class Group:
         return parse_address(self.addresses[self.me])[1]
 
     @classmethod
-    def of(cls, name: str, me: str, peers: str) -> Group:
+    def of(cls, name: str, me: str, peers: str) -> MemberGroup:
         """Read a group from the values of RocketMQ's keys.
 
         Raises:

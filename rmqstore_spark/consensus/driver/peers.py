@@ -6,9 +6,15 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
-from rmqstore_spark.consensus.driver.group import Group
-from rmqstore_spark.consensus.driver.wire import Ask, WireMessage, answer_of, decode, request_body
-from rmqstore_spark.consensus.messages import Answer, Code, Request
+from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.wire import (
+    DLedgerRequest,
+    WireMessage,
+    answer_of,
+    decode,
+    request_body,
+)
+from rmqstore_spark.consensus.messages import Answer, MemberCode, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
@@ -21,7 +27,7 @@ FRAME: Final = 8 << 20
 """Most bytes of a frame: an entry of 4 MiB as base64, and its header."""
 
 
-class Answers(Protocol):
+class PeerAnswers(Protocol):
     """Takes what comes back."""
 
     def answered(self, number: int, answer: Answer) -> None:
@@ -39,7 +45,7 @@ class Peers:
         answers: takes what they answer.
     """
 
-    def __init__(self, group: Group, answers: Answers) -> None:
+    def __init__(self, group: MemberGroup, answers: PeerAnswers) -> None:
         self._group = group
         self._answers = answers
         self._clients: dict[str, RemotingClient] = {}
@@ -53,7 +59,7 @@ class Peers:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def send(self, peer: str, code: Ask, body: bytes) -> bytes:
+    async def send(self, peer: str, code: DLedgerRequest, body: bytes) -> bytes:
         """Send a request, and return the body of its answer.
 
         Raises:
@@ -70,7 +76,7 @@ class Peers:
                 del self._clients[peer]  # a new one tries at once
                 client.close()
             raise
-        if answer.code != Code.SUCCESS:
+        if answer.code != MemberCode.SUCCESS:
             raise ServiceError(f"it answers code {answer.code}.")
         return answer.body
 
@@ -81,7 +87,9 @@ class Peers:
         for client in self._clients.values():
             await client.end()
 
-    async def _ask(self, peer: str, number: int, request: Request, code: Ask, body: bytes) -> None:
+    async def _ask(
+        self, peer: str, number: int, request: Request, code: DLedgerRequest, body: bytes
+    ) -> None:
         answer = None
         try:
             body = await self.send(peer, code, body)

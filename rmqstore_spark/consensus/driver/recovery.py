@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import written_end
 from rmqstore_spark.layout.dledger import (
@@ -223,7 +223,7 @@ def _is_blank(log: EntryLog, start: int) -> bool:
     return written_end(log.data.path(start), 0) is None
 
 
-def check_entries(entries: tuple[Entry, ...]) -> bool:
+def check_entries(entries: tuple[LedgerEntry, ...]) -> bool:
     """Return whether the bodies of entries are sound records that say where they are."""
     bodies = [entry.body for entry in entries if isinstance(entry.body, bytes) and entry.body]
     places = [entry.position + ENTRY_HEADER_SIZE for entry in entries]

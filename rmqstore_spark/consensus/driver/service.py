@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.consensus.actions import Role
+from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import Group
+from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
-    Ask,
+    DLedgerRequest,
     Status,
     WireAppend,
     WireAppendAnswer,
@@ -34,7 +34,7 @@ from rmqstore_spark.consensus.driver.wire import (
     request_of,
     wire_entry,
 )
-from rmqstore_spark.consensus.messages import Answer, Code, Push
+from rmqstore_spark.consensus.messages import Answer, MemberCode, Push
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
@@ -44,8 +44,8 @@ _MOST_PENDING: Final = 10_000
 _COMMIT_SECONDS: Final = 2.5
 _CATCH_UP_SECONDS: Final = 1.0
 _MOST_BEHIND: Final = 1000
-_NAMES: Final = {int(each): each.name for each in Ask}
-_PEERS: Final = frozenset({Ask.VOTE, Ask.HEART_BEAT, Ask.PUSH})
+_NAMES: Final = {int(each): each.name for each in DLedgerRequest}
+_PEERS: Final = frozenset({DLedgerRequest.VOTE, DLedgerRequest.HEART_BEAT, DLedgerRequest.PUSH})
 
 
 class MemberService:
@@ -60,16 +60,16 @@ class MemberService:
 
     driver: Driver
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: MemberGroup) -> None:
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
         self._handing_over = False
         self._clients: dict[int, Callable[[bytes], Awaitable[bytes]]] = {
-            Ask.METADATA: self._metadata,
-            Ask.APPEND: self._append,
-            Ask.GET: self._get,
-            Ask.LEADERSHIP_TRANSFER: self._transfer,
+            DLedgerRequest.METADATA: self._metadata,
+            DLedgerRequest.APPEND: self._append,
+            DLedgerRequest.GET: self._get,
+            DLedgerRequest.LEADERSHIP_TRANSFER: self._transfer,
         }
 
     # ---- a server's service --------------------------------------------------------------------
@@ -105,7 +105,7 @@ class MemberService:
         """Send the member's answer to a request of a peer."""
         assert isinstance(token, tuple)
         request, asked = token
-        request.reply(request.command.answer(Code.SUCCESS, body=answer_body(answer, asked)))
+        request.reply(request.command.answer(MemberCode.SUCCESS, body=answer_body(answer, asked)))
 
     async def close(self) -> None:
         """End what is being handled."""
@@ -122,7 +122,7 @@ class MemberService:
             self._refuse(request, *wrong)
             return
         if asked.local_id == self._group.me:
-            self._refuse(request, Code.UNEXPECTED_MEMBER, "it says that it is this member")
+            self._refuse(request, MemberCode.UNEXPECTED_MEMBER, "it says that it is this member")
             return
         if isinstance(known, Push) and known.entries:
             try:
@@ -140,14 +140,14 @@ class MemberService:
             return Status.UNKNOWN_MEMBER, f"it is for the member {member!r}"
         return None
 
-    def _refuse(self, request: Request, status: Status | Code, why: str) -> None:
+    def _refuse(self, request: Request, status: Status | MemberCode, why: str) -> None:
         code, peer = request.command.code, request.connection.peer
         name = _NAMES[code]
         self._log.warning(peer, "%s of %s is refused: %s.", name, escaped(peer), escaped(why))
-        body = self._push_status(status) if code == Ask.PUSH else self._status(status)
-        request.reply(request.command.answer(Code.SUCCESS, body=encode(body)))
+        body = self._push_status(status) if code == DLedgerRequest.PUSH else self._status(status)
+        request.reply(request.command.answer(MemberCode.SUCCESS, body=encode(body)))
 
-    def _push_status(self, status: Status | Code) -> WirePushAnswer:
+    def _push_status(self, status: Status | MemberCode) -> WirePushAnswer:
         member = self.driver.member
         is_empty = member.ledger.is_empty
         return WirePushAnswer(
@@ -160,7 +160,7 @@ class MemberService:
             end_index=-1 if is_empty else member.ledger.end,
         )
 
-    def _status(self, status: Status | Code) -> WireMessage:
+    def _status(self, status: Status | MemberCode) -> WireMessage:
         member = self.driver.member
         return WireMessage(
             group=self._group.name, remote_id=self._group.me, code=status,
@@ -182,7 +182,7 @@ class MemberService:
             request.drop()
             raise
         else:
-            request.reply(request.command.answer(Code.SUCCESS, body=body))
+            request.reply(request.command.answer(MemberCode.SUCCESS, body=body))
 
     async def _metadata(self, body: bytes) -> bytes:
         asked = decode(WireMessage, body)
@@ -204,7 +204,7 @@ class MemberService:
         status = None
         if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
             status = wrong[0]
-        elif driver.member.role is not Role.LEADER:
+        elif driver.member.role is not MemberRole.LEADER:
             status = Status.NOT_LEADER
         elif self._handing_over:
             status = Status.LEADER_TRANSFERRING
@@ -219,7 +219,7 @@ class MemberService:
         entry, committed = driver.append(asked.body)
         try:
             is_committed = await asyncio.wait_for(committed, _COMMIT_SECONDS)
-            code = Code.SUCCESS if is_committed else Status.TERM_CHANGED
+            code = MemberCode.SUCCESS if is_committed else Status.TERM_CHANGED
         except asyncio.TimeoutError:
             code = Status.WAIT_QUORUM_ACK_TIMEOUT
         return encode(
@@ -238,7 +238,7 @@ class MemberService:
         member, index = self.driver.member, asked.begin_index
         if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
             return encode(self._status(wrong[0]))
-        if member.role is not Role.LEADER:
+        if member.role is not MemberRole.LEADER:
             return encode(self._status(Status.NOT_LEADER))
         if index is None or not member.ledger.begin <= index <= member.ledger.end:
             return encode(self._status(Status.INDEX_OUT_OF_RANGE))
@@ -270,12 +270,12 @@ class MemberService:
                 return encode(self._status(Status.TAKE_LEADERSHIP_FAILED))
             await asyncio.sleep(0.01)
         does = self.driver.take_over(asked.transfer_id, asked.term)
-        return encode(self._status(Code.SUCCESS if does else Status.TAKE_LEADERSHIP_FAILED))
+        return encode(self._status(MemberCode.SUCCESS if does else Status.TAKE_LEADERSHIP_FAILED))
 
-    async def _hand_over(self, peer: str) -> Status | Code:
+    async def _hand_over(self, peer: str) -> Status | MemberCode:
         """Ask a peer to lead; meanwhile, nothing is appended."""
         member = self.driver.member
-        behind = member.behind(peer) if member.role is Role.LEADER else None
+        behind = member.behind(peer) if member.role is MemberRole.LEADER else None
         if behind is None or behind >= _MOST_BEHIND or self._handing_over:
             return Status.TAKE_LEADERSHIP_FAILED
         ask = WireTransfer(
@@ -285,13 +285,13 @@ class MemberService:
         )  # fmt: skip
         self._handing_over = True
         try:
-            body = await self.driver.send(peer, Ask.LEADERSHIP_TRANSFER, encode(ask))
+            body = await self.driver.send(peer, DLedgerRequest.LEADERSHIP_TRANSFER, encode(ask))
             code = decode(WireMessage, body).code
         except (ServiceError, FrameError):
             return Status.TAKE_LEADERSHIP_FAILED
         finally:
             self._handing_over = False
-        return Code.SUCCESS if code == Code.SUCCESS else Status.TAKE_LEADERSHIP_FAILED
+        return MemberCode.SUCCESS if code == MemberCode.SUCCESS else Status.TAKE_LEADERSHIP_FAILED
 
     async def prefer(self, leaders: Sequence[str]) -> None:
         """Hand over to one of some peers, each second in which this member leads and is another.
@@ -303,10 +303,10 @@ class MemberService:
         while tries and self._group.me not in leaders:
             await asyncio.sleep(1.0)
             member = self.driver.member
-            if member.role is not Role.LEADER:
+            if member.role is not MemberRole.LEADER:
                 continue
             near = [peer for peer in tries if (member.behind(peer) or 0) < _MOST_BEHIND]
             if near:
                 peer = min(near, key=tries.__getitem__)
                 code = await self._hand_over(peer)
-                tries[peer] += code is not Code.SUCCESS
+                tries[peer] += code is not MemberCode.SUCCESS

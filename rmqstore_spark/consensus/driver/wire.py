@@ -13,23 +13,23 @@ import msgspec
 
 from rmqstore_spark.consensus.messages import (
     Answer,
-    Code,
-    Entry,
-    Heartbeat,
     HeartbeatAnswer,
+    LeaderHeartbeat,
+    LedgerEntry,
+    MemberCode,
     Push,
     PushAnswer,
     PushType,
     Request,
-    Verdict,
     Vote,
     VoteAnswer,
+    VoteVerdict,
 )
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
 
 
-class Ask(IntEnum):
+class DLedgerRequest(IntEnum):
     """`DLedgerRequestCode`."""
 
     METADATA = 50000
@@ -43,7 +43,7 @@ class Ask(IntEnum):
 
 
 class Status(IntEnum):
-    """`DLedgerResponseCode`: what the driver itself answers, beside `Code`."""
+    """`DLedgerResponseCode`: what the driver itself answers, beside `MemberCode`."""
 
     UNKNOWN_GROUP = 400
     UNKNOWN_MEMBER = 401
@@ -174,8 +174,8 @@ _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     )
 }
 _PUSHES: Final = {kind.name: kind for kind in PushType}
-_VERDICTS: Final = {verdict.name: verdict for verdict in Verdict}
-_CODES: Final = {int(code): code for code in Code}
+_VERDICTS: Final = {verdict.name: verdict for verdict in VoteVerdict}
+_CODES: Final = {int(code): code for code in MemberCode}
 
 
 def decode(kind: type[_M], body: bytes) -> _M:
@@ -199,14 +199,14 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
     Raises:
         FrameError: it is none.
     """
-    if command == Ask.VOTE:
+    if command == DLedgerRequest.VOTE:
         vote = decode(WireVote, body)
         return vote, Vote(
             vote.term, vote.leader_id or "", vote.ledger_end_index, vote.ledger_end_term
         )
-    if command == Ask.HEART_BEAT:
+    if command == DLedgerRequest.HEART_BEAT:
         beat = decode(WireMessage, body)
-        return beat, Heartbeat(beat.term, beat.leader_id or "")
+        return beat, LeaderHeartbeat(beat.term, beat.leader_id or "")
     push = decode(WirePush, body)
     kind = _PUSHES.get(push.type)
     if kind is None:
@@ -223,15 +223,15 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
     )  # fmt: skip
 
 
-def _entry(found: WireEntry) -> Entry:
+def _entry(found: WireEntry) -> LedgerEntry:
     if found.magic != ENTRY_MAGIC or found.size != ENTRY_HEADER_SIZE + len(found.body):
         raise FrameError(f"an entry of {len(found.body)} bytes has size {found.size}")
     if not (0 <= found.index < _LONG and 0 <= found.term < _LONG and 0 <= found.pos < _LONG):
         raise FrameError(f"an entry is {found.index} of term {found.term} at {found.pos}")
-    return Entry(found.index, found.term, found.pos, found.size, found.body)
+    return LedgerEntry(found.index, found.term, found.pos, found.size, found.body)
 
 
-def wire_entry(entry: Entry) -> WireEntry:
+def wire_entry(entry: LedgerEntry) -> WireEntry:
     """Return an entry as it is sent."""
     assert isinstance(entry.body, bytes)
     return WireEntry(
@@ -240,7 +240,7 @@ def wire_entry(entry: Entry) -> WireEntry:
     )  # fmt: skip
 
 
-def request_body(request: Request, group: str, me: str, peer: str) -> tuple[Ask, bytes]:
+def request_body(request: Request, group: str, me: str, peer: str) -> tuple[DLedgerRequest, bytes]:
     """Return code and body of what this member asks a peer."""
     ids: dict[str, Any] = {"group": group, "local_id": me, "remote_id": peer, "term": request.term}
     if isinstance(request, Vote):
@@ -248,9 +248,9 @@ def request_body(request: Request, group: str, me: str, peer: str) -> tuple[Ask,
             **ids, leader_id=request.candidate,
             ledger_end_index=request.end_index, ledger_end_term=request.end_term,
         )  # fmt: skip
-        return Ask.VOTE, encode(vote)
-    if isinstance(request, Heartbeat):
-        return Ask.HEART_BEAT, encode(WireMessage(**ids, leader_id=request.leader))
+        return DLedgerRequest.VOTE, encode(vote)
+    if isinstance(request, LeaderHeartbeat):
+        return DLedgerRequest.HEART_BEAT, encode(WireMessage(**ids, leader_id=request.leader))
     entries = [wire_entry(entry) for entry in request.entries]
     is_batch = len(entries) > 1
     push = WirePush(
@@ -260,7 +260,7 @@ def request_body(request: Request, group: str, me: str, peer: str) -> tuple[Ask,
         last_entry_index=request.last,
         total_size=sum(entry.size for entry in entries) if is_batch else 0,
     )  # fmt: skip
-    return Ask.PUSH, encode(push)
+    return DLedgerRequest.PUSH, encode(push)
 
 
 def answer_body(answer: Answer, asked: _Message) -> bytes:
@@ -297,9 +297,11 @@ def answer_of(request: Request, body: bytes) -> Answer | None:
         vote = decode(WireVoteAnswer, body)
         verdict = _VERDICTS.get(vote.vote_result)
         return (
-            None if verdict is None or vote.code != Code.SUCCESS else VoteAnswer(vote.term, verdict)
+            None
+            if verdict is None or vote.code != MemberCode.SUCCESS
+            else VoteAnswer(vote.term, verdict)
         )
-    if isinstance(request, Heartbeat):
+    if isinstance(request, LeaderHeartbeat):
         beat = decode(WireMessage, body)
         beat_code = _CODES.get(beat.code)
         return None if beat_code is None else HeartbeatAnswer(beat_code, beat.term)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqstore_spark.base.settings import settings_of
-from rmqstore_spark.consensus.driver.group import Group
+from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.broker_keys import BROKER_KEYS, STRAY_KEYS, tell_passed_over
 from rmqstore_spark.engine.config.key import address, flag, number, read_value, text, unknown_key
@@ -92,7 +92,7 @@ class MemberConfig:
         tell_passed_over(unused, source)
         return replace(self, **changed)
 
-    def group(self) -> Group:
+    def group(self) -> MemberGroup:
         """Return the group that the keys name.
 
         Raises:
@@ -100,7 +100,7 @@ class MemberConfig:
         """
         if not self.enable_d_leger_commit_log:
             raise OptionError("enableDLegerCommitLog=false: then there is no group to be in.")
-        return Group.of(self.d_leger_group, self.d_leger_self_id, self.d_leger_peers)
+        return MemberGroup.of(self.d_leger_group, self.d_leger_self_id, self.d_leger_peers)
 
     @property
     def timing(self) -> Timing:

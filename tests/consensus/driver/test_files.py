@@ -13,7 +13,7 @@ from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed
-from rmqstore_spark.consensus.messages import Entry
+from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from tests.consensus.driver.members import record
@@ -34,15 +34,15 @@ def opened(folder: Path, committed: int = -1) -> tuple[EntryLog, list[tuple[int,
     return log, recover(log, committed)
 
 
-def entries(log: EntryLog, count: int, term: int = 1, size: int = 100) -> list[Entry]:
+def entries(log: EntryLog, count: int, term: int = 1, size: int = 100) -> list[LedgerEntry]:
     """New entries for a log, each a record of about `size` bytes."""
-    made: list[Entry] = []
+    made: list[LedgerEntry] = []
     last, end = log.last, log.end
     for number in range(count):
         body = record("x" * size, number)
         position = log.next_position(ENTRY_HEADER_SIZE + len(body))
         body = placed(body, position + ENTRY_HEADER_SIZE)
-        entry = Entry(log.last + 1, term, position, ENTRY_HEADER_SIZE + len(body), body)
+        entry = LedgerEntry(log.last + 1, term, position, ENTRY_HEADER_SIZE + len(body), body)
         log.last, log.end = entry.index, position + entry.size
         made.append(entry)
     log.last, log.end = last, end
@@ -141,7 +141,7 @@ def test_a_write_of_which_a_sector_is_lost_is_cut(tmp_path: Path) -> None:
     position = log.next_position(6000)
     made = record("y" * 1500, properties=b"key\x01" + b"z" * 4000 + b"\x02")
     body = placed(made, position + ENTRY_HEADER_SIZE)
-    log.write((Entry(3, 1, position, ENTRY_HEADER_SIZE + len(body), body),))
+    log.write((LedgerEntry(3, 1, position, ENTRY_HEADER_SIZE + len(body), body),))
     for sector in range(position // 512, log.end // 512 + 1):
         shutil.copytree(tmp_path / "whole", tmp_path / "torn")
         with (tmp_path / "torn" / "data" / f"{0:020d}").open("r+b") as file:
@@ -163,7 +163,7 @@ def test_a_log_that_begins_within_a_segment(tmp_path: Path) -> None:
     log = EntryLog(str(tmp_path), SEGMENT)
     position = 3 * SEGMENT + 5000
     body = placed(record("late"), position + ENTRY_HEADER_SIZE)
-    entry = Entry(5000, 3, position, ENTRY_HEADER_SIZE + len(body), body)
+    entry = LedgerEntry(5000, 3, position, ENTRY_HEADER_SIZE + len(body), body)
     log.write((entry,))
     log.write(entries(log, 5, 3))
     found, terms = opened(tmp_path)
