@@ -19,7 +19,6 @@ from tests.consensus.simulator import run
 
 PART = 250
 FOUND = 3
-TRIED = 15_000
 
 
 def _without_pauses(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
@@ -47,14 +46,15 @@ def play(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
     return len(seeds), elections, crashes, acknowledged, failed
 
 
-def find(name: str) -> tuple[str, list[int]]:
-    """Return the first seeds that find a mutation."""
-    return name, list(_finders(name))
+def find(search: tuple[str, int]) -> tuple[str, list[int]]:
+    """Return the first seeds that find a mutation, of as many as are tried."""
+    name, tries = search
+    return name, list(_finders(name, tries))
 
 
-def _finders(name: str) -> Iterator[int]:
+def _finders(name: str, tries: int) -> Iterator[int]:
     left = FOUND
-    for seed in range(TRIED):
+    for seed in range(tries):
         try:
             MUTATIONS[name](seed)
         except AssertionError:
@@ -69,11 +69,13 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m tests.consensus")
     arguments.add_argument("--seeds", default="0:100000", metavar="FIRST:END")
     arguments.add_argument("--mutations", nargs="*", metavar="NAME")
+    arguments.add_argument("--tries", type=int, default=20_000, help="seeds for a mutation")
     given = arguments.parse_args()
     with multiprocessing.Pool() as pool:
         if given.mutations is not None:
             missed = 0
-            for name, seeds in pool.imap_unordered(find, given.mutations or MUTATIONS):
+            searches = [(name, given.tries) for name in given.mutations or MUTATIONS]
+            for name, seeds in pool.imap_unordered(find, searches):
                 print(f'    "{name}": {tuple(seeds)},', flush=True)  # noqa: T201
                 missed += not seeds
             return missed

@@ -242,5 +242,20 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
 }
 """What runs a seed with a rule switched off, by its name."""
 
-SEEDS: Final[dict[str, tuple[int, ...]]] = {}
-"""The first seeds that find each."""
+SEEDS: Final[dict[str, tuple[int, ...]]] = {
+    "AnswersBeforeFlush": (70, 304, 1232),
+    "AsksNobodyWhileItFollows": (4, 15, 20),
+    "CommitsEarlierTerms": (12136,),
+    "CommitsUnmatched": (1, 19, 21),
+    "CountsItselfBeforeFlush": (1774, 5483, 5779),
+    "DoesNotSeeLosses": (8, 36, 53),
+    "FollowsOldLeaders": (956, 991, 3753),
+    "HasNoBodies": (2, 19, 27),
+    "LeadsAgainInItsTerm": (69, 200, 529),
+    "SaveIsNotFlushed": (84, 97, 219),
+    "TermIsLost": (52, 419, 458),
+    "VotesForShorterLedgers": (1, 4, 8),
+    "VotesTwice": (3, 12, 13),
+    "VotesWithoutMemory": (1, 4, 6),
+}
+"""The first seeds that find each; `python -m tests.consensus --mutations` looks for them."""
