@@ -84,7 +84,8 @@ class GroupMember:
         self.me = me
         self.peers = tuple(peer for peer in group if peer != me)
         self.quorum = len(group) // 2 + 1
-        self.term, self.vote, self.is_voter, self.floor = saved or Save(0, None, is_voter=False)
+        new = Save(0, None, is_voter=not self.peers)  # a member alone has nobody to ask
+        self.term, self.vote, self.is_voter, self.floor = saved or new
         self.ledger = ledger
         self.commit = min(committed, ledger.end)
         self.role = MemberRole.FOLLOWER
