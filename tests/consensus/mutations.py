@@ -245,9 +245,11 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
 SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "AnswersBeforeFlush": (70, 304, 1232),
     "AsksNobodyWhileItFollows": (4, 15, 20),
+    "BelievesLateAnswers": (1073, 2826, 3187),
     "CommitsEarlierTerms": (12136,),
     "CommitsUnmatched": (1, 19, 21),
     "CountsItselfBeforeFlush": (1774, 5483, 5779),
+    "CutsTwice": (840, 2044, 4419),
     "DoesNotSeeLosses": (8, 36, 53),
     "FollowsOldLeaders": (956, 991, 3753),
     "HasNoBodies": (2, 19, 27),
