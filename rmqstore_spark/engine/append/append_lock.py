@@ -63,7 +63,7 @@ class AppendLock:
         """Enter it however long another thread holds it.
 
         Args:
-            undoes: nothing is appended, so whether the store has room, or closes, is no matter.
+            undoes: nothing is appended, so it may have no room, or be closing.
         """
         with self._turnstile:
             self._lock.acquire()

@@ -62,7 +62,7 @@ class StoreTime:
         return self._ahead
 
     def pass_ahead(self, *, stored: bool) -> None:
-        """Let times go on, after those of `stamp_ahead` if such records are in the log now."""
+        """Let times continue, after those of `stamp_ahead` if such records are in the log now."""
         if stored and self._ahead is not None:
             self._last = self._ahead
         self._ahead = None
