@@ -1,4 +1,4 @@
-"""Text for output: untrusted text for a terminal or a log, and names for JSON.
+"""Text for output: untrusted text for a terminal or a log, names for JSON, times for people.
 
 Untrusted text must not move the cursor, colour the terminal, reverse the direction of writing or
 begin another line.
@@ -25,6 +25,16 @@ def camel_case(name: str) -> str:
 def in_words(name: str) -> str:
     """Return a name that JSON has in camel case as people read it: `index entries`."""
     return _CAPITAL.sub(r" \1", name).lower()
+
+
+def duration(seconds: float) -> str:
+    """Return a time that something took, in its two largest units: `3 h 12 min`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
+    shown = [f"{number} {unit}" for number, unit in parts if number] or ["0 s"]
+    return " ".join(shown[:2])
 
 
 def escaped(text: str) -> str:

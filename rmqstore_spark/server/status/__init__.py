@@ -1,0 +1,19 @@
+"""Pages for people on the metrics port: what a process does, and the messages of its stores.
+
+They only read. An answer is HTML that is made here, one file of style, and no script; whoever opens
+a page needs the rights that the same question needs elsewhere (docs/operate.md, "Status pages").
+
+site      finds the page of a request, and checks that its account may see it
+asking    what is asked for, checked, and what is answered
+guard     who sees the pages, and from where a request may come
+watched   the stores: their figures of now
+history   what the figures were in the last ten minutes
+problems  the last warnings and errors of the log
+views     what pages show, as plain objects
+browser   reads messages
+markup    makes HTML, in which every text is escaped
+plots     makes small plots
+pages/    the pages
+
+`style.css` is beside them.
+"""
