@@ -1,6 +1,6 @@
 """Pages for people on the metrics port: what a process does, and the messages of its stores.
 
-They only read. An answer is HTML that is made here, one file of style, and no script; whoever opens
+They only read. An answer is HTML that is made here, one file of style, and no script. Who opens
 a page needs the rights that the same question needs elsewhere (docs/operate.md, "Status pages").
 
 site      finds the page of a request, and checks that its account may see it

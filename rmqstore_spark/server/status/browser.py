@@ -117,7 +117,7 @@ def of_id(store: Store, msg_id: str) -> ListedMessage | None:
     """
     try:
         found = query_by_msg_id(store, msg_id, _listing())
-    except OptionError:  # it is no such id
+    except OptionError:  # the text is not one
         return None
     return next(iter(_listed(found.to_batches())), None)
 

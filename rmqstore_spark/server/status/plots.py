@@ -44,4 +44,5 @@ def share(part: float, what: str, *, width: int = 240, height: int = 12) -> Mark
         element("rect", class_="rest", width=width, height=height, rx=3),
         element("rect", class_="used", width=f"{filled:g}", height=height, rx=3),
         class_="bar", role="img", viewBox=f"0 0 {width} {height}", width=width, height=height,
+        preserveAspectRatio="none",
     )  # fmt: skip

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 4
 _WAIT_SECONDS: Final = 2.0
+_FRESH_SECONDS: Final = 1.0
 _MOST_CHOICES: Final = 500
 _FIGURES: Final = Needs(everywhere=Right.ANY)
 _GROUPS: Final = Needs(everywhere=Right.SUB)
@@ -59,7 +60,8 @@ class StatusSite:
     ) -> None:
         self.service = service
         self.process = process
-        self.stores = {store.name: WatchedStore(store) for store in service.stores}
+        fresh = min(_FRESH_SECONDS, seconds)
+        self.stores = {store.name: WatchedStore(store, fresh) for store in service.stores}
         self.problems = Problems()
         self._accounts = accounts
         self._making = threading.BoundedSemaphore(_AT_ONCE)
@@ -210,6 +212,7 @@ def _overview(question: _Question) -> bytes:
     return overview.overview(
         question.frame, question.stats, question.site.process(), _settings(question), series,
         question.topic_lines(),
+        question.site.problems.newest(overview.MOST_PROBLEMS) if question.may(ADMIN) else None,
     )  # fmt: skip
 
 
@@ -299,7 +302,7 @@ def _found(question: _Question, wanted: messages.Wanted) -> tuple[messages.Wante
     if wanted.msg_id:
         with question.store.reader() as store:
             one = browser.of_id(store, wanted.msg_id)
-        # Whoever may not read the message does not learn that there is one.
+        # Who may not read the message does not learn that there is one.
         if one is not None and question.may(of_topics((one.topic,), Right.SUB)):
             return wanted, messages.Found((one,))
         if not wanted.topic:

@@ -17,7 +17,6 @@ _log = logging.getLogger(__name__)
 SAMPLE_SECONDS: Final = 10.0
 _LEAST_SHARE: Final = 0.005
 """Of a core: samples of a store whose figures take long are as much rarer."""
-_FRESH_SECONDS: Final = 1.0
 _FAILED: Final = "FAILED"
 
 
@@ -26,19 +25,19 @@ class WatchedStore:
 
     Args:
         store: the store.
-        clock: seconds, of a clock that only goes forward.
+        fresh_seconds: how old its figures may be; who opens many pages asks for them once.
     """
 
-    def __init__(self, store: ServedStore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: ServedStore, fresh_seconds: float) -> None:
         self.store = store
-        self._clock = clock
+        self._fresh_seconds = fresh_seconds
         self._lock = threading.Lock()
         self._stats: Mapping[str, Any] = {}
         self._taken = float("-inf")
         self._history = History()
 
     def stats(self) -> Mapping[str, Any]:
-        """Return the store's figures, at most a second old; see `ServedStore.stats`.
+        """Return the store's figures; see `ServedStore.stats`.
 
         Of a store that cannot be read, there is only `state`: FAILED.
         """
@@ -48,9 +47,9 @@ class WatchedStore:
     def sample(self) -> float:
         """Add the figures of now to the history; return how many seconds that took."""
         with self._lock:
-            began = self._clock()
+            began = time.monotonic()
             self._history.add(began, self._fresh())
-            return self._clock() - began
+            return time.monotonic() - began
 
     def look_back(self, look: Callable[[History], Any]) -> Any:
         """Call a function with the history, which it must not keep; return what it returns."""
@@ -58,13 +57,13 @@ class WatchedStore:
             return look(self._history)
 
     def _fresh(self) -> Mapping[str, Any]:
-        if self._clock() - self._taken > _FRESH_SECONDS:
+        if time.monotonic() - self._taken > self._fresh_seconds:
             try:
                 self._stats = self.store.stats()
             except (RmqStoreError, OSError) as error:
                 _log.debug("%s cannot be read", self.store.name, exc_info=True)
                 self._stats = {"state": _FAILED, "failure": str(error)}
-            self._taken = self._clock()
+            self._taken = time.monotonic()
         return self._stats
 
 

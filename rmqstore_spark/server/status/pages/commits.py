@@ -40,7 +40,7 @@ def commits_page(frame: Frame, lines: Sequence[WriterLine], asked: int | None) -
     """
     at, pages, chosen = of_page(lines, asked, ROWS)
     heads = (
-        Head("Writer"), Head("Last batch", is_number=True), Head("Committed"),
+        Head("Writer"), Head("Last batch", is_number=True), Head("Committed", is_short=True),
         Head("Rows", is_number=True), Head("Size", is_number=True), Head("Topics"),
         Head("Rows of its batches"),
     )  # fmt: skip

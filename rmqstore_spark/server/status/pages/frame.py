@@ -125,17 +125,24 @@ class Head:
         is_number: whether the cells below are numbers.
         order: the address at which the table is ordered by this column; None if it never is.
         ordered: how it is ordered now: ascending or descending.
+        is_short: whether the cells stay on one line.
     """
 
     text: str
     is_number: bool = False
     order: str | None = None
     ordered: str | None = None
+    is_short: bool = False
+
+    @property
+    def kind(self) -> str | None:
+        """The class of its cells."""
+        return "number" if self.is_number else "short" if self.is_short else None
 
 
 def table(heads: Sequence[Head], rows: Iterable[Sequence[Content]], caption: str) -> Markup:
     """Return a table; its caption says what the rows are."""
-    classes = ["number" if head.is_number else None for head in heads]
+    classes = [head.kind for head in heads]
     top = (
         element(
             "th", head.text if head.order is None else element("a", head.text, href=head.order),
@@ -218,6 +225,11 @@ def named_topics(frame: Frame, names: Sequence[str]) -> Content:
 def count(value: int) -> str:
     """Return a number of things."""
     return f"{value:,}"
+
+
+def counted(value: int, thing: str) -> str:
+    """Return a number with what it counts: `2 topics`."""
+    return f"{value:,} {thing}{'' if value == 1 else 's'}"
 
 
 def rate(value: float | None) -> str:

@@ -11,6 +11,7 @@ from rmqstore_spark.server.status.pages.frame import (
     Frame,
     Head,
     count,
+    counted,
     named_topics,
     of_page,
     pager,
@@ -103,7 +104,7 @@ def group_page(
     lag = sum(one.lag for one in progress)
     return frame.document(
         name,
-        element("p", f"{lag:,} messages are not consumed."),
+        element("p", f"It has not consumed {counted(lag, 'message')}."),
         table(heads, shown, "Queues"),
         pager(frame, "group", at, pages, name=name),
         _consumers(connected),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmqstore_spark.server.status.markup import element
+from rmqstore_spark.server.status.markup import Markup, element
 from rmqstore_spark.server.status.pages.frame import Frame, Head, table, when
 from rmqstore_spark.server.status.problems import Problem
 
@@ -16,6 +16,15 @@ def log_page(frame: Frame, problems: Sequence[Problem]) -> bytes:
         frame: around it.
         problems: the lines, the newest first.
     """
+    return frame.document(
+        "Log",
+        element("p", "What this process has logged as a warning or worse, the newest first."),
+        problem_table(problems),
+    )
+
+
+def problem_table(problems: Sequence[Problem]) -> Markup:
+    """Return a table of lines of the log."""
     rows = [
         (
             when(int(one.time * 1e6)),
@@ -24,9 +33,5 @@ def log_page(frame: Frame, problems: Sequence[Problem]) -> bytes:
         )
         for one in problems
     ]
-    heads = (Head("Time"), Head("Level"), Head("What"))
-    return frame.document(
-        "Log",
-        element("p", "What this process has logged as a warning or worse, the newest first."),
-        table(heads, rows, "Warnings and errors"),
-    )
+    heads = (Head("Time", is_short=True), Head("Level", is_short=True), Head("What"))
+    return table(heads, rows, "Warnings and errors")

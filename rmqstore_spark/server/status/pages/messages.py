@@ -96,10 +96,10 @@ def _form(frame: Frame, wanted: Wanted, topics: Sequence[str]) -> Markup:
             "fieldset",
             element("legend", "Find messages"),
             field("Topic", "topic", wanted.topic, list="topics", maxlength=255),
-            field("Queue", "queue", wanted.queue_id, **digits),
-            field("Offset", "offset", wanted.offset, **digits),
-            field("or Key", "key", wanted.key, maxlength=1000),
-            field("or Id", "id", wanted.msg_id, maxlength=255),
+            field("Queue", "queue", wanted.queue_id, size=5, **digits),
+            field("Offset", "offset", wanted.offset, size=10, **digits),
+            field("or key", "key", wanted.key, maxlength=1000),
+            field("or id", "id", wanted.msg_id, maxlength=255),
             element("button", "Show"),
         ),
         element("datalist", (element("option", value=name) for name in topics), id="topics"),
@@ -115,8 +115,9 @@ def _form(frame: Frame, wanted: Wanted, topics: Sequence[str]) -> Markup:
 
 def _list(frame: Frame, wanted: Wanted, found: Found) -> Content:
     heads = (
-        Head("Queue", is_number=True), Head("Offset", is_number=True), Head("Stored"),
-        Head("Tags"), Head("Keys"), Head("Size", is_number=True), Head("Body"),
+        Head("Queue", is_number=True), Head("Offset", is_number=True),
+        Head("Stored", is_short=True), Head("Tags"), Head("Keys"),
+        Head("Size", is_number=True), Head("Body"),
     )  # fmt: skip
     rows = [
         (

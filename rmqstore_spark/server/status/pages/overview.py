@@ -16,17 +16,21 @@ from rmqstore_spark.server.status.pages.frame import (
     card,
     cards,
     count,
+    counted,
     facts,
     rate,
     section,
     size,
     table,
 )
+from rmqstore_spark.server.status.pages.log import problem_table
 from rmqstore_spark.server.status.pages.topics import topic_table
+from rmqstore_spark.server.status.problems import Problem
 from rmqstore_spark.server.status.views import TopicLine, failures
 
 _WELL: Final = ("RUNNING", "READ_ONLY", "SLAVE")
 _SERIES: Final = "in the last ten minutes"
+MOST_PROBLEMS: Final = 5
 MOST_TOPICS: Final = 10
 
 
@@ -71,6 +75,7 @@ def overview(
     settings: Settings | None,
     series: Series,
     topics: Sequence[TopicLine],
+    problems: Sequence[Problem] | None,
 ) -> bytes:
     """Return the page.
 
@@ -81,6 +86,7 @@ def overview(
         settings: None for a store that is served read-only.
         series: its past.
         topics: all topics.
+        problems: the last lines of the log; None for a reader who may not see them.
     """
     state = str(stats["state"])
     if "queues" not in stats:
@@ -95,6 +101,9 @@ def overview(
         _disk(stats, settings) if settings is not None else None,
         section("Work", facts(_work(stats, process))),
         section("Failures", _failures({**stats, **process})),
+        section("Last warnings and errors", problem_table(problems), frame.link("Log", "log"))
+        if problems is not None
+        else None,
     )
 
 
@@ -110,15 +119,15 @@ def _figures(
 ) -> Markup:
     kept = sum(topic.messages for topic in topics)
     queues = sum(topic.queues for topic in topics)
+    places = f"messages in {counted(queues, 'queue')} of {counted(len(topics), 'topic')}"
     begin, end = stats["commitLogMinOffset"], stats["commitLogMaxOffset"]
     shown = [
         _plotted("Messages", rate, series.messages, f"Messages a second, {_SERIES}"),
-        _plotted("Log", _bytes_a_second, series.log, f"Bytes of the log a second, {_SERIES}"),
+        _plotted("Growth of the log", _bytes_a_second, series.log, f"Bytes a second, {_SERIES}"),
         _plotted("Commits of Spark", rate, series.commits, f"Commits a second, {_SERIES}")
         if settings is not None
-        else _plotted("Read", _bytes_a_second, series.read, f"Bytes read a second, {_SERIES}"),
-        card("In the store", count(kept),
-             element("p", f"messages in {queues:,} queues of {len(topics):,} topics")),
+        else _plotted("Read", _bytes_a_second, series.read, f"Bytes a second, {_SERIES}"),
+        card("In the store", count(kept), element("p", places)),
         card("Log", size(end - begin), element("p", f"from {begin:,} to {end:,}")),
     ]  # fmt: skip
     if "diskUsedRatio" in stats:
@@ -128,7 +137,8 @@ def _figures(
 
 
 def _plotted(title: str, shown: Any, values: Sequence[float], what: str) -> Markup:
-    return card(title, shown(values[-1] if values else None), plots.line(values, what))
+    most = element("p", f"up to {shown(max(values))} {_SERIES}") if values else None
+    return card(title, shown(values[-1] if values else None), plots.line(values, what), most)
 
 
 def _bytes_a_second(value: float | None) -> str:

@@ -13,6 +13,7 @@ from rmqstore_spark.server.status.pages.frame import (
     card,
     cards,
     count,
+    counted,
     of_page,
     pager,
     rate,
@@ -53,10 +54,11 @@ def topics_page(
         element("button", "Find"),
         class_="find", action=frame.to("topics").partition("?")[0], role="search",
     )  # fmt: skip
+    queues = sum(line.queues for line in lines)
     return frame.document(
         "Topics",
         find,
-        element("p", f"{len(lines):,} topics, {sum(line.queues for line in lines):,} queues."),
+        element("p", f"{counted(len(lines), 'topic')}, {counted(queues, 'queue')}."),
         topic_table(frame, ordered[rows], order, containing),
         pager(frame, "topics", at, pages, order=order, find=containing),
     )
@@ -123,13 +125,13 @@ def topic_page(
         )
         for line in lines[chosen]
     ]  # fmt: skip
-    messages = sum(line.messages for line in lines)
+    messages, held = sum(line.messages for line in lines), counted(len(lines), "queue")
     return frame.document(
         topic,
         cards(
             card("Messages", rate(past[-1] if past else None),
                  plots.line(past, "Messages a second, in the last ten minutes")),
-            card("In the topic", count(messages), element("p", f"in {len(lines):,} queues")),
+            card("In the topic", count(messages), element("p", f"messages in {held}")),
         ),
         table(heads, rows, "Queues"),
         pager(frame, "topic", at, pages, name=topic),
