@@ -1,4 +1,4 @@
-"""Text for output: untrusted text for a terminal or a log, names for JSON, times for people.
+"""Text for output: untrusted text for a terminal or a log, names for JSON, numbers for people.
 
 Untrusted text must not move the cursor, colour the terminal, reverse the direction of writing or
 begin another line.
@@ -12,6 +12,9 @@ import unicodedata
 from typing import Final
 
 _CAPITAL: Final = re.compile("([A-Z])")
+_KIBI: Final = 1024
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EXACT: Final = 100
 _SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -35,6 +38,19 @@ def duration(seconds: float) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
     shown = [f"{number} {unit}" for number, unit in parts if number] or ["0 s"]
     return " ".join(shown[:2])
+
+
+def size(value: float) -> str:
+    """Return a number of bytes: `1.5 MiB`."""
+    unit = 0
+    while value >= _KIBI and unit < len(_UNITS) - 1:
+        value, unit = value / _KIBI, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def rate(value: float) -> str:
+    """Return how many there are a second: `1,250/s`, `0.25/s`."""
+    return f"{value:,.0f}/s" if value >= _EXACT or value == 0 else f"{value:.3g}/s"
 
 
 def escaped(text: str) -> str:

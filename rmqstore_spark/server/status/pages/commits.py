@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from rmqstore_spark.base.printable import size
 from rmqstore_spark.server.status import plots
 from rmqstore_spark.server.status.markup import Content, element
 from rmqstore_spark.server.status.pages.frame import (
@@ -15,7 +16,6 @@ from rmqstore_spark.server.status.pages.frame import (
     named_topics,
     of_page,
     pager,
-    size,
     table,
     when,
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
+from rmqstore_spark.base.printable import rate
 from rmqstore_spark.server.status.asking import address
 from rmqstore_spark.server.status.markup import Content, Markup, element
 
@@ -20,8 +21,6 @@ NOT_KNOWN: Final = "-"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MOST_MICROSECONDS: Final = 253_402_300_799_999_999  # the end of the year 9999
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_KILO: Final = 1024
 _MOST_NAMED: Final = 5
 _PAGES: Final = (
     ("", "Overview"),
@@ -232,19 +231,9 @@ def counted(value: int, thing: str) -> str:
     return f"{value:,} {thing}{'' if value == 1 else 's'}"
 
 
-def rate(value: float | None) -> str:
-    """Return a number a second."""
-    if value is None:
-        return NOT_KNOWN
-    return f"{value:,.0f}/s" if value >= 100 or value == 0 else f"{value:.3g}/s"
-
-
-def size(value: float) -> str:
-    """Return a number of bytes."""
-    unit = 0
-    while value >= _KILO and unit < len(_UNITS) - 1:
-        value, unit = value / _KILO, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+def known_rate(value: float | None) -> str:
+    """Return how many there are a second, if that is known."""
+    return NOT_KNOWN if value is None else rate(value)
 
 
 def when(microseconds: int | None) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rmqstore_spark.base.printable import size
 from rmqstore_spark.server.status.browser import LISTED, SHOWN, ListedMessage, WholeMessage
 from rmqstore_spark.server.status.markup import Content, Markup, element, lines
 from rmqstore_spark.server.status.pages.frame import (
@@ -15,7 +16,6 @@ from rmqstore_spark.server.status.pages.frame import (
     count,
     facts,
     section,
-    size,
     table,
     when,
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmqstore_spark.base.printable import duration
+from rmqstore_spark.base.printable import duration, size
 from rmqstore_spark.server.status import plots
 from rmqstore_spark.server.status.markup import Content, Markup, element
 from rmqstore_spark.server.status.pages.frame import (
@@ -18,9 +18,8 @@ from rmqstore_spark.server.status.pages.frame import (
     count,
     counted,
     facts,
-    rate,
+    known_rate,
     section,
-    size,
     table,
 )
 from rmqstore_spark.server.status.pages.log import problem_table
@@ -122,9 +121,9 @@ def _figures(
     places = f"messages in {counted(queues, 'queue')} of {counted(len(topics), 'topic')}"
     begin, end = stats["commitLogMinOffset"], stats["commitLogMaxOffset"]
     shown = [
-        _plotted("Messages", rate, series.messages, f"Messages a second, {_SERIES}"),
+        _plotted("Messages", known_rate, series.messages, f"Messages a second, {_SERIES}"),
         _plotted("Growth of the log", _bytes_a_second, series.log, f"Bytes a second, {_SERIES}"),
-        _plotted("Commits of Spark", rate, series.commits, f"Commits a second, {_SERIES}")
+        _plotted("Commits of Spark", known_rate, series.commits, f"Commits a second, {_SERIES}")
         if settings is not None
         else _plotted("Read", _bytes_a_second, series.read, f"Bytes a second, {_SERIES}"),
         card("In the store", count(kept), element("p", places)),

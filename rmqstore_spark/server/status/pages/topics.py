@@ -14,9 +14,9 @@ from rmqstore_spark.server.status.pages.frame import (
     cards,
     count,
     counted,
+    known_rate,
     of_page,
     pager,
-    rate,
     table,
 )
 from rmqstore_spark.server.status.views import QueueLine, TopicLine
@@ -92,7 +92,7 @@ def topic_table(
             ],
             count(line.queues),
             count(line.messages),
-            rate(line.rate),
+            known_rate(line.rate),
         )
         for line in lines
     ]
@@ -120,7 +120,7 @@ def topic_page(
     rows = [
         (
             count(line.queue_id), count(line.first), count(line.end), count(line.messages),
-            rate(line.rate),
+            known_rate(line.rate),
             frame.link("Newest", "messages", topic=topic, queue=line.queue_id),
         )
         for line in lines[chosen]
@@ -129,7 +129,7 @@ def topic_page(
     return frame.document(
         topic,
         cards(
-            card("Messages", rate(past[-1] if past else None),
+            card("Messages", known_rate(past[-1] if past else None),
                  plots.line(past, "Messages a second, in the last ten minutes")),
             card("In the topic", count(messages), element("p", f"messages in {held}")),
         ),
