@@ -77,7 +77,7 @@ class Document(HTMLParser):
 
     @property
     def rows(self) -> list[list[str]]:
-        """The rows of tables that are no heads."""
+        """The rows of tables without their heads."""
         return [row for row in self.cells if row]
 
     def links(self) -> list[str]:
@@ -156,7 +156,7 @@ def written_pages(path: Path, seconds: float = SOON, **settings: Any) -> Iterato
         service = WriterService(store, None)
         server = server_of(service.stores, config, port)
         try:
-            # A broker listens itself; the server does where there is none.
+            # A broker listens itself; the server does otherwise.
             own = port.bound if config.is_broker else None
             service.start(ServedPort(own, port.protection, server.endpoints, server.protocol))
             with _served(service, server, store, port, seconds) as pages:

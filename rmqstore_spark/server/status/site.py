@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.broker.acl.accounts import Right
-from rmqstore_spark.errors import RefusedError, RmqStoreError, TopicNotFoundError
+from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, TopicNotFoundError
 from rmqstore_spark.server.callers import ADMIN, Caller, Needs, of_topics
 from rmqstore_spark.server.status import browser, views
 from rmqstore_spark.server.status.asking import Asked, StatusAnswer, Unanswerable
@@ -107,8 +107,10 @@ class StatusSite:
                 raise Unanswerable(
                     HTTPStatus.NOT_FOUND, "There is no such topic or queue."
                 ) from None
-            except RmqStoreError as error:
+            except OptionError as error:  # such as offsets that have expired
                 raise Unanswerable(HTTPStatus.NOT_FOUND, str(error)) from None
+            except (RmqStoreError, OSError) as error:
+                raise Unanswerable(HTTPStatus.INTERNAL_SERVER_ERROR, str(error)) from None
 
     def reading(self) -> Any:
         """Take the one place of those who read messages, within a context."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import urllib.error
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +26,7 @@ from tests.broker.broker import heartbeat
 from tests.support.messages.batches import QUERY, commit_batch, stage_batch
 from tests.support.messages.blocks import record_columns
 from tests.support.pages import Pages, foreign_pages, written_pages
-from tests.support.processes.serving import block_of
+from tests.support.processes.serving import StoreProcess, block_of
 from tests.support.waiting import eventually
 
 PATHS = (
@@ -183,8 +186,6 @@ def _commits(pages: Pages, count: int) -> list[list[str]] | None:
 
 
 def test_what_is_logged_as_wrong_is_shown(pages: Pages) -> None:
-    import logging
-
     logging.getLogger("rmqstore_spark.engine.health").error("the disk %s\nburns", "<b>sda</b>")
     logging.getLogger("rmqstore_spark.engine.health").info("all is well")
     (row,) = pages.page("/status/log").rows
@@ -326,6 +327,21 @@ def test_pages_are_read_only(pages: Pages) -> None:
     head = pages.get("/status/topics", method="HEAD")
     assert (head.status, head.text) == (200, "")
     assert int(head.headers["Content-Length"]) > 1000
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_a_process_has_pages_only_if_it_is_told_to(tmp_path: Path, is_on: bool) -> None:
+    given = ["--set=metricsPromExporterPort=0"] + ["--set=statusPageEnable=true"] * is_on
+    with StoreProcess(tmp_path / "store", tmp_path, *given) as process:
+        address = process.ready()["metrics"]
+        status = urllib.request.Request(f"http://{address}/status")
+        if is_on:
+            with urllib.request.urlopen(status) as answer:
+                assert b"RUNNING" in answer.read()
+            assert f"pages on http://{address}/status" in process.output
+        else:
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(status)
 
 
 # ---- stores of others --------------------------------------------------------------------------
