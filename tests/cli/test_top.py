@@ -66,7 +66,7 @@ def test_accounts_count(tmp_path: Path, rmqstore: Rmqstore) -> None:
     with served(tmp_path / "store", **guarded(tmp_path / "accounts.yml")) as found:
         assert found.store.put(block_of([b"x"])).ok
         given = (found.endpoint, "--count", "1")
-        assert "needs" in rmqstore("top", *given, code=2).stderr
+        assert "requires an account" in rmqstore("top", *given, code=2).stderr
         own = account_file(tmp_path / "own.yml")
         assert "orders" in rmqstore("top", *given, "--acl-file", own).text
 

@@ -113,7 +113,7 @@ class Pages(NamedTuple):
         watched = next(iter(self.site.stores.values()))
 
         def has_all() -> bool:
-            queues = watched.stats()["queues"].get(topic, {})
+            queues = watched.figures().stats["queues"].get(topic, {})
             return sum(end - first for first, end in queues.values()) == count
 
         eventually(has_all)

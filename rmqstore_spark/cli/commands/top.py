@@ -22,6 +22,8 @@ _MOST_GROUPS: Final = 10
 _HEADS: Final = 7
 """Lines of a picture beside those of topics and groups."""
 _LEAST_TOPICS: Final = 3
+_RECENT: Final = 5.5
+"""Intervals over which the rate of a topic is taken."""
 _WIDE: Final = 10_000
 """Columns where nothing needs to be cut, because nobody looks at a screen."""
 
@@ -38,8 +40,8 @@ def top(
 ) -> None:
     """Watch a store process: rates, lag, commits.
 
-    It shows the busiest topics and the groups with the largest lag until Ctrl-C. Rates are those of
-    the last six intervals.
+    It shows the busiest topics and the groups with the largest lag until Ctrl-C. Rates of topics
+    are those of the last five intervals.
     """
     from rich.console import Console
     from rich.live import Live
@@ -64,7 +66,7 @@ def _pictures(
     from rmqstore_spark.reader.store import Store
     from rmqstore_spark.server.status.history import History
 
-    past = History()
+    past = History(_RECENT * interval)
     credentials = given_credentials().options()
     with connect(endpoint) as client, Store.open(endpoint, storage_options=credentials) as store:
         number = 0

@@ -7,7 +7,7 @@ site      finds the page of a request, and checks that its account may see it
 asking    what is asked for, checked, and what is answered
 guard     who sees the pages, and from where a request may come
 watched   the stores: their figures of now
-history   what the figures were in the last ten minutes
+history   what the figures were in the last minutes
 problems  the last warnings and errors of the log
 views     what pages show, as plain objects
 browser   reads messages

@@ -1,4 +1,4 @@
-"""What the figures of a store were in the last ten minutes, for rates and plots.
+"""What the figures of a store were in the last minutes, for rates and plots.
 
 A sample has the end of each queue, and some totals. The ends are in a table with a column for each
 queue, 8 bytes each: 20,000 queues take 10 MB, and further ones have no rates.
@@ -15,8 +15,8 @@ import numpy as np
 from rmqstore_spark.layout.spans import I8
 
 SAMPLES: Final = 61
-RECENT: Final = 7
-"""Samples between whose first and last a rate of now is taken: a minute, if they come in time."""
+RECENT_SECONDS: Final = 61.0
+"""The time over which a rate of now is taken, if there are samples enough."""
 
 _MOST_QUEUES: Final = 20_000
 _UNKNOWN: Final = -1
@@ -27,9 +27,14 @@ Queues = Mapping[str, Mapping[str, Sequence[int]]]
 
 
 class History:
-    """Samples of one store's figures. Not thread-safe."""
+    """Samples of one store's figures, the last `SAMPLES` of them. Not thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        recent_seconds: the time over which a rate of now is taken.
+    """
+
+    def __init__(self, recent_seconds: float = RECENT_SECONDS) -> None:
+        self._recent_seconds = recent_seconds
         self._columns: dict[tuple[str, str], int] = {}
         self._ends: deque[I8] = deque(maxlen=SAMPLES)
         self._totals: deque[dict[str, float]] = deque(maxlen=SAMPLES)
@@ -66,19 +71,26 @@ class History:
         self._times.append(now)
 
     def rates(self) -> dict[tuple[str, str], float]:
-        """Return how many messages a second each queue got in the last minute.
+        """Return how many messages a second each queue got lately, or since the last sample.
 
         Queues that were not there for two samples are left out.
         """
-        first = max(0, len(self._times) - RECENT)
-        if len(self._times) - first < 2:
+        if len(self._times) < 2:
             return {}
+        since = self._times[-1] - self._recent_seconds
+        first = next((n for n, time in enumerate(self._times) if time >= since), 0)
+        first = min(first, len(self._times) - 2)
         seconds = self._times[-1] - self._times[first]
         grown = _grown(self._ends[first], self._ends[-1])
         if seconds <= 0:
             return {}
         found = (grown / seconds).tolist()
         return {place: found[at] for place, at in self._columns.items() if at < len(found)}
+
+    @property
+    def seconds(self) -> float:
+        """The time between the first and the last sample."""
+        return self._times[-1] - self._times[0] if self._times else 0.0
 
     def messages(self, topic: str | None = None) -> list[float]:
         """Return how many messages a second came, between each two samples.

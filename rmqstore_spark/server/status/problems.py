@@ -15,7 +15,7 @@ _PACKAGE: Final = "rmqstore_spark"
 
 
 @dataclass(frozen=True)
-class Problem:
+class LoggedLine:
     """A line of the log.
 
     Attributes:
@@ -36,7 +36,7 @@ class Problems(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._lines: deque[Problem] = deque(maxlen=_MOST)
+        self._lines: deque[LoggedLine] = deque(maxlen=_MOST)
         self._reading = threading.Lock()
         logging.getLogger(_PACKAGE).addHandler(self)
 
@@ -50,11 +50,11 @@ class Problems(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             text = f"{text} {record.exc_info[1]!r}"
         origin = record.name.removeprefix(f"{_PACKAGE}.")
-        line = Problem(record.created, record.levelname, origin, text[:_LONGEST])
+        line = LoggedLine(record.created, record.levelname, origin, text[:_LONGEST])
         with self._reading:
             self._lines.append(line)
 
-    def newest(self, most: int = _MOST) -> Sequence[Problem]:
+    def newest(self, most: int = _MOST) -> Sequence[LoggedLine]:
         """Return the last lines, the newest first."""
         with self._reading:
             return list(self._lines)[::-1][:most]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
@@ -20,12 +21,17 @@ from rmqstore_spark.server.callers import ADMIN, Caller, Needs, of_topics
 from rmqstore_spark.server.status import browser, views
 from rmqstore_spark.server.status.asking import Asked, StatusAnswer, Unanswerable
 from rmqstore_spark.server.status.guard import caller_of, check_origin
-from rmqstore_spark.server.status.history import History
+from rmqstore_spark.server.status.history import History, Queues
 from rmqstore_spark.server.status.markup import element
 from rmqstore_spark.server.status.pages import commits, groups, log, messages, overview, topics
 from rmqstore_spark.server.status.pages.frame import ROOT, STYLE, Frame
 from rmqstore_spark.server.status.problems import Problems
-from rmqstore_spark.server.status.watched import SAMPLE_SECONDS, Sampling, WatchedStore
+from rmqstore_spark.server.status.watched import (
+    SAMPLE_SECONDS,
+    Figures,
+    Sampling,
+    WatchedStore,
+)
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.acl.accounts import AccountSource
@@ -158,9 +164,7 @@ class _Question:
             raise Unanswerable(HTTPStatus.NOT_FOUND, f"There is no store {name[:127]}.")
         self.watched = site.stores[name]
         self.store = self.watched.store
-        fields = {key: value for key, value in asked.fields.items() if key not in _OF_FRAME}
-        refreshes = None if page in _STILL else asked.text("refresh") == "on"
-        self.frame = Frame(names, name, page, fields, refreshes)
+        self._page = page
 
     def require(self, needs: Needs) -> None:
         """Refuse who may not see the page.
@@ -178,20 +182,29 @@ class _Question:
             return False
         return True
 
-    @property
-    def stats(self) -> Mapping[str, Any]:
+    @cached_property
+    def figures(self) -> Figures:
         """The figures of the store."""
-        return self.watched.stats()
+        return self.watched.figures()
 
-    def queues(self) -> Mapping[str, Any]:
-        """Return the queues of the store."""
-        found: Mapping[str, Any] = self.stats.get("queues", {})
+    @property
+    def queues(self) -> Queues:
+        """The queues of the store."""
+        found: Queues = self.figures.stats.get("queues", {})
         return found
+
+    @property
+    def frame(self) -> Frame:
+        """What is around the page."""
+        fields = {key: at for key, at in self.asked.fields.items() if key not in _OF_FRAME}
+        refreshes = None if self._page in _STILL else self.asked.text("refresh") == "on"
+        names = list(self.site.stores)
+        return Frame(names, self.store.name, self._page, fields, refreshes, self.figures.taken)
 
     def topic_lines(self, containing: str = "") -> list[views.TopicLine]:
         """Return the topics of the store."""
         rates = self.watched.look_back(History.rates)
-        return views.topic_lines(self.queues(), rates, containing)
+        return views.topic_lines(self.queues, rates, containing)
 
     def chosen(self, name: str, choices: Sequence[str]) -> str:
         """Return a field that is one of some words; the first of them if it is not."""
@@ -208,12 +221,12 @@ def _overview(question: _Question) -> bytes:
     series = watched.look_back(
         lambda past: overview.Series(
             past.messages(), past.total("commitLogMaxOffset"), past.total("commits"),
-            past.total("readBytes"),
+            past.total("readBytes"), past.seconds,
         )
     )  # fmt: skip
     return overview.overview(
-        question.frame, question.stats, question.site.process(), _settings(question), series,
-        question.topic_lines(),
+        question.frame, question.figures.stats, question.site.process(), _settings(question),
+        series, question.topic_lines(),
         question.site.problems.newest(overview.MOST_PROBLEMS) if question.may(ADMIN) else None,
     )  # fmt: skip
 
@@ -242,18 +255,22 @@ def _topic(question: _Question) -> bytes:
     question.require(_FIGURES)
     name = question.asked.needed("name")
     rates = question.watched.look_back(History.rates)
-    lines = views.queue_lines(question.queues(), rates, name)
+    lines = views.queue_lines(question.queues, rates, name)
     if not lines:
         raise Unanswerable(HTTPStatus.NOT_FOUND, f"There is no topic {name[:255]} with queues.")
-    past = question.watched.look_back(lambda history: history.messages(name))
-    return topics.topic_page(question.frame, name, lines, past, question.asked.number("page"))
+    past, seconds = question.watched.look_back(
+        lambda history: (history.messages(name), history.seconds)
+    )
+    return topics.topic_page(
+        question.frame, name, lines, past, seconds, question.asked.number("page")
+    )
 
 
 def _groups(question: _Question) -> bytes:
     question.require(_GROUPS)
     connected = question.site.service.consumer_groups()
     with question.store.reader() as store:
-        progress = views.progress_lines(store, question.queues())
+        progress = views.progress_lines(store, question.queues)
     lines = views.group_lines(
         progress, {name: len(group.members) for name, group in connected.items()}
     )
@@ -265,7 +282,7 @@ def _group(question: _Question) -> bytes:
     question.require(_GROUPS)
     name = question.asked.needed("name")
     with question.store.reader() as store:
-        progress = views.progress_lines(store, question.queues())
+        progress = views.progress_lines(store, question.queues)
     own = [one for one in progress if one.group == name]
     connected = question.site.service.consumer_groups().get(name)
     if not own and connected is None:
@@ -276,7 +293,7 @@ def _group(question: _Question) -> bytes:
 def _commits(question: _Question) -> bytes:
     question.require(_FIGURES)
     with question.store.reader() as store:
-        lines = views.writer_lines(store, question.queues())
+        lines = views.writer_lines(store, question.queues)
     return commits.commits_page(question.frame, lines, question.asked.number("page"))
 
 
@@ -286,7 +303,7 @@ def _messages(question: _Question) -> bytes:
         asked.text("topic"), asked.number("queue"), asked.number("offset"), asked.text("key"),
         asked.text("id"),
     )  # fmt: skip
-    choices = list(question.queues())[:_MOST_CHOICES] if question.may(_FIGURES) else []
+    choices = list(question.queues)[:_MOST_CHOICES] if question.may(_FIGURES) else []
     found = None
     if wanted.topic or wanted.msg_id:
         with question.site.reading():
@@ -296,7 +313,9 @@ def _messages(question: _Question) -> bytes:
     return messages.messages_page(question.frame, wanted, choices, found)
 
 
-def _found(question: _Question, wanted: messages.Wanted) -> tuple[messages.Wanted, messages.Found]:
+def _found(
+    question: _Question, wanted: messages.Wanted
+) -> tuple[messages.Wanted, messages.FoundMessages]:
     """Return what is asked for, made complete, and the messages."""
     if wanted.topic:
         question.require(of_topics((wanted.topic,), Right.SUB))
@@ -306,19 +325,19 @@ def _found(question: _Question, wanted: messages.Wanted) -> tuple[messages.Wante
             one = browser.of_id(store, wanted.msg_id)
         # Who may not read the message does not learn that there is one.
         if one is not None and question.may(of_topics((one.topic,), Right.SUB)):
-            return wanted, messages.Found((one,))
+            return wanted, messages.FoundMessages((one,))
         if not wanted.topic:
-            return wanted, messages.Found(())
+            return wanted, messages.FoundMessages(())
     if key:
         with question.store.reader() as store:
-            return wanted, messages.Found(browser.of_key(store, wanted.topic, key))
+            return wanted, messages.FoundMessages(browser.of_key(store, wanted.topic, key))
     return _of_queue(question, wanted)
 
 
 def _of_queue(
     question: _Question, wanted: messages.Wanted
-) -> tuple[messages.Wanted, messages.Found]:
-    lines = views.queue_lines(question.queues(), {}, wanted.topic)
+) -> tuple[messages.Wanted, messages.FoundMessages]:
+    lines = views.queue_lines(question.queues, {}, wanted.topic)
     queue_id = wanted.queue_id
     line = next((one for one in lines if queue_id is None or one.queue_id == queue_id), None)
     if line is None:
@@ -330,7 +349,7 @@ def _of_queue(
     with question.store.reader() as store:
         listed = browser.of_queue(store, line.topic, line.queue_id, start, line.end)
     complete = messages.Wanted(line.topic, line.queue_id, start)
-    return complete, messages.Found(listed, (line.first, line.end), start)
+    return complete, messages.FoundMessages(listed, (line.first, line.end), start)
 
 
 def _message(question: _Question) -> bytes:

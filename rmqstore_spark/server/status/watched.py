@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.server.status.history import History
@@ -15,13 +15,34 @@ from rmqstore_spark.server.stores.served import ServedStore
 _log = logging.getLogger(__name__)
 
 SAMPLE_SECONDS: Final = 10.0
-_LEAST_SHARE: Final = 0.005
-"""Of a core: samples of a store whose figures take long are as much rarer."""
+_TICK_SECONDS: Final = 1.0
+_SLOW_SECONDS: Final = 0.2
+"""Figures that took longer to make are not made while a reader waits for a page."""
+_MOST_SHARE: Final = 0.05
+"""Of a core, for such figures while pages are opened."""
+_IDLE_SHARE: Final = 0.005
+"""The same, while none is."""
 _FAILED: Final = "FAILED"
+
+
+class Figures(NamedTuple):
+    """The figures of a store.
+
+    Attributes:
+        stats: see `ServedStore.stats`. Of a store that cannot be read, there is only `state`,
+            FAILED, and `failure`.
+        taken: when they were made, in seconds since the epoch.
+    """
+
+    stats: Mapping[str, Any]
+    taken: float
 
 
 class WatchedStore:
     """A store, and its figures. Thread-safe.
+
+    Those of a store of others with thousands of queues take seconds to make: its pages show the
+    last ones, and the next ones are made in the background.
 
     Args:
         store: the store.
@@ -32,39 +53,66 @@ class WatchedStore:
         self.store = store
         self._fresh_seconds = fresh_seconds
         self._lock = threading.Lock()
-        self._stats: Mapping[str, Any] = {}
-        self._taken = float("-inf")
+        self._making = threading.Lock()
+        self._figures = Figures({}, 0.0)
+        self._made = float("-inf")
+        self._took = 0.0
+        self._sampled = float("-inf")
+        self._is_wanted = False
         self._history = History()
 
-    def stats(self) -> Mapping[str, Any]:
-        """Return the store's figures; see `ServedStore.stats`.
+    def figures(self) -> Figures:
+        """Return the store's figures."""
+        with self._lock:
+            self._is_wanted = True
+            is_slow = self._took > _SLOW_SECONDS and bool(self._figures.stats)
+            if is_slow or self._is_fresh():
+                return self._figures
+        return self._make()
 
-        Of a store that cannot be read, there is only `state`: FAILED.
+    def sample(self) -> None:
+        """Add the figures of now to the history."""
+        with self._lock:
+            self._sampled = time.monotonic()
+        figures = self._make()
+        with self._lock:
+            self._history.add(self._made, figures.stats)
+
+    def is_due(self, seconds: float) -> bool:
+        """Return whether a sample is due.
+
+        Args:
+            seconds: how long after the last one, unless that took too long.
         """
         with self._lock:
-            return self._fresh()
-
-    def sample(self) -> float:
-        """Add the figures of now to the history; return how many seconds that took."""
-        with self._lock:
-            began = time.monotonic()
-            self._history.add(began, self._fresh())
-            return time.monotonic() - began
+            share = _MOST_SHARE if self._is_wanted else _IDLE_SHARE
+            return time.monotonic() - self._sampled >= max(seconds, self._took / share)
 
     def look_back(self, look: Callable[[History], Any]) -> Any:
         """Call a function with the history, which it must not keep; return what it returns."""
         with self._lock:
             return look(self._history)
 
-    def _fresh(self) -> Mapping[str, Any]:
-        if time.monotonic() - self._taken > self._fresh_seconds:
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._made <= self._fresh_seconds
+
+    def _make(self) -> Figures:
+        with self._making:
+            with self._lock:
+                if self._is_fresh():  # another thread has made them meanwhile
+                    return self._figures
+                self._is_wanted = False
+            began, now = time.monotonic(), time.time()
             try:
-                self._stats = self.store.stats()
+                stats: Mapping[str, Any] = self.store.stats()
             except (RmqStoreError, OSError) as error:
                 _log.debug("%s cannot be read", self.store.name, exc_info=True)
-                self._stats = {"state": _FAILED, "failure": str(error)}
-            self._taken = time.monotonic()
-        return self._stats
+                stats = {"state": _FAILED, "failure": str(error)}
+            with self._lock:
+                self._figures = Figures(stats, now)
+                self._made = time.monotonic()
+                self._took = self._made - began
+                return self._figures
 
 
 class Sampling:
@@ -88,12 +136,15 @@ class Sampling:
         self._thread.join()
 
     def _run(self) -> None:
-        wait = 0.0
-        while not self._closing.wait(wait):
-            took = 0.0
+        tick = min(_TICK_SECONDS, self._seconds)
+        while not self._closing.is_set():
             for store in self._stores:
-                try:
-                    took += store.sample()
-                except Exception:  # noqa: BLE001 - nobody else would see it, and the next may work
-                    _log.exception("The figures of %s could not be taken.", store.store.name)
-            wait = max(self._seconds, took / _LEAST_SHARE)
+                if store.is_due(self._seconds):
+                    self._sample(store)
+            self._closing.wait(tick)
+
+    def _sample(self, store: WatchedStore) -> None:
+        try:
+            store.sample()
+        except Exception:  # noqa: BLE001 - nobody else would see it, and the next may work
+            _log.exception("The figures of %s could not be taken.", store.store.name)

@@ -23,7 +23,6 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.server.status.history import RECENT
 from rmqstore_spark.server.stores.sidecar import StorePlace
 from tests.broker.broker import heartbeat
 from tests.support.messages.batches import stage_id
@@ -276,8 +275,6 @@ def test_pictures_for_the_documentation(browser: Chromium, tmp_path: Path) -> No
         for name, path, dark in (
             ("status-overview", "", False),
             ("status-commits", "/commits", False),
-            ("status-groups", "/groups", False),
-            ("status-messages", "/messages?topic=orders&queue=1&offset=5", False),
             ("status-message", "/message?topic=orders&queue=1&offset=5", True),
         ):
             browser.dark(dark)
@@ -286,5 +283,5 @@ def test_pictures_for_the_documentation(browser: Chromium, tmp_path: Path) -> No
             saved(name, browser.picture(), folder)
 
     with written_pages(tmp_path / "store", seconds=0.1, clients="all") as pages:
-        fill(pages, rounds=40 if told else 2 * RECENT)
+        fill(pages, rounds=40 if told else 14)
         asyncio.run(beat(pages))

@@ -5,12 +5,13 @@ No page has a script, or a style of its own: the policy of the answers forbids b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from rmqstore_spark.base.printable import rate
+from rmqstore_spark.base.printable import duration, rate
+from rmqstore_spark.server.status import plots
 from rmqstore_spark.server.status.asking import address
 from rmqstore_spark.server.status.markup import Content, Markup, element
 
@@ -44,6 +45,7 @@ class Frame:
         page: the last part of its address; "" for the overview.
         fields: the fields of its address, without `store` and `refresh`.
         refreshes: whether the browser asks again after a while; None if the page is not for that.
+        taken: of when its figures are, in seconds since the epoch.
     """
 
     stores: Sequence[str]
@@ -51,6 +53,7 @@ class Frame:
     page: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     refreshes: bool | None = None
+    taken: float = 0.0
 
     def to(self, page: str, /, **fields: str | int | None) -> str:
         """Return the address of a page of the same store."""
@@ -104,8 +107,8 @@ class Frame:
         return element("nav", links, aria_label="Stores", class_="store")
 
     def _foot(self) -> Content:
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-        made = element("span", f"As of {now}.")
+        taken = datetime.fromtimestamp(self.taken, timezone.utc)
+        made = element("span", f"As of {taken.strftime('%Y-%m-%d %H:%M:%S UTC')}.")
         if self.refreshes is None:
             return made
         if self.refreshes:
@@ -187,6 +190,23 @@ def cards(*given: Content) -> Markup:
 def card(title: str, value: Content, *below: Content) -> Markup:
     """Return a figure with what belongs to it."""
     return element("div", element("h2", title), element("p", value, class_="value"), below)
+
+
+def plotted(
+    title: str, shown: Callable[[float | None], str], values: Sequence[float], seconds: float
+) -> Markup:
+    """Return a figure with its past as a plot.
+
+    Args:
+        title: what it is.
+        shown: returns a value as text.
+        values: the past, the value of now last.
+        seconds: how long the past is.
+    """
+    told = f"in the last {duration(seconds)}"
+    most = element("p", f"up to {shown(max(values))} {told}") if values else None
+    line = plots.line(values, f"{title} a second, {told}")
+    return card(title, shown(values[-1] if values else None), line, most)
 
 
 def pager(frame: Frame, page: str, at: int, pages: int, /, **fields: str | int | None) -> Content:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rmqstore_spark.server.status.markup import Markup, element
 from rmqstore_spark.server.status.pages.frame import Frame, Head, table, when
-from rmqstore_spark.server.status.problems import Problem
+from rmqstore_spark.server.status.problems import LoggedLine
 
 
-def log_page(frame: Frame, problems: Sequence[Problem]) -> bytes:
+def log_page(frame: Frame, problems: Sequence[LoggedLine]) -> bytes:
     """Return the page.
 
     Args:
@@ -23,7 +23,7 @@ def log_page(frame: Frame, problems: Sequence[Problem]) -> bytes:
     )
 
 
-def problem_table(problems: Sequence[Problem]) -> Markup:
+def problem_table(problems: Sequence[LoggedLine]) -> Markup:
     """Return a table of lines of the log."""
     rows = [
         (

@@ -19,35 +19,37 @@ from rmqstore_spark.server.status.pages.frame import (
     counted,
     facts,
     known_rate,
+    plotted,
     section,
     table,
 )
 from rmqstore_spark.server.status.pages.log import problem_table
 from rmqstore_spark.server.status.pages.topics import topic_table
-from rmqstore_spark.server.status.problems import Problem
+from rmqstore_spark.server.status.problems import LoggedLine
 from rmqstore_spark.server.status.views import TopicLine, failures
 
 _WELL: Final = ("RUNNING", "READ_ONLY", "SLAVE")
-_SERIES: Final = "in the last ten minutes"
 MOST_PROBLEMS: Final = 5
 MOST_TOPICS: Final = 10
 
 
 @dataclass(frozen=True)
 class Series:
-    """How many there were a second, in the last ten minutes.
+    """How many there were a second, in the last minutes.
 
     Attributes:
         messages: that came into queues.
         log: bytes that the log grew.
         commits: of Spark.
         read: bytes that were read, of a store that is served read-only.
+        seconds: how long that is.
     """
 
     messages: Sequence[float]
     log: Sequence[float]
     commits: Sequence[float]
     read: Sequence[float]
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def overview(
     settings: Settings | None,
     series: Series,
     topics: Sequence[TopicLine],
-    problems: Sequence[Problem] | None,
+    problems: Sequence[LoggedLine] | None,
 ) -> bytes:
     """Return the page.
 
@@ -121,11 +123,11 @@ def _figures(
     places = f"messages in {counted(queues, 'queue')} of {counted(len(topics), 'topic')}"
     begin, end = stats["commitLogMinOffset"], stats["commitLogMaxOffset"]
     shown = [
-        _plotted("Messages", known_rate, series.messages, f"Messages a second, {_SERIES}"),
-        _plotted("Growth of the log", _bytes_a_second, series.log, f"Bytes a second, {_SERIES}"),
-        _plotted("Commits of Spark", known_rate, series.commits, f"Commits a second, {_SERIES}")
+        plotted("Messages", known_rate, series.messages, series.seconds),
+        plotted("Growth of the log", _bytes_a_second, series.log, series.seconds),
+        plotted("Commits of Spark", known_rate, series.commits, series.seconds)
         if settings is not None
-        else _plotted("Read", _bytes_a_second, series.read, f"Bytes a second, {_SERIES}"),
+        else plotted("Read", _bytes_a_second, series.read, series.seconds),
         card("In the store", count(kept), element("p", places)),
         card("Log", size(end - begin), element("p", f"from {begin:,} to {end:,}")),
     ]  # fmt: skip
@@ -133,11 +135,6 @@ def _figures(
         used = stats["diskUsedRatio"]
         shown.append(card("Disk", f"{used:.1%}", plots.share(used, f"{used:.1%} used")))
     return cards(*shown)
-
-
-def _plotted(title: str, shown: Any, values: Sequence[float], what: str) -> Markup:
-    most = element("p", f"up to {shown(max(values))} {_SERIES}") if values else None
-    return card(title, shown(values[-1] if values else None), plots.line(values, what), most)
 
 
 def _bytes_a_second(value: float | None) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rmqstore_spark.server.status import plots
 from rmqstore_spark.server.status.markup import Markup, element
 from rmqstore_spark.server.status.pages.frame import (
     Frame,
@@ -17,6 +16,7 @@ from rmqstore_spark.server.status.pages.frame import (
     known_rate,
     of_page,
     pager,
+    plotted,
     table,
 )
 from rmqstore_spark.server.status.views import QueueLine, TopicLine
@@ -100,7 +100,12 @@ def topic_table(
 
 
 def topic_page(
-    frame: Frame, topic: str, lines: Sequence[QueueLine], past: Sequence[float], asked: int | None
+    frame: Frame,
+    topic: str,
+    lines: Sequence[QueueLine],
+    past: Sequence[float],
+    seconds: float,
+    asked: int | None,
 ) -> bytes:
     """Return the page of a topic: its queues.
 
@@ -108,7 +113,8 @@ def topic_page(
         frame: around it.
         topic: its name.
         lines: its queues.
-        past: messages a second in the last ten minutes.
+        past: messages a second, the last of now.
+        seconds: how long that is.
         asked: the number of the page of the table.
     """
     at, pages, chosen = of_page(lines, asked, ROWS)
@@ -129,8 +135,7 @@ def topic_page(
     return frame.document(
         topic,
         cards(
-            card("Messages", known_rate(past[-1] if past else None),
-                 plots.line(past, "Messages a second, in the last ten minutes")),
+            plotted("Messages", known_rate, past, seconds),
             card("In the topic", count(messages), element("p", f"messages in {held}")),
         ),
         table(heads, rows, "Queues"),
