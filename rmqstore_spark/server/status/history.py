@@ -71,21 +71,27 @@ class History:
         self._times.append(now)
 
     def rates(self) -> dict[tuple[str, str], float]:
-        """Return how many messages a second each queue got lately, or since the last sample.
+        """Return how many messages a second each queue got lately, or since it is known.
 
         Queues that were not there for two samples are left out.
         """
         if len(self._times) < 2:
             return {}
-        since = self._times[-1] - self._recent_seconds
-        first = next((n for n, time in enumerate(self._times) if time >= since), 0)
-        first = min(first, len(self._times) - 2)
-        seconds = self._times[-1] - self._times[first]
-        grown = _grown(self._ends[first], self._ends[-1])
-        if seconds <= 0:
-            return {}
-        found = (grown / seconds).tolist()
-        return {place: found[at] for place, at in self._columns.items() if at < len(found)}
+        now, end = self._times[-1], self._ends[-1]
+        recent = now - self._recent_seconds
+        begin, since = np.full(len(end), _UNKNOWN, np.int64), np.full(len(end), now)
+        for number in range(len(self._times) - 1):
+            if self._times[number] < recent and number < len(self._times) - 2:
+                continue
+            row = self._ends[number]
+            is_new = np.flatnonzero((begin[: len(row)] < 0) & (row >= 0))
+            begin[is_new], since[is_new] = row[is_new], self._times[number]
+        seconds = now - since
+        found = np.full(len(end), -1.0)
+        known = (seconds > 0) & (end >= 0)
+        found[known] = np.maximum(end - begin, 0)[known] / seconds[known]
+        rates = found.tolist()
+        return {place: rates[at] for place, at in self._columns.items() if rates[at] >= 0}
 
     @property
     def seconds(self) -> float:

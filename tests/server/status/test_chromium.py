@@ -10,9 +10,11 @@ import io
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -23,6 +25,7 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.server.status import watched
 from rmqstore_spark.server.stores.sidecar import StorePlace
 from tests.broker.broker import heartbeat
 from tests.support.messages.batches import stage_id
@@ -253,7 +256,12 @@ def saved(name: str, picture: bytes, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_pictures_for_the_documentation(browser: Chromium, tmp_path: Path) -> None:
+def test_pictures_for_the_documentation(
+    browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten minutes of a store pass in six seconds."""
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: 100 * time.monotonic())
+    monkeypatch.setattr(watched, "time", clock)
     told = os.environ.get("SCREENSHOTS")
     folder = ROOT / told if told else tmp_path
 
@@ -283,5 +291,5 @@ def test_pictures_for_the_documentation(browser: Chromium, tmp_path: Path) -> No
             saved(name, browser.picture(), folder)
 
     with written_pages(tmp_path / "store", seconds=0.1, clients="all") as pages:
-        fill(pages, rounds=40 if told else 14)
+        fill(pages, rounds=55 if told else 14)
         asyncio.run(beat(pages))

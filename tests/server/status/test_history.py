@@ -35,6 +35,7 @@ def test_a_queue_that_is_new_has_no_rate_for_what_it_had_before() -> None:
     past.add(10, stats(a=20, b=5_000_000))
     assert past.rates() == {("a", "0"): 1.0}
     past.add(20, stats(a=20, b=5_000_010))
+    assert past.rates() == {("a", "0"): 0.5, ("b", "0"): 1.0}
     assert past.messages("b") == [0.0, 1.0]
     assert past.messages() == [1.0, 1.0]
 
