@@ -86,7 +86,7 @@ def _of_sidecar(process: StoreProcess) -> Iterator[Figure]:
     _seconds(f"http://{address}/status")
     cores = _cores(process, None)
     yield Figure(
-        _SECTION, f"idle sidecar, {_TOPICS * _QUEUES:,} queues, no page open",
+        _SECTION, f"idle sidecar, {_TOPICS * _QUEUES:,} queues, between two reads of its figures",
         f"{cores:.2%} of a core", aim=f"under {_MOST_CPU:.0%}", met=met(cores < _MOST_CPU),
     )  # fmt: skip
     for path in ("/status", "/status/topics?page=13"):

@@ -67,7 +67,8 @@ class StatusSite:
         self.service = service
         self.process = process
         fresh = min(_FRESH_SECONDS, seconds)
-        self.stores = {store.name: WatchedStore(store, fresh) for store in service.stores}
+        stores = service.stores
+        self.stores = {store.name: WatchedStore(store, fresh, len(stores)) for store in stores}
         self.problems = Problems()
         self._accounts = accounts
         self._making = threading.BoundedSemaphore(_AT_ONCE)

@@ -47,10 +47,12 @@ class WatchedStore:
     Args:
         store: the store.
         fresh_seconds: how old its figures may be; who opens many pages asks for them once.
+        count: how many stores share what making figures may cost.
     """
 
-    def __init__(self, store: ServedStore, fresh_seconds: float) -> None:
+    def __init__(self, store: ServedStore, fresh_seconds: float, count: int = 1) -> None:
         self.store = store
+        self._count = count
         self._fresh_seconds = fresh_seconds
         self._lock = threading.Lock()
         self._making = threading.Lock()
@@ -86,7 +88,8 @@ class WatchedStore:
         """
         with self._lock:
             share = _MOST_SHARE if self._is_wanted else _IDLE_SHARE
-            return time.monotonic() - self._sampled >= max(seconds, self._took / share)
+            wait = max(seconds, self._took * self._count / share)
+            return time.monotonic() - self._sampled >= wait
 
     def look_back(self, look: Callable[[History], Any]) -> Any:
         """Call a function with the history, which it must not keep; return what it returns."""
