@@ -3,7 +3,9 @@
 They only read. An answer is HTML that is made here, one file of style, and no script. Who opens
 a page needs the rights that the same question needs elsewhere (docs/operate.md, "Status pages").
 
-site      finds the page of a request, and checks that its account may see it
+site      answers requests, within limits
+routes    the pages by their address: the right that each needs, and what it is made from
+question  a request for a page, and what its reader may see
 asking    what is asked for, checked, and what is answered
 guard     who sees the pages, and from where a request may come
 watched   the stores: their figures of now
