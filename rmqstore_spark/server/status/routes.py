@@ -125,7 +125,7 @@ def _messages(question: Question) -> bytes:
 
 def _found(
     question: Question, wanted: messages.Wanted
-) -> tuple[messages.Wanted, messages.FoundMessages]:
+) -> tuple[messages.Wanted, messages.MessageList]:
     """Return what is asked for, made complete, and the messages."""
     if wanted.topic:
         question.require(of_topics((wanted.topic,), Right.SUB))
@@ -135,18 +135,18 @@ def _found(
             one = browser.of_id(store, wanted.msg_id)
         # Who may not read the message does not learn that there is one.
         if one is not None and question.may(of_topics((one.topic,), Right.SUB)):
-            return wanted, messages.FoundMessages((one,))
+            return wanted, messages.MessageList((one,))
         if not wanted.topic:
-            return wanted, messages.FoundMessages(())
+            return wanted, messages.MessageList(())
     if key:
         with question.store.reader() as store:
-            return wanted, messages.FoundMessages(browser.of_key(store, wanted.topic, key))
+            return wanted, messages.MessageList(browser.of_key(store, wanted.topic, key))
     return _of_queue(question, wanted)
 
 
 def _of_queue(
     question: Question, wanted: messages.Wanted
-) -> tuple[messages.Wanted, messages.FoundMessages]:
+) -> tuple[messages.Wanted, messages.MessageList]:
     lines = views.queue_lines(question.queues, {}, wanted.topic)
     queue_id = wanted.queue_id
     line = next((one for one in lines if queue_id is None or one.queue_id == queue_id), None)
@@ -159,7 +159,7 @@ def _of_queue(
     with question.store.reader() as store:
         listed = browser.of_queue(store, line.topic, line.queue_id, start, line.end)
     complete = messages.Wanted(line.topic, line.queue_id, start)
-    return complete, messages.FoundMessages(listed, (line.first, line.end), start)
+    return complete, messages.MessageList(listed, (line.first, line.end), start)
 
 
 def _message(question: Question) -> bytes:

@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class FoundMessages:
+class MessageList:
     """The messages that were found.
 
     Attributes:
@@ -64,7 +64,7 @@ class FoundMessages:
 
 
 def messages_page(
-    frame: Frame, wanted: Wanted, topics: Sequence[str], found: FoundMessages | None
+    frame: Frame, wanted: Wanted, topics: Sequence[str], found: MessageList | None
 ) -> bytes:
     """Return the page with a list of messages.
 
@@ -113,7 +113,7 @@ def _form(frame: Frame, wanted: Wanted, topics: Sequence[str]) -> Markup:
     )  # fmt: skip
 
 
-def _list(frame: Frame, wanted: Wanted, found: FoundMessages) -> Content:
+def _list(frame: Frame, wanted: Wanted, found: MessageList) -> Content:
     heads = (
         Head("Queue", is_number=True), Head("Offset", is_number=True),
         Head("Stored", is_short=True), Head("Tags"), Head("Keys"),
