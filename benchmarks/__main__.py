@@ -20,6 +20,7 @@ from benchmarks.means.stores import Stores
 from benchmarks.network.attacks import attack_figures
 from benchmarks.network.namesrv import namesrv_figures
 from benchmarks.network.replication import replication_figures
+from benchmarks.network.status import status_figures
 from benchmarks.protocols.figures import protocol_figures
 from benchmarks.report.figures import Figure, print_table
 from benchmarks.report.results import write_results
@@ -73,6 +74,7 @@ def main() -> None:
         "sidecar": sidecar_figures,
         "attacks": attack_figures,
         "namesrv": namesrv_figures,
+        "status": status_figures,
         "clients": client_figures,
         "protocols": protocol_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),

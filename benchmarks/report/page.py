@@ -25,7 +25,7 @@ _CHAPTERS: Final = {
     ),
     "Broker, name server, replication": (
         "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",
-        "Name server",
+        "Name server", "Status pages",
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""

@@ -30,6 +30,7 @@ from rmqstore_spark.cli.commands.read import read
 from rmqstore_spark.cli.commands.serve import namesrv, serve
 from rmqstore_spark.cli.commands.stats import stats
 from rmqstore_spark.cli.commands.tail import tail
+from rmqstore_spark.cli.commands.top import top
 from rmqstore_spark.cli.commands.topics import topics
 from rmqstore_spark.cli.commands.transactions import transactions
 from rmqstore_spark.cli.commands.verify import recover, verify
@@ -72,7 +73,19 @@ app = typer.Typer(
 _LOCAL = (serve, follow, recover, namesrv)
 for command in (
     *(info, topics, groups, transactions, offsets, read, tail, query, verify),
-    *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
+    *(
+        serve,
+        follow,
+        put,
+        create_topic,
+        delete_topic,
+        reset_offset,
+        expire,
+        flush,
+        stats,
+        top,
+        stop,
+    ),
     *(promote, demote, recover, namesrv),
 ):
     taken = with_groups(command, remote=command not in _LOCAL)
