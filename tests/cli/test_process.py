@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pty
@@ -23,41 +24,51 @@ from tests.cli.processes import COMMAND, PATIENCE, ROOT, run_anew
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.expected import expected_scan
 
+HEAVY = ("fsspec", "numpy", "pyarrow", "pyspark", "rich", "rmqstore_spark.engine")
 
-def test_help_is_quick_and_imports_little() -> None:
+
+def modules_of(*args: object) -> tuple[list[str], list[str]]:
+    """Return what a command prints, and all modules that its process has imported in the end."""
     program = (
         "import sys\n"
         "from rmqstore_spark.cli import main\n"
-        "heavy = {'pyspark', 'numpy', 'pyarrow', 'fsspec', 'rich'} & set(sys.modules)\n"
-        "print(sorted(heavy))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-    helped = run_anew("--help")
-    assert helped.returncode == 0
-    assert all(name in helped.stdout for name in ("info", "topics", "groups", "offsets", "read"))
-    assert all(name in helped.stdout for name in ("tail", "query", "verify", "serve", "recover"))
-    assert helped.stderr == ""
-
-
-def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
-    # pyarrow would import pandas.
-    program = (
-        "import importlib.util, sys\n"
-        "from rmqstore_spark.cli import main\n"
-        "assert importlib.util.find_spec('pandas')\n"
-        f"sys.argv = ['rmqstore', 'read', {str(golden('tiny') / 'store')!r}, '--json']\n"
+        f"sys.argv = ['rmqstore', *{[str(arg) for arg in args]!r}]\n"
         "try:\n"
         "    main()\n"
         "finally:\n"
-        "    print([name for name in ('pyspark', 'pandas') if sys.modules.get(name)])\n"
+        "    print(*sorted(name for name, module in sys.modules.items() if module))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert done.stderr == ""
+    *printed, names = done.stdout.splitlines()
+    return printed, names.split()
+
+
+def test_the_help_imports_little() -> None:
+    printed, modules = modules_of("--help")
+    offered = {line.split()[0] for line in printed if line.startswith("  ") and line.strip()}
+    assert {"info", "topics", "groups", "offsets", "read", "tail", "query", "verify"} <= offered
+    assert {"serve", "recover", "create-topic", "reset-offset", "namesrv"} <= offered
+    assert not set(HEAVY) & set(modules)
+
+
+def test_what_needs_one_command_imports_no_other() -> None:
+    _, modules = modules_of("create-topic", "--help")
+    commands = {name for name in modules if name.startswith("rmqstore_spark.cli.commands.")}
+    assert commands == {"rmqstore_spark.cli.commands.administration"}
+    assert not set(HEAVY) & set(modules)
+    _, modules = modules_of("--version")
+    assert not any(name.startswith("rmqstore_spark.cli.commands") for name in modules)
+    assert not set(HEAVY) & set(modules)
+
+
+def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
+    assert importlib.util.find_spec("pandas")  # pyarrow would import it
+    _, modules = modules_of("read", golden("tiny") / "store", "--json")
+    assert "pyarrow" in modules
+    assert not {"pandas", "pyspark", "rmqstore_spark.engine"} & set(modules)
 
 
 def test_usage_errors() -> None:
