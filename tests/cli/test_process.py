@@ -20,30 +20,9 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import Golden, read_terminal
-from tests.cli.processes import COMMAND, PATIENCE, ROOT, run_anew
+from tests.cli.processes import COMMAND, HEAVY, PATIENCE, ROOT, modules_of, run_anew
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.expected import expected_scan
-
-HEAVY = ("fsspec", "numpy", "pyarrow", "pyspark", "rich", "rmqstore_spark.engine")
-
-
-def modules_of(*args: object) -> tuple[list[str], list[str]]:
-    """Return what a command prints, and all modules that its process has imported in the end."""
-    program = (
-        "import sys\n"
-        "from rmqstore_spark.cli import main\n"
-        f"sys.argv = ['rmqstore', *{[str(arg) for arg in args]!r}]\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    print(*sorted(name for name, module in sys.modules.items() if module))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stderr == ""
-    *printed, names = done.stdout.splitlines()
-    return printed, names.split()
 
 
 def test_the_help_imports_little() -> None:
@@ -51,24 +30,24 @@ def test_the_help_imports_little() -> None:
     offered = {line.split()[0] for line in printed if line.startswith("  ") and line.strip()}
     assert {"info", "topics", "groups", "offsets", "read", "tail", "query", "verify"} <= offered
     assert {"serve", "recover", "create-topic", "reset-offset", "namesrv"} <= offered
-    assert not set(HEAVY) & set(modules)
+    assert not HEAVY & modules
 
 
 def test_what_needs_one_command_imports_no_other() -> None:
     _, modules = modules_of("create-topic", "--help")
     commands = {name for name in modules if name.startswith("rmqstore_spark.cli.commands.")}
     assert commands == {"rmqstore_spark.cli.commands.administration"}
-    assert not set(HEAVY) & set(modules)
+    assert not HEAVY & modules
     _, modules = modules_of("--version")
     assert not any(name.startswith("rmqstore_spark.cli.commands") for name in modules)
-    assert not set(HEAVY) & set(modules)
+    assert not HEAVY & modules
 
 
 def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
     assert importlib.util.find_spec("pandas")  # pyarrow would import it
     _, modules = modules_of("read", golden("tiny") / "store", "--json")
     assert "pyarrow" in modules
-    assert not {"pandas", "pyspark", "rmqstore_spark.engine"} & set(modules)
+    assert not {"pandas", "pyspark", "rmqstore_spark.engine"} & modules
 
 
 def test_usage_errors() -> None:
