@@ -326,7 +326,10 @@ class Queue:
     def _written_in_known_files(self) -> int:
         for segment in reversed(list(self.segments)):
             first, last = self.format.slot_from(segment.start), self.format.slot(segment.end)
-            end = self._written_between(first, last)
+            used = min(self.format.slot_from(self.segments.used_end(segment)), last)
+            if used == last or self.is_written(used):  # the hole was not one any more
+                used = last
+            end = self._written_between(first, used)
             if end > first:
                 return end
         return self.first_slot
