@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from benchmarks.means.stores import Stores
 from benchmarks.report.figures import Figure, met
+from rmqstore_spark.client import StoreClient
 from rmqstore_spark.embedding import EmbeddedStore
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.storebuilder import build_store
@@ -43,7 +44,9 @@ def command_figures(stores: Stores) -> Iterator[Figure]:
     stores.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="commands-", dir=stores.folder) as folder:
         store = str(build_store(Path(folder) / "store", Traffic(10_000, _TOPICS)))
-        with EmbeddedStore(Path(folder) / "served") as endpoint:
+        served = EmbeddedStore(Path(folder) / "served")
+        with served as endpoint, StoreClient(endpoint) as client:
+            client.create_topic("orders")
             floor = "python -c 'import pyarrow'"
             commands: dict[str, Sequence[str]] = {
                 "python -c pass": ("-c", "pass"),
