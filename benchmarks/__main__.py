@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.clients.figures import client_figures
+from benchmarks.commands import command_figures
 from benchmarks.engine.blocks import block_figures
 from benchmarks.engine.buffer import buffer_figures
 from benchmarks.engine.decode import column_figures, decode_figures, plan_figures, tag_figures
 from benchmarks.engine.delays import delay_figures
 from benchmarks.engine.expiry import expiry_figures
+from benchmarks.engine.opening import opening_figures
 from benchmarks.engine.recovery import recovery_figures, service_memory
 from benchmarks.engine.service import service_figures
 from benchmarks.engine.writer import writer_figures
@@ -70,6 +72,8 @@ def main() -> None:
         "expiry": expiry_figures,
         "delays": delay_figures,
         "recovery": recovery_figures,
+        "opening": opening_figures,
+        "commands": command_figures,
         "service-memory": service_memory,
         "sidecar": sidecar_figures,
         "attacks": attack_figures,

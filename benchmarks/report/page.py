@@ -17,6 +17,7 @@ _REASONS: Final = "Where an aim is missed"
 _CHAPTERS: Final = {
     "Reading": (
         "Decode", "planBy", "tags", "Planning", "Spark, noop", "Streams", "Idle", "Sidecar",
+        "The command",
     ),
     "Jobs": ("jobs/", "Jobs", "Memory"),
     "Writing": (

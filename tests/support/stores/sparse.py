@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rmqstore_spark.layout.record.format import encode_blank
 from tests.support.messages.traffic import Traffic
-from tests.support.stores.storebuilder import StoreBuilder
+from tests.support.stores.storebuilder import StoreBuilder, build_store
 
-__all__ = ["GIB", "sparse_store"]
+__all__ = ["GIB", "sparse_store", "wide_store"]
 
 GIB = 1 << 30
 
@@ -35,3 +35,9 @@ def sparse_store(path: Path, segments: int, topics: dict[str, int]) -> Path:
                     file.write(head)
                 builder.end_offset = end
     return path
+
+
+def wide_store(path: Path, queues: int) -> Path:
+    """A store of many queues, eight of each topic; each queue has four messages."""
+    topics = {f"topic-{number}": min(8, queues - number) for number in range(0, queues, 8)}
+    return build_store(path, Traffic(4 * queues, topics=topics, body_size=100))
