@@ -269,6 +269,7 @@ class Appender:
             if placement.end > log.made_until:
                 self.reserve_until(placement.end)
             next_offsets = self.next_offsets(block.routes)
+            first_offsets = next_offsets.copy()
             queue_offset = number_rows(block.route_of, block.queued, next_offsets)
             timestamp = self.time.stamp()
             stamp_records(
@@ -280,9 +281,10 @@ class Appender:
             codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
             if codes is not block.tags_code:
                 block = replace(block, tags_code=codes)
-            self.appended(
-                Appended(block, placement.physical, queue_offset, timestamp), next_offsets
+            appended = Appended(
+                block, placement.physical, queue_offset, timestamp, first_offsets=first_offsets
             )
+            self.appended(appended, next_offsets)
             reach("put.after_dispatch")
             return Stored(placement.physical, queue_offset, placement.end)
 
