@@ -8,6 +8,7 @@ END_FILE_MIN_BLANK_LENGTH).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +21,7 @@ class TooLargeError(ValueError):
     """A record, or a unit, is larger than a segment can hold."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Contiguous records in one segment.
 
     Attributes:
@@ -83,7 +83,9 @@ def place(
     ends = sizes.cumsum(dtype=np.int64)
     total = int(ends[-1])
     if begin % segment_size + total + BLANK_SIZE <= segment_size:
-        physical = ends - sizes + begin
+        ends -= sizes  # in place: this is done for each message
+        ends += begin
+        physical = ends
         piece = Piece(0, count, begin, begin + total)
         return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
     # Segments may end behind these rows, and these bytes.
