@@ -263,7 +263,7 @@ class Appender:
             log = self.log
             begin, units = log.published.offset, block.unit_ends
             try:
-                placement = place(block.sizes, begin, log.segment_size, units)
+                placement = place(block.sizes, begin, log.segment_size, units, block.starts)
             except TooLargeError as error:
                 raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
             if placement.end > log.made_until:

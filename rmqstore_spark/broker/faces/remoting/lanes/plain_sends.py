@@ -37,7 +37,7 @@ from rmqstore_spark.layout.record.block import Block, Route
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
-from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request, reply_all
 
 _MOST_TOPICS: Final = 4096
 _RECORD_BYTES: Final = 128
@@ -196,8 +196,7 @@ class PlainSends:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
         status, taken = result.status, group.taken()
         if result.ok:
-            for request, answer in zip(taken, group.answers(self._host, result), strict=True):
-                request.reply(answer)
+            reply_all(taken, group.answers(self._host, result))
         elif status.is_stored:
             ids, offsets, first = result.msg_ids(), result.queue_offset.tolist(), 0
             for request, queue, rows in zip(taken, group.queue_ids(), group.rows(), strict=True):
