@@ -40,6 +40,7 @@ from rmqstore_spark.remoting.codec.plain import PlainSend
 from rmqstore_spark.remoting.connection import RemotingConnection, Request, reply_all
 
 _MOST_TOPICS: Final = 4096
+_MOST_QUEUES: Final = 1 << 18
 _RECORD_BYTES: Final = 128
 """Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
@@ -111,7 +112,8 @@ class _KnownTopics:
         found = {name: self._producing.open_queues(name) for name in new}
         if not any(found.values()):
             return topics
-        if len(queues) + len(found) > _MOST_TOPICS:
+        count = sum(queues.values()) + sum(found.values())
+        if len(queues) + len(found) > _MOST_TOPICS or count > _MOST_QUEUES:
             queues = {}
         queues = {**queues, **{name: count for name, count in found.items() if count}}
         topics = _Topics(queues)
