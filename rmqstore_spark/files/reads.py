@@ -112,10 +112,12 @@ def cached_spans(descriptor: int, offsets: I8, lengths: I4, out: U1) -> int:
     try:
         done: int = pread_spans(descriptor, offsets, lengths, out, _RWF_NOWAIT)
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            raise BlockingIOError from None
-        raise
+        raise _as_wait(error) from None
     return done
+
+
+def _as_wait(error: OSError) -> OSError:
+    return BlockingIOError() if error.errno == errno.EOPNOTSUPP else error
 
 
 def cached_bytes(descriptor: int, length: int, offset: int) -> bytes:
@@ -125,10 +127,16 @@ def cached_bytes(descriptor: int, length: int, offset: int) -> bytes:
         BlockingIOError: some are not in the page cache, or not in the file, or the system cannot
             tell.
     """
-    out = np.empty(length, np.uint8)
-    if not cached_spans(descriptor, np.array([offset]), np.array([length], np.int32), out):
+    if not _RWF_NOWAIT:
         raise BlockingIOError
-    return out.tobytes()
+    out = bytearray(length)
+    try:
+        done = os.preadv(descriptor, [out], offset, _RWF_NOWAIT)
+    except OSError as error:
+        raise _as_wait(error) from None
+    if done < length:
+        raise BlockingIOError
+    return bytes(out)
 
 
 LEAST_RATE: Final = 1 << 20

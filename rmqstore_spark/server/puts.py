@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _MOST_BLOCKS: Final = 256
 _MOST_BYTES: Final = 4 << 20
 """Maximum bytes of blocks that are taken together. A single block may be larger."""
+_SMALL: Final = 4 << 10
+"""Bytes of a block of which several are received at once."""
 _ROOM_SECONDS: Final = 10.0
 
 
@@ -93,6 +95,8 @@ class BlockReader:
             size += len(request.data)
             if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
                 break
+            if len(request.data) <= _SMALL and not self.call.connection.has_more:
+                break  # small blocks of a client that does not wait for each come together
             try:
                 request = self.call.connection.ready()
             except (RmqStoreError, OSError):

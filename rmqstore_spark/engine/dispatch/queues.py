@@ -413,7 +413,8 @@ class ConsumeQueues:
         if state.written_end >= 0:
             state.written_end = max(state.written_end, first_offset + len(entries))
         at = first_offset * self.format.size
-        self._files.write(topic, queue_id, entries.view(np.uint8), at)
+        # A view of entries would be checked field by field: this is done for each message.
+        self._files.write(topic, queue_id, np.frombuffer(entries, np.uint8), at)
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
         if state.written_end == state.max_offset:

@@ -197,6 +197,11 @@ class ClientConnection:
         """Return the next request of a call if it has arrived."""
         return self._receiver.ready()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes came together with the last request."""
+        return self._receiver.has_more
+
     def answer(
         self,
         *parts: Part,

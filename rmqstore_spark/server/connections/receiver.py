@@ -174,6 +174,11 @@ class Receiver:
                 return None
         return self._take()
 
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes came together with the last request."""
+        return len(self._staged) > 0
+
     def discard(self, seconds: float) -> None:
         """Drop what the client still sends, until it ends the connection or the time is over.
 
