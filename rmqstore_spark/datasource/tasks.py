@@ -70,6 +70,8 @@ def acknowledge_at_once() -> None:
     """
     if not hasattr(socket, "TCP_QUICKACK") or not os.path.isdir(_OPEN_FILES):
         return
+    if socket.getdefaulttimeout() is not None:  # Python would apply it to the JVM's connection
+        return
     for name in os.listdir(_OPEN_FILES):
         with suppress(OSError):
             if stat.S_ISSOCK(os.stat(f"{_OPEN_FILES}/{name}").st_mode):

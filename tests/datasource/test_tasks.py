@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -61,3 +62,17 @@ def test_the_sockets_stay_open(talk: tuple[socket.socket, socket.socket]) -> Non
         assert there.recv(9) == b"1"
     jvm.sendall(b"2")
     assert worker.recv(9) == b"2"
+
+
+def test_a_default_timeout_does_not_reach_the_connection(
+    talk: tuple[socket.socket, socket.socket],
+) -> None:
+    """What a user's function has set stays set in a worker that is used again."""
+    _, worker = talk
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(5.0)
+    try:
+        acknowledge_at_once()
+    finally:
+        socket.setdefaulttimeout(before)
+    assert os.get_blocking(worker.fileno())
