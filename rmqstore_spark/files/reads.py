@@ -71,6 +71,10 @@ class DiskReads(Protocol):
         """
         ...
 
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file; it then counts as read."""
+        ...
+
 
 class PlainReads:
     """Reads that leave the page cache to the system."""
@@ -93,6 +97,11 @@ class PlainReads:
         """Read spans into `out`, one after the other."""
         done: int = pread_spans(descriptor, offsets, lengths, out)
         return done
+
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file."""
+        del descriptor, length, offset
+        return True
 
 
 PLAIN: Final = PlainReads()
@@ -189,6 +198,13 @@ class PacedReads:
         """Read spans into `out`, one after the other."""
         self._wait(int(lengths.sum(dtype=np.int64)))
         return self._reads.spans(descriptor, offsets, lengths, out)
+
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file."""
+        if not self._reads.may_send(descriptor, length, offset):
+            return False
+        self._wait(length)
+        return True
 
     def _wait(self, count: int) -> None:
         with self._lock:
@@ -347,6 +363,15 @@ class SparingReads:
             if got < end - begin:
                 return begin + got
         return len(offsets)
+
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file: if the cache has all of it."""
+        if self.way(descriptor) is CacheWay.NONE:
+            return True
+        if length <= 0 or not can_tell(descriptor):
+            return False
+        first = offset // PAGE
+        return bool(resident_pages(descriptor, first, -(-(offset + length) // PAGE) - first).all())
 
     @contextmanager
     def _dropping(self, descriptor: int, begin: int, end: int) -> Iterator[None]:
