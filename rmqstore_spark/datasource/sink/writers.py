@@ -176,6 +176,7 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         return TaskDone(place, {}, done.rows)
 
     @plain_errors
+    @short_collections()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make everything that was staged appear, once."""
         options = self._options
@@ -222,6 +223,7 @@ class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
             raise with_advice(error) from None
 
     @plain_errors
+    @short_collections()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make a micro-batch appear; Spark may repeat the call."""
         from rmqstore_spark.base.types import WriterId
