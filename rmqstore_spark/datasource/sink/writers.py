@@ -25,6 +25,7 @@ from rmqstore_spark.datasource.sink.commit import (
     use_number,
     with_advice,
 )
+from rmqstore_spark.datasource.sink.memory import keep_freed_memory
 from rmqstore_spark.datasource.spark_api import StreamArrowWriter
 from rmqstore_spark.datasource.tasks import SentToTasks, short_collections
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
@@ -81,6 +82,7 @@ def run_task(
         TargetStores,
     )
 
+    keep_freed_memory()
     with ExitStack() as held:
         connection = options.target.connection
         clients = [
