@@ -36,6 +36,7 @@ from benchmarks.spark.sidecar import sidecar_figures
 from benchmarks.spark.sink import sink_figures
 from benchmarks.spark.streams import stream_figures
 from benchmarks.spark.tables import table_figures
+from benchmarks.spark.write_parts import write_part_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LONG, _SHORT = 20, 3  # gigabytes of the long partition
@@ -58,6 +59,7 @@ def main() -> None:
         "planning": planning_figures,
         "spark": spark_figures,
         "sink": sink_figures,
+        "write-parts": write_part_figures,
         "first-write": first_write_figures,
         "beside": beside_figures,
         "streams": stream_figures,

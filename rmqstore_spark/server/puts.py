@@ -213,16 +213,9 @@ class BlockStreams:
         blocks.call.is_precious = True
         is_kept = False
         try:
-            while not blocks.is_finished:
-                group = blocks.group()
-                if not (group or blocks.is_finished):
-                    return  # the client has gone
-                try:
-                    if not _append(stage, blocks, group):
-                        return
-                finally:
-                    for block in group:
-                        block.release()
+            with blocks.call.connection.receiving_into(stage.room):
+                if not _append_all(stage, blocks):
+                    return
             info = stage.finish()
             is_kept = True
             blocks.finish(encode(info))
@@ -231,13 +224,28 @@ class BlockStreams:
                 stage.discard()
 
 
+def _append_all(stage: Stage, blocks: BlockReader) -> bool:
+    """Stage and answer the blocks of a stream; return whether its client has finished it."""
+    while not blocks.is_finished:
+        group = blocks.group()
+        if not (group or blocks.is_finished):
+            return False  # the client has gone
+        try:
+            if not _append(stage, blocks, group):
+                return False
+        finally:
+            for block in group:
+                block.release()
+    return True
+
+
 def _append(stage: Stage, blocks: BlockReader, group: Sequence[ReceivedRequest]) -> bool:
     """Stage and answer blocks; return whether more may follow."""
     allowed, refused = _allowed(blocks.call.caller, group)
     for block in allowed:
         rows = stage.info.rows
         try:
-            total = stage.append(block.data)
+            total = stage.append(block.data, given=True)
         except RefusedError as error:
             refused = Acknowledgement(block.head.opaque, error.status, 0, str(error.args[0]))
             blocks.acknowledge(refused)
