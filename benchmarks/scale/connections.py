@@ -38,15 +38,15 @@ ENDPOINT: Final = "endpoint"
 
 _BODY: Final = b"x" * 100
 _QUEUES: Final = 8
-_STREAMS: Final = 2_000
-"""maxStreams: connections with the endpoint are at most eight times as many."""
+_STREAMS: Final = 3_000
+"""maxStreams: four times as many connections with the endpoint stay open."""
 _IDLE: Final = 5_000
 """Connections that are only open, beside those that send."""
 _PATIENCE: Final = 60.0
 _SETTLE: Final = 1.0
-_HELD_SECONDS: Final = 4.0
-_WARM_SECONDS: Final = 0.7
-_SEND_SECONDS: Final = 2.5
+_HELD_SECONDS: Final = 3.0
+_WARM_SECONDS: Final = 0.5
+_SEND_SECONDS: Final = 1.5
 _PIECE: Final = 1 << 16
 _LENGTH: Final = struct.Struct(">i")
 

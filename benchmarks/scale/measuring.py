@@ -18,6 +18,7 @@ from benchmarks.scale.table import CURVES
 
 __all__ = ["measured_figures", "scale_figures"]
 
+_PREFIX: Final = "scale-"
 _KEPT: Final = "scale.jsonl"
 _KEPT_SECONDS: Final = 3600.0
 """After which what an interrupted run has measured is measured again."""
@@ -31,6 +32,8 @@ def scale_figures(stores: Stores) -> Iterator[Figure]:
 def measured_figures(stores: Stores, curves: Sequence[Curve]) -> Iterator[Figure]:
     """Measure some curves, or take what an interrupted run has measured."""
     stores.folder.mkdir(parents=True, exist_ok=True)
+    for left in stores.folder.glob(f"{_PREFIX}*"):  # by a run that was killed
+        shutil.rmtree(left)
     kept = stores.folder / _KEPT
     if kept.is_file() and time.time() - kept.stat().st_mtime > _KEPT_SECONDS:
         kept.unlink()
@@ -55,7 +58,7 @@ def _read(kept: Path) -> dict[str, list[Figure]]:
 
 
 def _measured(place: Path, curve: Curve, count: int) -> list[Figure]:
-    folder = Path(tempfile.mkdtemp(prefix=f"scale-{curve.name}-", dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{curve.name}-", dir=place))
     began = time.monotonic()
     try:
         return list(curve.figures(count, curve.measure(folder, count)))

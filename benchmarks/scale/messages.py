@@ -8,7 +8,7 @@ from typing import Final
 
 from benchmarks.means.child import in_child
 from benchmarks.scale.opened import measure_opened, most_memory
-from benchmarks.scale.written import killed_open_seconds, put_seconds
+from benchmarks.scale.written import measure_killed, put_seconds
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader import Store
@@ -19,31 +19,30 @@ __all__ = ["fill", "measure_messages", "read_memory"]
 
 _TOPIC: Final = "orders"
 _QUEUES: Final = 8
-_KILLED_AFTER: Final = 100_000
-"""Messages that are put before the process is killed."""
 
 
 def measure_messages(folder: Path, count: int) -> Mapping[str, float]:
     """Make a store with a number of messages, and measure what its users do."""
     store = str(folder / "store")
-    found = dict(in_child(f"{__name__}:fill", store=store, count=count))
-    found |= measure_opened(store)
+    found = measure_killed(f"{__name__}:fill", store, count) | measure_opened(store)
     found |= in_child("benchmarks.scale.lookups:find_seconds", store=store, topic=_TOPIC)
     found["a process that reads all"] = in_child(f"{__name__}:read_memory", store=store)
-    found["open, killed"] = killed_open_seconds(store, {_TOPIC: _QUEUES}, _KILLED_AFTER)
     return found
 
 
 def fill(store: str, count: int) -> dict[str, float]:
-    """Make a store; return seconds of a message."""
+    """Make a store that is not closed; return seconds of a message, of the last tenth of them."""
+    writer = StoreWriter.open(store)
+    writer.create_topic(_TOPIC, write_queue_nums=_QUEUES, read_queue_nums=_QUEUES)
+    last = count // 10
+    put_seconds(writer, _blocks(0, count - last))
+    writer.flush()
+    return {"a message that is appended": put_seconds(writer, _blocks(count - last, last)) / last}
 
-    def blocks() -> Iterator[U1]:
-        for batch in Traffic(count, topics={_TOPIC: _QUEUES}).batches():
-            yield encoded(batch)
 
-    with StoreWriter.open(store) as writer:
-        writer.create_topic(_TOPIC, write_queue_nums=_QUEUES, read_queue_nums=_QUEUES)
-        return {"a message that is appended": put_seconds(writer, blocks()) / count}
+def _blocks(first: int, count: int) -> Iterator[U1]:
+    traffic = Traffic(count, topics={_TOPIC: _QUEUES}, first=first)
+    return (encoded(batch) for batch in traffic.batches())
 
 
 def read_memory(store: str) -> float:

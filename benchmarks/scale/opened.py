@@ -15,10 +15,10 @@ from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.stream.followed import FollowedSources
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 
-__all__ = ["look_seconds", "measure_opened", "most_memory", "process_memory", "repeated"]
+__all__ = ["best", "look_seconds", "measure_opened", "most_memory", "process_memory"]
 
 _SHORT: Final = 4.0
-"""Seconds: what takes less is measured three times. The first time may read what is not cached."""
+"""Seconds: what takes less is measured again. The first time may read what is not cached."""
 _LOOKS: Final = 100
 _READY_SECONDS: Final = 300.0
 
@@ -32,20 +32,20 @@ def measure_opened(store: str, settings: Mapping[str, int] | None = None) -> dic
     """
     open_seconds = "benchmarks.engine.recovery:measure_open"
     found = {
-        "open, closed cleanly": repeated(open_seconds, store=store),
-        "plan of a query": repeated("benchmarks.spark.planning:measure", store=store),
+        "open, closed cleanly": best(open_seconds, store=store),
+        "plan of a query": best("benchmarks.spark.planning:measure", store=store),
     }
     found |= in_child(f"{__name__}:look_seconds", store=store)
     found["store process"] = process_memory(store, settings or {})
     return found
 
 
-def repeated(function: str, store: str) -> float:
-    """Return the median of what a function of a store returns, in a process each time."""
+def best(function: str, store: str) -> float:
+    """Return the least of what a function of a store returns, in a process each time."""
     found = [in_child(function, store=store)]
-    while found[0] < _SHORT and len(found) < 3:
+    if found[0] < _SHORT:
         found.append(in_child(function, store=store))
-    return statistics.median(found)
+    return float(min(found))
 
 
 def look_seconds(store: str) -> Mapping[str, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from benchmarks.means.child import in_child
-from benchmarks.scale.opened import most_memory, repeated
+from benchmarks.scale.opened import best, most_memory
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from tests.support.stores.sparse import sparse_store
 
@@ -29,7 +29,7 @@ def measure_sources(folder: Path, count: int) -> Mapping[str, float]:
         sparse_store(folder / f"broker-{number:03}" / "store", _SEGMENTS, _TOPICS, **_SHAPE)
     stores = f"{folder}/broker-*/store"
     found: dict[str, float] = {
-        "plan of a query": repeated("benchmarks.spark.planning:measure", store=stores)
+        "plan of a query": best("benchmarks.spark.planning:measure", store=stores)
     }
     found |= in_child(f"{__name__}:plan_and_read", stores=stores, rows=_ROWS * _SEGMENTS * count)
     found |= in_child("benchmarks.scale.opened:look_seconds", store=stores)

@@ -1,20 +1,17 @@
-"""Stores that are written to: blocks that are put, and a process that is killed."""
+"""Stores that are written to, by a process that ends as if it was killed."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 from benchmarks.means.child import in_child
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.spans import U1
-from tests.support.messages.blocks import encoded_traffic
-from tests.support.messages.traffic import Traffic
 
-__all__ = ["config_for", "killed_open_seconds", "leave", "put_seconds"]
+__all__ = ["config_for", "measure_killed", "open_and_close", "put_seconds"]
 
 _POLL: Final = 0.0005
 _SPARE_TOPICS: Final = 100
@@ -44,19 +41,23 @@ def put_seconds(writer: StoreWriter, blocks: Iterable[U1]) -> float:
     return took + time.perf_counter() - began
 
 
-def killed_open_seconds(store: str, topics: Mapping[str, int], messages: int) -> float:
-    """Put messages in a process that ends without closing the store; return seconds of opening."""
-    spawned = multiprocessing.get_context("spawn")
-    process = spawned.Process(target=leave, args=(store, dict(topics), messages))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit("the process that puts has failed")
-    return float(in_child("benchmarks.engine.recovery:measure_open", store=store))
+def measure_killed(fill: str, store: str, count: int) -> dict[str, float]:
+    """Let a function fill a store that it does not close; open it, and close it then.
+
+    Returns:
+        What the function returns, and the seconds of opening and closing.
+    """
+    found: dict[str, float] = in_child(fill, store=store, count=count)
+    if not Path(store, "abort").exists():
+        raise SystemExit("the store was closed")
+    found |= in_child(f"{__name__}:open_and_close", store=store)
+    return found
 
 
-def leave(store: str, topics: Mapping[str, int], messages: int) -> None:
-    """Put messages, and end without closing the store."""
-    writer = StoreWriter.open(store, config_for(len(topics)))
-    put_seconds(writer, encoded_traffic(Traffic(messages, topics=topics)))
-    os._exit(0)
+def open_and_close(store: str) -> Mapping[str, float]:
+    """Return the seconds of opening and of closing a store that was not closed."""
+    began = time.perf_counter()
+    writer = StoreWriter.open(store)
+    opened = time.perf_counter()
+    writer.close()
+    return {"open, killed": opened - began, "close": time.perf_counter() - opened}

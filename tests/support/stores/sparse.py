@@ -36,8 +36,8 @@ def sparse_store(
         for number in range(segments):
             last = number == segments - 1
             traffic = Traffic(
-                last_rows if last else rows, topics=topics, seed=number, body_size=100,
-                first_time=FIRST_TIME + number * 3_600_000,
+                last_rows if last else rows, topics=topics, body_size=100,
+                first_time=FIRST_TIME + number * 3_600_000, first=number * rows,
             )  # fmt: skip
             for batch in traffic.batches():
                 builder.append(batch)
