@@ -20,8 +20,9 @@ PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 _MARK: Final = "\n## Measured\n"
 _ABOUT: Final = """
 Exponent: of the last step of the row; 1 means that the cost grows as the count does, 0 that it does
-not grow. The last column is arithmetic: the line through the last two points, or, where the
-exponent is above 1, its power law.
+not grow. A part that is always the same lowers it. The last column is arithmetic: the line through
+the last two points, or, where the exponent is above 1, its power law. It is empty for what cannot
+grow on and on.
 """
 
 

@@ -33,8 +33,11 @@ CURVES: Final = (
                 (*_OPEN, "open, killed", "close", *_LOOKS),
             ),
             Panel("Time to find a message", "s", _FINDS),
-            Panel("Time of a message", "s", ("a message that is appended",)),
-            Panel("Memory of a process", "B", ("store process", "a process that reads all")),
+            Panel("Time of a message", "s", ("a message that is appended",), is_bounded=True),
+            Panel(
+                "Memory of a process", "B", ("store process", "a process that reads all"),
+                is_bounded=True,
+            ),
         ),
         measure_messages,
         "Messages of 100 B in eight queues, put in blocks of 20,000. The process that puts is "
@@ -113,6 +116,7 @@ CURVES: Final = (
                     "remoting: CPU of a send", "remoting, beside 5,000 idle: CPU of a send",
                     "endpoint: CPU of a send",
                 ),
+                is_bounded=True,
             ),
         ),
         measure_senders,
