@@ -176,7 +176,7 @@ class _Connection:
         self.socket.sendall(_message(self._protocol, self._number))
 
     def receive(self) -> bool:
-        """Read what is there; return whether the answer is complete."""
+        """Read the bytes that have come; return whether the answer is complete."""
         data = self._head + self.socket.recv(_PIECE)
         if not data:
             raise SystemExit(f"a connection over {self._protocol} was closed")

@@ -48,7 +48,7 @@ class Panel:
         title: what the axis shows.
         unit: the base unit, a key of `_UNITS`.
         series: their names.
-        is_bounded: what grows here cannot grow on and on: nothing is said of counts beyond.
+        is_bounded: what grows here cannot grow on and on, so that no arithmetic goes beyond.
     """
 
     title: str
