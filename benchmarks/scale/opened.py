@@ -17,7 +17,7 @@ from rmqstore_spark.embedding import EmbeddedStore, Setting
 
 __all__ = ["best", "look_seconds", "measure_opened", "most_memory", "process_memory"]
 
-_SHORT: Final = 4.0
+_SHORT: Final = 1.0
 """Seconds: what takes less is measured again. The first time may read what is not cached."""
 _LOOKS: Final = 100
 _READY_SECONDS: Final = 300.0

@@ -26,7 +26,7 @@ _PROCESS: Final = Panel("Memory of a store process that has opened it", "B", ("s
 CURVES: Final = (
     Curve(
         "messages", "Messages in a store", "messages",
-        (10_000, 100_000, 1_000_000, 10_000_000), 10_000_000_000,
+        (100_000, 1_000_000, 10_000_000), 10_000_000_000,
         (
             Panel(
                 "Time of what is done with the store", "s",
@@ -45,7 +45,7 @@ CURVES: Final = (
     ),
     Curve(
         "queues", "Queues", "queues",
-        (1, 10, 100, 1_000, 10_000, 100_000), 1_000_000,
+        (1, 100, 1_000, 10_000, 100_000), 1_000_000,
         (
             Panel(
                 "Time of what is done with the store", "s",
@@ -67,7 +67,7 @@ CURVES: Final = (
     ),
     Curve(
         "topics", "Topics", "topics",
-        (10, 100, 1_000, 10_000), 1_000_000,
+        (100, 1_000, 10_000), 1_000_000,
         (
             Panel(
                 "Time of what is done with the store", "s",
@@ -94,7 +94,7 @@ CURVES: Final = (
     ),
     Curve(
         "connections", "Connections", "connections",
-        (1, 100, 1_000, 10_000), 100_000,
+        (1, 1_000, 5_000, 10_000), 100_000,
         (
             Panel("Memory of the store process", "B", ("remoting: memory", "endpoint: memory")),
             Panel("CPU of the store process, of a core", "%", ("remoting: CPU", "endpoint: CPU")),
@@ -135,7 +135,7 @@ CURVES: Final = (
     ),
     Curve(
         "segments", "Segments of a log", "segments of 1 GiB",
-        (10, 100, 1_000, 10_000), 1_000_000,
+        (100, 1_000, 10_000), 1_000_000,
         (
             Panel("Time of what is done with the store", "s", (*_OPEN, *_LOOKS)),
             Panel("Time to find a message", "s", _FINDS),
