@@ -12,9 +12,9 @@ from benchmarks.scale.curves import Curve, Panel, Points, shown
 __all__ = ["curve_drawing"]
 
 _COLORS: Final = ("#2f6fb5", "#d9822b", "#2e8b57", "#b03a5b", "#7a5bb0", "#6b7680", "#b5962f")
-_WIDTH: Final = 760
+_WIDTH: Final = 860
 _LEFT: Final = 76
-_RIGHT: Final = 236
+_RIGHT: Final = 320
 _HEAD: Final = 44
 _HEIGHT: Final = 210
 _BELOW: Final = 62
