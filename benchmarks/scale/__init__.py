@@ -22,5 +22,5 @@ They share:
     written      stores that are written to, and killed
     lookups      what it takes to find one message
 
-`python -m benchmarks --only scale` measures all of them in less than ten minutes.
+`python -m benchmarks --only scale` measures all of them, `python -m benchmarks.scale NAME` some.
 """
