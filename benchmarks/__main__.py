@@ -26,6 +26,7 @@ from benchmarks.network.status import status_figures
 from benchmarks.protocols.figures import protocol_figures
 from benchmarks.report.figures import Figure, print_table
 from benchmarks.report.results import write_results
+from benchmarks.scale.measuring import scale_figures
 from benchmarks.spark.backfill import backfill_figures
 from benchmarks.spark.beside import beside_figures
 from benchmarks.spark.first_write import first_write_figures
@@ -83,6 +84,7 @@ def main() -> None:
         "status": status_figures,
         "clients": client_figures,
         "protocols": protocol_figures,
+        "scale": scale_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()
