@@ -206,7 +206,7 @@ def _table_output(arguments: BackfillArguments, table: LakeTable) -> TableOutput
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTarget:
     """What a run finds before it begins.
 
     Attributes:
@@ -226,7 +226,7 @@ class Found:
     is_new: bool = False
 
 
-def look(arguments: BackfillArguments) -> Found:
+def look(arguments: BackfillArguments) -> FoundTarget:
     """Look for the plan of an earlier run, or plan what to do. Changes nothing.
 
     Raises:
@@ -242,8 +242,8 @@ def look(arguments: BackfillArguments) -> Found:
         if plan is not None:
             _check_same(plan, arguments)
         if plan is not None or output.is_published:
-            return Found(schema, written, columns, output, plan)
-    return Found(schema, written, columns, output, _new_plan(arguments, schema), is_new=True)
+            return FoundTarget(schema, written, columns, output, plan)
+    return FoundTarget(schema, written, columns, output, _new_plan(arguments, schema), is_new=True)
 
 
 def _begin(
@@ -258,7 +258,7 @@ def _begin(
 
 
 def backfill(
-    arguments: BackfillArguments, run: Runner, found: Callable[[], Found] | None = None
+    arguments: BackfillArguments, run: Runner, found: Callable[[], FoundTarget] | None = None
 ) -> None:
     """Begin or continue a backfill.
 
