@@ -1,6 +1,6 @@
-"""The last figure of everything that was measured: results.csv, and the page and plots made of it.
+"""The last figure of everything that was measured: results.csv, and pages and plots made of it.
 
-`python -m benchmarks.report.results` makes page and plots again, without measuring.
+`python -m benchmarks.report.results` makes pages and plots again, without measuring.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 from benchmarks.report.figures import Figure, machine
 from benchmarks.report.page import page
 from benchmarks.report.plots import PLOTS, plot
+from benchmarks.stores.page import STORE_PLOTS, STORES_PAGE, stores_page
 
 __all__ = ["Measured", "read_results", "write_page", "write_results"]
 
@@ -54,13 +55,16 @@ def write_results(figures: Sequence[Figure]) -> None:
 
 
 def write_page() -> None:
-    """Write RESULTS.md and its plots. What the page says of aims that are missed is kept."""
+    """Write RESULTS.md, the page of stores, and their plots. What is written by hand is kept."""
     results = read_results()
     figures = [each.figure for each in results]
-    for name, each in PLOTS.items():
+    for name, each in (PLOTS | STORE_PLOTS).items():
         (FOLDER / "plots" / f"{name}.svg").write_text(plot(each, figures), encoding="utf-8")
     before = _PAGE.read_text(encoding="utf-8") if _PAGE.is_file() else ""
-    _PAGE.write_text(page(figures, [each.measured for each in results], before), encoding="utf-8")
+    measured = [each.measured for each in results]
+    _PAGE.write_text(page(figures, measured, before), encoding="utf-8")
+    before = STORES_PAGE.read_text(encoding="utf-8")
+    STORES_PAGE.write_text(stores_page(figures, measured, before), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -128,6 +128,10 @@ class Templates:
         self._made: dict[str, Path] = {}
         self._empty: dict[str, int] = {}
 
+    def needs_server(self, kind: Kind) -> bool:
+        """Return whether a kind of store has a server."""
+        return self._template(kind) is not None
+
     @contextmanager
     def place(self, kind: Kind) -> Iterator[Place]:
         """Make a place for a store; it is removed afterwards."""

@@ -22,7 +22,7 @@ class Opening:
         queues: how many queues it has, or will have.
         sync: an append returns when its messages are on disk.
         writers: how many threads append.
-        new: make it; what was there before is gone.
+        new: make it; it replaces the one before.
     """
 
     place: str

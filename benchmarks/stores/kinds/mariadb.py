@@ -120,9 +120,7 @@ class _MariaDb:
         return [bytes(body) for (body,) in self._cursor.fetchall()]
 
     def expire(self, before: int) -> None:
-        parts = [
-            f"p{number}" for number in range(_PARTS) if FIRST + (number + 1) * _PART <= before
-        ]
+        parts = [f"p{number}" for number in range(_PARTS) if FIRST + (number + 1) * _PART <= before]
         self._cursors[0].execute(f"ALTER TABLE messages DROP PARTITION {', '.join(parts)}")
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 __all__ = ["ServerProcess", "run_as"]
 
@@ -89,6 +89,6 @@ class ServerProcess:
             self._process = None
 
 
-def run_as(user: str) -> dict[str, str]:
+def run_as(user: str) -> dict[str, Any]:
     """Return who runs a server: a root who starts one gives it to somebody without rights."""
     return {"user": user, "group": user} if os.geteuid() == 0 else {}

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 import rmqstore_spark
 from benchmarks.stores.kind import Opening
-from benchmarks.stores.messages import FIRST, Message
+from benchmarks.stores.messages import FIRST, SPAN, Message
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
 from rmqstore_spark.reader import Store
@@ -65,7 +65,7 @@ diskMaxUsedSpaceRatio=100"""
 class _ThisStore:
     def __init__(self, opening: Opening) -> None:
         self._path = Path(opening.place) / "store"
-        self._now = FIRST
+        self._now = FIRST if opening.new else FIRST + SPAN  # it never goes back
         config = StoreConfig(
             flush_disk_type="SYNC_FLUSH" if opening.sync else "ASYNC_FLUSH",
             mapped_file_size_commit_log=SEGMENT, disk_max_used_space_ratio=100,
@@ -84,7 +84,15 @@ class _ThisStore:
         if len(batch) <= _FEW:
             fields = [
                 MessageFields(
-                    topic, each.body, b"KEYS\x01" + each.key.encode(), host, now, each.queue, 0, 0, 0
+                    topic,
+                    each.body,
+                    b"KEYS\x01" + each.key.encode(),
+                    host,
+                    now,
+                    each.queue,
+                    0,
+                    0,
+                    0,
                 )
                 for each in batch
             ]
@@ -120,7 +128,9 @@ class _ThisStore:
         return [body for batch in batches for body in batch["body"].to_pylist()]
 
     def find(self, key: str) -> list[bytes]:
-        found: list[bytes] = query_by_key(self._store, _TOPIC, key, options=_BODY)["body"].to_pylist()
+        found: list[bytes] = query_by_key(self._store, _TOPIC, key, options=_BODY)[
+            "body"
+        ].to_pylist()
         return found
 
     def expire(self, before: int) -> None:
