@@ -28,7 +28,7 @@ class LevelDb:
     keeps = True
     schema = SCHEMA
     settings = """\
-write_buffer_size=64 MiB, lru_cache_size=256 MiB, bloom_filter_bits=10   (doc/index.md)
+lru_cache_size=256 MiB, bloom_filter_bits=10   (doc/index.md), write_buffer_size=4 MiB (default)
 write(sync=True) or write(sync=False); a batch an append
 expiry: each queue from its begin on; then compact_range, which gives the space back"""
 
@@ -50,7 +50,7 @@ class _LevelDb:
     def __init__(self, opening: Opening) -> None:
         self._db: Any = package("plyvel").DB(
             f"{opening.place}/leveldb", create_if_missing=opening.new,
-            write_buffer_size=64 << 20, lru_cache_size=256 << 20, bloom_filter_bits=10,
+            lru_cache_size=256 << 20, bloom_filter_bits=10,
         )  # fmt: skip
         self._sync, self._queues = opening.sync, opening.queues
 

@@ -27,7 +27,7 @@ _FEW: Final = 100
 """Up to so many messages of an append are encoded one by one, more of them as columns."""
 _PULL: Final = 32
 """The most that a broker gives at once; more is read as Spark reads it."""
-SEGMENT: Final = 8 << 20
+SEGMENT: Final = 16 << 20
 """Bytes: 1 GiB by default. The loads here are smaller than that, and segments expire whole."""
 _BODY: Final = ReadOptions(columns=("body",), batch_rows=100_000, batch_bytes=64 << 20)
 _SIZE: Final = struct.Struct(">i")
