@@ -1,4 +1,4 @@
-"""Compared stores do the same, and the page of `python -m benchmarks --only stores` is up to date."""
+"""The stores of `python -m benchmarks --only stores` do the same, and their page is up to date."""
 
 from __future__ import annotations
 
