@@ -284,6 +284,18 @@ class StoreWriter:
         columns = record_columns(batch, self._store.clock(), self.config.host[0])
         return self.put(encode_records(columns).data)
 
+    def queues_later(self) -> AbstractContextManager[None]:
+        """Let puts of this thread return before their messages are in queues and index.
+
+        The caller tells its clients of them, and calls `fill_queues` then. Who needs the queues
+        before that fills them itself.
+        """
+        return self._workers.dispatcher.putting_off()
+
+    def fill_queues(self) -> None:
+        """Put messages into queues and index for which there was no time; see `queues_later`."""
+        self._workers.dispatcher.dispatch_now()
+
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the disk and slaves, as configured; return the result after that."""
         return self.puts.settle(result)

@@ -132,7 +132,7 @@ class Request:
         if self._turns.is_here:
             self.connection.finished(self, answer)
             return
-        size = _body_size(answer)
+        size = len(answer) if isinstance(answer, bytes) else _body_size(answer)
         size = size if size >= _PROMISED else 0
         if size:
             self.connection.out.promise(size)
@@ -450,9 +450,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.out.open(self._transport)
-        self.peer = address_text(transport.get_extra_info("peername"))
+        address = transport.get_extra_info("peername")
+        self.peer = address_text(address)
         self._room.opened()
-        if self._registry is not None and not self._registry.admit(self):
+        is_gone = address is None  # it was reset before it was accepted
+        if is_gone or (self._registry is not None and not self._registry.admit(self)):
             self._is_broken = True
             self.abort()
             return

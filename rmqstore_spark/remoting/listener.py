@@ -126,11 +126,11 @@ class PortListener:
         if self._server is not None:
             self._server.close()
             return
+        self._silent.close()
         tasks = [*self._opening, *([self._accepting] if self._accepting else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._silent.close()
         if self._socket is not None:
             self._socket.close()
 
@@ -246,8 +246,8 @@ class _SilentConnections:
     def keep(self, accepted: socket.socket, begin: Callable[[], object]) -> None:
         """Keep a connection, and call `begin` when its first bytes have come."""
         loop = asyncio.get_running_loop()
-        self._until[accepted] = loop.time() + self._seconds
         loop.add_reader(accepted, self._heard, accepted, begin)
+        self._until[accepted] = loop.time() + self._seconds
         if self._timer is None:
             self._timer = loop.call_later(self._seconds, self._end_overdue)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count as numbers
-from typing import Final
+from typing import Final, TypeAlias
 
 _SMALL: Final = 1 << 20
+_LATER_SECONDS: Final = 9.0
+"""Less than the time that a message may wait for room."""
+_Ticket: TypeAlias = tuple[float, int]
+"""When a use came, or its turn would be if nothing larger waited; and its number."""
 
 
 class OverBudgetError(Exception):
@@ -24,16 +29,16 @@ class Budget:
 
     Args:
         most: maximum bytes in use. A single use may be larger when it is alone.
-        smallest_first: whether the smallest of the waiting uses is the next, and not the first.
+        seconds_a_mib: a use waits as if it had come later by so much for each MiB.
     """
 
-    def __init__(self, most: int, *, smallest_first: bool = False) -> None:
+    def __init__(self, most: int, *, seconds_a_mib: float = 0.0) -> None:
         self._most = most
-        self._smallest_first = smallest_first
+        self._seconds_a_byte = seconds_a_mib / (1 << 20)
         self._numbers = numbers()
         self._used = 0
         self._changed = threading.Condition()
-        self._queues: tuple[list[tuple[int, int]], list[tuple[int, int]]] = [], []
+        self._queues: tuple[list[_Ticket], list[_Ticket]] = [], []
         self._turn = 0
 
     @property
@@ -65,7 +70,7 @@ class Budget:
         Raises:
             OverBudgetError: no room became free in time.
         """
-        ticket = count if self._smallest_first else 0, next(self._numbers)
+        ticket = time.monotonic() + count * self._seconds_a_byte, next(self._numbers)
         queue = self._queues[is_known]
         with self._changed:
             insort(queue, ticket)
@@ -80,7 +85,7 @@ class Budget:
                 queue.remove(ticket)
                 self._changed.notify_all()
 
-    def _next(self) -> tuple[int, int]:
+    def _next(self) -> _Ticket:
         queue = self._queues[self._turn] or self._queues[1 - self._turn]
         return queue[0]
 
@@ -107,8 +112,8 @@ class Room:
     """Room for messages, with a share that only messages of up to 1 MiB can use.
 
     A put of a few messages therefore does not wait for hundreds of tasks that send megabytes. Of
-    small messages that wait, the smallest is the next: it does not wait for hundreds of clients
-    that announce larger ones, and send them slowly.
+    small messages that wait, smaller ones come before larger ones, unless these have waited for
+    long: they do not wait for hundreds of clients that announce a MiB, and send it slowly.
 
     Args:
         most: bytes of all messages together.
@@ -117,7 +122,7 @@ class Room:
 
     def __init__(self, most: int, small: int) -> None:
         self.large = Budget(most - small)
-        self.small = Budget(small, smallest_first=True)
+        self.small = Budget(small, seconds_a_mib=_LATER_SECONDS)
 
     @property
     def used(self) -> int:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmqstore_spark.broker.faces.remoting.lanes.sending import SendRequests
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
-from rmqstore_spark.remoting.codec.frames import encode_frame
+from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
-from tests.broker.broker import Served, broker, message
+from tests.broker.broker import Served, batch, broker, message
+from tests.support.processes.ports import free_port
+from tests.support.waiting import PATIENCE, eventually
 
 BORN = "1700000000000"
 CASES: tuple[dict[str, Any], ...] = (
@@ -28,7 +34,14 @@ CASES: tuple[dict[str, Any], ...] = (
     {"i": 'quoted\x01"\\/\b\t\x00', "f": "48"},
     {"l": "16", "k": "false", "m": "false", "n": "broker", "d": "8"},
     {"i": ""},
+    {"i": "DELAY\x02WAIT\x01true"},
     {"i": "k\x01" + "v" * 20_000},
+)
+BATCHES: tuple[tuple[list[bytes], bytes, dict[str, Any]], ...] = (
+    ([b"a", b"b", b"c"], b"TAGS\x01t\x02", {}),
+    ([b"alone"], b"", {"i": "WAIT\x01true\x02CLUSTER\x01x\x02"}),
+    ([b"", b"\xff"], b"k\x01\xff\x02\x02", {"e": "2", "j": "5", "i": "a\x01b"}),
+    ([b"x" * 100] * 300, b"KEYS\x01k", {"i": "shared\x01" + "v" * 1000}),
 )
 
 
@@ -58,20 +71,21 @@ def _odd(command: Command) -> Command:
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: str) -> None:
-    found = []
+    found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         commands = [way(message(b"body", **{"g": BORN, **case})) for case in CASES]
+        commands += [way(batch(bodies, own, **more)) for bodies, own, more in BATCHES]
         for each in commands:
             each.form = form
             frame = memoryview(encode_frame(each))
             assert isinstance(arrived(frame), PlainSend) == (name == "plain")
         path = tmp_path / name
-        with broker(path, flush_disk_type=flush, listen_port=10911) as served:
+        with broker(path, flush_disk_type=flush, listen_port=port) as served:
             answers = _asked(served, [message(b"first"), *commands])[1:]
-            assert [each.remark for each in answers] == [None] * len(CASES)
+            assert [each.remark for each in answers] == [None] * len(commands)
         told = [(each.code, each.remark, each.ext, each.body, each.form) for each in answers]
         found.append((told, _stored(path)[1:]))
-    assert [code for code, *_ in found[0][0]] == [0] * len(CASES)
+    assert [code for code, *_ in found[0][0]] == [0] * (len(CASES) + len(BATCHES))
     assert found[0] == found[1]
 
 
@@ -86,17 +100,25 @@ REFUSED: tuple[dict[str, Any], ...] = (
     {"body": b"x" * 2000},
     {"f": "1"},  # a body that is not compressed
 )
+REFUSED_BATCHES: tuple[Command, ...] = (
+    batch([b"a", b"b"], b"TRAN_MSG\x01true"),
+    batch([b"a", b"b"], e="99"),
+    batch([b"x" * 600] * 2),
+    Command(320, batch([b"a"]).ext, b"no batch"),
+    Command(320, batch([b"a"]).ext, b""),
+)
 
 
 def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
-    found = []
+    found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         commands = []
         for case in REFUSED:
             more = {"g": BORN, **case}
             body = more.pop("body", b"b")
             commands.append(way(message(body, more.pop("topic", "orders"), **more)))
-        with broker(tmp_path / name, max_message_size=1000, listen_port=10911) as served:
+        commands += [way(replace(each)) for each in REFUSED_BATCHES]
+        with broker(tmp_path / name, max_message_size=1000, listen_port=port) as served:
             served.store.create_topic("closed", perm=4)
             _asked(served, [message(b"first")])
             answers = _asked(served, commands)
@@ -106,6 +128,71 @@ def test_what_is_refused_is_refused_in_the_same_words(tmp_path: Path) -> None:
         found.append(told)
     assert all(code for code, *_ in found[0])
     assert found[0] == found[1]
+
+
+def test_queues_are_filled_before_a_wait_for_the_disk(tmp_path: Path) -> None:
+    """Consumers of others do not wait for it; without one, the answer comes first."""
+    with broker(tmp_path / "store", flush_disk_type="SYNC_FLUSH") as served:
+        for count in range(1, 21):
+            _asked(served, [message(b"x", "t")])
+            assert served.store.stats()["queues"]["t"]["0"][1] == count
+
+
+def test_queues_are_filled_although_a_send_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the messages that were answered before."""
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        store_all = SendRequests._store_all
+
+        def fail(self: SendRequests, *kinds: list[Any]) -> None:
+            store_all(self, *kinds)
+            raise MemoryError
+
+        monkeypatch.setattr(SendRequests, "_store_all", fail)
+        assert [each.code for each in _asked(served, [message(b"x", "t")])] == [0]
+        eventually(lambda: served.store.stats()["queues"]["t"]["0"][1] == 2)
+
+
+def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:
+    """Also where plain requests and others come together."""
+    texts = ["a", "über", "b", "c", "\x7f", "d"] * 20
+
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            frames = [encode_frame(message(text.encode(), "t", i=f"k\x01{text}")) for text in texts]
+            peer.sendall(b"".join(frames))
+            reader, answers = FrameReader(), list[Command]()
+            while len(answers) < len(texts):
+                answers += reader.feed(peer.recv(1 << 16))[0]
+    assert {each.code for each in answers} == {0}
+    assert [row["body"].decode() for row in _stored(tmp_path / "store")][1:] == texts
+
+
+def test_who_resets_a_connection_fails_no_other(tmp_path: Path) -> None:
+    frame = encode_frame(message(b"x", "t"))
+    with broker(tmp_path / "store") as served:
+        _asked(served, [message(b"first", "t")])
+        host, _, port = served.address.rpartition(":")
+        ended = threading.Event()
+
+        def reset() -> None:
+            while not ended.is_set():
+                with socket.create_connection((host, int(port)), PATIENCE) as peer:
+                    peer.sendall(frame)
+                    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        thread = threading.Thread(target=reset)
+        thread.start()
+        try:
+            answers = _asked(served, [message(b"y", "t")] * 300)
+        finally:
+            ended.set()
+            thread.join()
+    assert {each.code for each in answers} == {0}
 
 
 def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine import StoreWriter
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper

@@ -9,6 +9,8 @@ import pytest
 from rmqstore_spark.server.budget import Budget, OverBudgetError, Room
 from tests.support.waiting import PATIENCE, eventually
 
+_PART = 50 << 10
+
 
 @pytest.mark.parametrize(("many", "one"), [("new", "known"), ("known", "new")])
 def test_one_client_does_not_wait_for_all_of_the_other_kind(many: str, one: str) -> None:
@@ -34,23 +36,27 @@ def test_one_client_does_not_wait_for_all_of_the_other_kind(many: str, one: str)
 
 
 @pytest.mark.parametrize(
-    ("room", "expected"), [(Room(40, 20).of(10), [11, 15, 15, 19]), (Budget(20), [19, 15, 11, 15])]
+    ("room", "expected"),
+    [
+        (Room(40 * _PART, 20 * _PART).of(10), [11, 15, 15, 19]),
+        (Budget(20 * _PART), [19, 15, 11, 15]),
+    ],
 )
 def test_small_messages_wait_in_the_order_of_their_sizes(room: Budget, expected: list[int]) -> None:
     served = list[int]()
-    room.take(20, PATIENCE)
+    room.take(20 * _PART, PATIENCE)
 
     def use(size: int) -> None:
-        room.take(size, PATIENCE)
+        room.take(size * _PART, PATIENCE)
         served.append(size)
-        room.give_back(size)
+        room.give_back(size * _PART)
 
     threads = []
     for number, size in enumerate((19, 15, 11, 15), 1):
         threads.append(threading.Thread(target=use, args=(size,)))
         threads[-1].start()
         eventually(lambda: sum(map(len, room._queues)) == number)  # noqa: B023 - called at once
-    room.give_back(20)
+    room.give_back(20 * _PART)
     for thread in threads:
         thread.join(PATIENCE)
     assert served == expected

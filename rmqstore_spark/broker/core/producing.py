@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Final
 
 import numpy as np
@@ -250,18 +250,30 @@ class Producing:
         for at, send in enumerate(ordered):
             self._note([send], results[min(at, len(results) - 1)])
 
-    def store_records(self, data: U1, counts: Mapping[str, int]) -> PutResult:
+    def store_records(
+        self, data: U1, topics: Mapping[str, tuple[int, int]], units: Sequence[int] | None
+    ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
         Args:
             data: the records, at least one.
-            counts: how many go to each topic.
+            topics: how many messages, and how many requests, are for each topic.
+            units: how many records each batch has, in order, and 1 for what is in none; None if
+                there is no batch.
         """
-        result = self._store.puts.put(data)
+        result = self._store.puts.put(data, units=units)
         if result.status.is_stored:
-            for topic, count in counts.items():
-                self._statistics.count(TOPIC_PUT_NUMS, topic, count)
+            for topic, (messages, requests) in topics.items():
+                self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)
         return result
+
+    def queues_later(self) -> AbstractContextManager[None]:
+        """Store messages before they are in the queues; see `StoreWriter.queues_later`."""
+        return self._store.queues_later()
+
+    def fill_queues(self) -> None:
+        """Put the last messages into the queues; see `queues_later`."""
+        self._store.fill_queues()
 
     def open_queues(self, name: str) -> int:
         """Return how many queues of a topic take messages; 0 if it takes none as they come."""

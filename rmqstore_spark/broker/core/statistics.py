@@ -77,20 +77,21 @@ class Statistics:
         self._hour = _Window(now, 600, 6)
         self._day = _Window(now, 3600, 24)
 
-    def count(self, name: str, key: str, number: int) -> None:
+    def count(self, name: str, key: str, number: int, times: int = 1) -> None:
         """Count something.
 
         Args:
             name: what.
             key: whose.
             number: how much.
+            times: at how many times.
         """
         place = name, key
         held = self._counts.get(place)
         if held is not None:
-            self._counts[place] = held[0] + number, held[1] + 1
+            self._counts[place] = held[0] + number, held[1] + times
         elif len(self._counts) < _MOST:
-            self._counts[place] = number, 1
+            self._counts[place] = number, times
 
     def sample(self, now: float) -> None:
         """Take note of the counts; to be called about every ten seconds."""

@@ -22,7 +22,8 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher, DispatchJob
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
+from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError, place

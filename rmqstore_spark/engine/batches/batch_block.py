@@ -25,7 +25,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from rmqstore_spark.engine.batches.staged_records import Portion, Rows
-from rmqstore_spark.engine.dispatch.dispatcher import Appended
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place

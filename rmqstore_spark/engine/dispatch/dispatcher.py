@@ -15,23 +15,19 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import pairwise
-from typing import Final, Protocol
-
-import numpy as np
+from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
+from rmqstore_spark.engine.dispatch.jobs import DispatchJob
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.layout.record.block import Block, index_hashes
-from rmqstore_spark.layout.spans import I4, I8
 
 _log = logging.getLogger(__name__)
 
@@ -42,90 +38,6 @@ _SMALL: Final = 1 << 16
 """Bytes of the largest block that its caller dispatches."""
 _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
-
-
-class DispatchJob(Protocol):
-    """Records that are in the log, and belong into queues and index."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the records."""
-        ...
-
-    @property
-    def store_timestamp(self) -> int:
-        """The storeTimestamp of the last record, milliseconds."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """Physical offset of the byte after the last record; 0 without records."""
-        ...
-
-    def to_queues(self, queues: ConsumeQueues, /) -> None:
-        """Write the records' entries. After a failure it is called again."""
-        ...
-
-    def keys(self) -> tuple[I4, I8, I8]:
-        """Return hash, physical offset and storeTimestamp of each index key of the records."""
-        ...
-
-
-@dataclass(frozen=True)
-class Appended:
-    """A block that is in the log.
-
-    Attributes:
-        block: its stamped records. If `hashes` is set, their bytes may be left out.
-        physical_offset: n, where each starts in the log.
-        queue_offset: n, the offset of each in its queue.
-        store_timestamp: of all records, milliseconds.
-        hashes: the keys of the records as `index_hashes` returns them, if they are known already.
-    """
-
-    block: Block
-    physical_offset: I8
-    queue_offset: I8
-    store_timestamp: int
-    hashes: tuple[I4, I4] | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of its records."""
-        return int(np.add.reduce(self.block.sizes))
-
-    def to_queues(self, queues: ConsumeQueues) -> None:
-        """Write the records' entries."""
-        entries, bounds = queues.format.of_block(self.block, self.physical_offset)
-        assert int(bounds[-1]) == len(entries), "not each entry of a block has its queue"
-        first = self._first_offsets(len(bounds) - 1)
-        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
-            if begin < end:
-                route = self.block.routes[number]
-                part = entries[begin:end]
-                queues.append(route.topic, route.queue_id, part, int(first[number]))
-
-    def keys(self) -> tuple[I4, I8, I8]:
-        """Return the records' index keys."""
-        block = self.block
-        hashes, rows = self.hashes or index_hashes(block.data, block.starts, block.sizes)
-        times = np.empty(len(rows), np.int64)
-        times.fill(self.store_timestamp)
-        return hashes, self.physical_offset[rows], times
-
-    def _first_offsets(self, routes: int) -> I8:
-        """Return the queue offset of the first queued record of each route."""
-        rows = self.block.queued.nonzero()[0][::-1]
-        first = np.zeros(routes, np.int64)
-        first[self.block.route_of[rows]] = self.queue_offset[rows]
-        return first
-
-    @cached_property
-    def end(self) -> int:
-        """Physical offset of the byte after its last record; 0 for an empty block."""
-        if not len(self.physical_offset):
-            return 0
-        return int(self.physical_offset[-1]) + int(self.block.sizes[-1])
 
 
 @dataclass(slots=True)
@@ -176,6 +88,8 @@ class Dispatcher:
         self._waiting = 0
         self._works: deque[_Work] = deque()
         self._is_here = False  # a caller dispatches
+        self._put_off: _Work | None = None  # what a caller dispatches soon, unless another does
+        self._putting_off: set[int] = set()
         self._closing = False
         self._done_timestamp = 0
         self._done_until = self._submitted_until = 0
@@ -198,6 +112,8 @@ class Dispatcher:
     def submit(self, job: DispatchJob, timeout: float | None = None) -> bool:
         """Hand over a block, or dispatch it, when the block before it is done.
 
+        A small one is dispatched here and now, or later if this thread does that (`putting_off`).
+
         Args:
             job: the block.
             timeout: seconds to wait for that.
@@ -208,6 +124,7 @@ class Dispatcher:
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
+        self.dispatch_now()
         with self._lock:
             if self._works and not self._wait_for(self._has_room, timeout):
                 return False
@@ -225,6 +142,35 @@ class Dispatcher:
             if not self._is_here:
                 self._has_come.notify()
                 return True
+            if threading.get_ident() in self._putting_off:
+                self._put_off = work
+                return True
+        self._dispatch_here(work)
+        return True
+
+    @contextmanager
+    def putting_off(self) -> Iterator[None]:
+        """Let `submit` return at once in this thread, which calls `dispatch_now` soon.
+
+        What is waited for until then (`drain`, the next `submit`) is dispatched by who waits.
+        """
+        thread = threading.get_ident()
+        self._putting_off.add(thread)
+        try:
+            yield
+        finally:
+            self._putting_off.discard(thread)
+
+    def dispatch_now(self) -> None:
+        """Dispatch the block that a caller has put off, if there is one."""
+        if self._put_off is None:
+            return
+        with self._lock:
+            work, self._put_off = self._put_off, None
+        if work is not None:
+            self._dispatch_here(work)
+
+    def _dispatch_here(self, work: _Work) -> None:
         is_done = False
         try:
             self._dispatch(work)
@@ -238,7 +184,6 @@ class Dispatcher:
                     self._finish(work)
                 if not is_done or self._closing:
                     self._has_come.notify()
-        return True
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait until all submitted blocks are in queues and index. Return False on timeout.
@@ -246,6 +191,7 @@ class Dispatcher:
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
+        self.dispatch_now()
         with self._lock:
             done = self._wait_for(self._is_idle, timeout)
             self._raise_failure()
@@ -275,6 +221,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Stop the thread. The next start dispatches what is not dispatched by now."""
+        self.dispatch_now()
         with self._lock:
             self._closing = True
             self._has_come.notify()

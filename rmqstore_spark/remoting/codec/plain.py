@@ -6,23 +6,20 @@ a field of the header after all gets it: then the header is decoded.
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.remoting.codec.codes import RequestCode
-from rmqstore_spark.remoting.codec.command import Command, Form
-from rmqstore_spark.remoting.codec.frames import command_of
-
-_MOST_FIELDS: Final = 24
-"""Most fields of a plain request, as the kernel has it."""
+from rmqstore_spark.layout.kernel.reference.requests import MOST_FIELDS
+from rmqstore_spark.remoting.codec.command import Command, Form, decode_header
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of
 
 
 class PlainSend(Command):
-    """A plain SEND_MESSAGE_V2.
+    """A plain request to send a message, or a batch of them.
 
     Args:
         frame: all of it.
-        opaque, flag, form: of the header.
+        code, opaque, flag, form: of the header.
         topic: that it names.
 
     Attributes:
@@ -31,10 +28,12 @@ class PlainSend(Command):
 
     __slots__ = ("_read", "frame", "topic")
 
-    def __init__(self, frame: bytes, opaque: int, flag: int, form: int, topic: str) -> None:
+    def __init__(
+        self, frame: bytes, code: int, opaque: int, flag: int, form: int, topic: str
+    ) -> None:
         self.frame = frame
         self.topic = topic
-        self.code = RequestCode.SEND_MESSAGE_V2
+        self.code = code
         self.opaque = opaque
         self.flag = flag
         self.form = Form.ROCKETMQ if form else Form.JSON
@@ -45,19 +44,26 @@ class PlainSend(Command):
         return property(lambda self: getattr(self.decoded(), name))
 
     ext = _field("ext")
-    body = _field("body")
     remark = _field("remark")
     language = _field("language")
     version = _field("version")
 
     @property
     def field_count(self) -> int:
-        return _MOST_FIELDS
+        return MOST_FIELDS
+
+    @property
+    def body(self) -> bytes:  # type: ignore[override]
+        return self.frame[self._body_at :]
+
+    @property
+    def _body_at(self) -> int:
+        return HEAD_BYTES + int.from_bytes(self.frame[5:HEAD_BYTES], "big")
 
     def decoded(self) -> Command:
-        """Return the request with all its fields."""
+        """Return the request with all its fields, but without the body."""
         if self._read is None:
-            self._read = command_of(memoryview(self.frame))
+            self._read = decode_header(self.form, self.frame[HEAD_BYTES : self._body_at])
         return self._read
 
 
@@ -70,4 +76,4 @@ def arrived(frame: memoryview) -> Command:
     found = kernel.active.plain_send(frame)
     if found is None:
         return command_of(frame)
-    return PlainSend(frame.tobytes(), *cast(tuple[int, int, int, str], found))
+    return PlainSend(frame.tobytes(), *cast(tuple[int, int, int, int, str], found))

@@ -5,13 +5,15 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from rmqstore_spark.engine.dispatch.dispatcher import Appended, Dispatcher
+from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
+from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
@@ -23,6 +25,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
+from tests.support.waiting import PATIENCE
 
 Golden = Callable[[str], Path]
 
@@ -58,12 +61,16 @@ def parts(
     return queues, indexes, keeper, Dispatcher(queues, indexes, keeper, Health(str(store)))
 
 
+@pytest.mark.parametrize("later", [False, True])
 @pytest.mark.parametrize("name", ["basic", "flags", "tiny"])
-def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, name: str) -> None:
+def test_queues_and_index_are_those_of_a_broker(
+    golden: Golden, tmp_path: Path, name: str, later: bool
+) -> None:
     folder = golden(name)
     queues, indexes, keeper, dispatcher = parts(tmp_path / "s", folder)
-    for job in appended(folder):
-        dispatcher.submit(job)
+    with dispatcher.putting_off() if later else nullcontext():
+        for job in appended(folder):
+            dispatcher.submit(job)
     assert dispatcher.drain()
     dispatcher.flush(sync_index=True)
     dispatcher.close()
@@ -76,6 +83,41 @@ def test_queues_and_index_are_those_of_a_broker(golden: Golden, tmp_path: Path, 
     slots = load_meta(folder).index_slots
     assert indexed_keys(tmp_path / "s", slots) == expected_keys(records)
     assert keeper.value.logics_msg_timestamp == records[-1].store_timestamp
+    queues.close()
+    indexes.close()
+
+
+def test_a_block_that_was_put_off_is_dispatched_by_whoever_needs_it(
+    golden: Golden, tmp_path: Path
+) -> None:
+    folder = golden("tiny")
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", folder)
+    jobs = appended(folder)
+
+    def put_off() -> Appended:
+        job = next(jobs)
+        with dispatcher.putting_off():
+            dispatcher.submit(job)
+        assert dispatcher.behind_bytes == job.size  # it is not there yet
+        assert dispatcher.done_until < job.end
+        return job
+
+    job = put_off()
+    dispatcher.dispatch_now()
+    assert (dispatcher.done_until, dispatcher.behind_bytes) == (job.end, 0)
+    dispatcher.dispatch_now()  # there is nothing any more
+    put_off()
+    job = next(jobs)
+    dispatcher.submit(job)
+    assert (dispatcher.done_until, dispatcher.behind_bytes) == (job.end, 0)
+    job = put_off()
+    other = threading.Thread(target=dispatcher.drain)
+    other.start()
+    other.join(PATIENCE)
+    assert dispatcher.done_until == job.end
+    job = put_off()
+    dispatcher.close()
+    assert dispatcher.done_until == job.end
     queues.close()
     indexes.close()
 

@@ -3,6 +3,26 @@
 #define ENTRY_HEAD 20  /* size 4, magic 4, CRC 4, flag 4, length of the body 4 */
 #define LEAST_ENTRY 22 /* with the length of the properties, 2 */
 
+typedef struct {
+    Py_ssize_t size, body_at, body, properties_at, properties; /* bytes, and offsets in the data */
+    int32_t flag;
+} Entry;
+
+/* Read the message that begins at an offset; return whether there is one. */
+static int read_entry(const uint8_t *data, Py_ssize_t at, Py_ssize_t end, Entry *entry)
+{
+    const uint8_t *p = data + at;
+    if (end - at < LEAST_ENTRY)
+        return 0;
+    int64_t size = (int32_t)be32(p), body = (int32_t)be32(p + 16);
+    if (size < LEAST_ENTRY || size > end - at || body < 0 || body > size - LEAST_ENTRY)
+        return 0;
+    int64_t properties = (int16_t)(p[ENTRY_HEAD + body] << 8 | p[ENTRY_HEAD + body + 1]);
+    *entry = (Entry){size, at + ENTRY_HEAD, body, at + LEAST_ENTRY + body, properties,
+                     (int32_t)be32(p + 12)};
+    return properties == size - LEAST_ENTRY - body;
+}
+
 static PyObject *split_batch(PyObject *self, PyObject *args)
 {
     PyObject *o[6];
@@ -21,23 +41,16 @@ static PyObject *split_batch(PyObject *self, PyObject *args)
     int broken = 0;
     BEGIN_LOOP(data_n, LONG_BLOCK)
     while (at < data_n) {
-        const uint8_t *p = data + at;
-        broken = 1;
-        if (found == most || data_n - at < LEAST_ENTRY)
+        Entry entry;
+        broken = found == most || !read_entry(data, at, data_n, &entry);
+        if (broken)
             break;
-        int64_t size = (int32_t)be32(p), body = (int32_t)be32(p + 16);
-        if (size < LEAST_ENTRY || size > data_n - at || body < 0 || body > size - LEAST_ENTRY)
-            break;
-        int64_t properties = (int16_t)(p[ENTRY_HEAD + body] << 8 | p[ENTRY_HEAD + body + 1]);
-        if (properties != size - LEAST_ENTRY - body)
-            break;
-        broken = 0;
-        body_at[found] = at + ENTRY_HEAD;
-        body_sizes[found] = (int32_t)body;
-        properties_at[found] = at + LEAST_ENTRY + body;
-        properties_sizes[found] = (int32_t)properties;
-        flags[found++] = (int32_t)be32(p + 12);
-        at += size;
+        body_at[found] = entry.body_at;
+        body_sizes[found] = (int32_t)entry.body;
+        properties_at[found] = entry.properties_at;
+        properties_sizes[found] = (int32_t)entry.properties;
+        flags[found++] = entry.flag;
+        at += entry.size;
     }
     END_LOOP
     release(&views);

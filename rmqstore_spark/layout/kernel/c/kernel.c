@@ -69,7 +69,9 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "index.h"
 #include "encode.h"
 #include "batch.h"
+#include "requests.h"
 #include "sends.h"
+#include "answers.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},

@@ -8,4 +8,7 @@ hashing    hashes texts as Java does, and links keys into the chains of an index
 block      checks, numbers and stamps blocks of records to be stored
 entries    splits queue entries, and picks some of them
 encode     writes records from columns
+requests   reads requests to send messages, as their frames came
+sends      writes the records of their messages
+answers    writes the answers to them
 """

@@ -2,11 +2,11 @@
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
 write records in `encode`, those over blocks to be stored in `block`, those over queue entries in
-`entries`, those over requests to send in `sends`, those over a producer's batch in `batch`, the
-index's in `index`, and Java's hash in `hashing`. Every function has a compiled counterpart of the
-same name and arguments (`c/kernel.c`). Both write into arrays that the caller allocates, and the
-package `kernel` chooses between them. Positions are byte offsets into `buffer` (uint8), lengths are
-bytes; -1 as a length means "no value".
+`entries`, those over requests to send in `requests`, `sends` and `answers`, and those over hashes
+in `hashing`. Every function has a compiled counterpart of the same name and arguments
+(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
+between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
+means "no value".
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rmqstore_spark.layout.fields import (
     PHYSICAL_OFFSET_PLACE,
     TOTAL_SIZE_PLACE,
 )
+from rmqstore_spark.layout.kernel.reference.answers import write_answers
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
@@ -47,7 +48,8 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     parse,
     split_batch,
 )
-from rmqstore_spark.layout.kernel.reference.sends import plain_send, write_answers, write_sends
+from rmqstore_spark.layout.kernel.reference.requests import plain_send
+from rmqstore_spark.layout.kernel.reference.sends import write_sends
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,
     I8,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -21,18 +21,30 @@ from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
-from rmqstore_spark.layout.constants import NAME_VALUE_SEPARATOR, PROPERTY_CLUSTER
+from rmqstore_spark.layout.constants import (
+    MAX_PROPERTIES_LENGTH,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_CLUSTER,
+)
 from rmqstore_spark.layout.fields import HOST_V6_SIZE
 from rmqstore_spark.layout.hosts import encode_host
+from rmqstore_spark.layout.kernel.reference.answers import ANSWER_BYTES, MSG_ID_BYTES
 from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
-from rmqstore_spark.remoting.connection import Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request
 
 _MOST_TOPICS: Final = 4096
 _RECORD_BYTES: Final = 128
 """Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
-_ANSWER_BYTES: Final = 384
+_BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
+_LEAST_ENTRY: Final = 22
+"""Bytes that a message in a batch has at least."""
+MOST_BYTES: Final = 4 << 20
+"""Bytes of requests that are stored at once, if there is more than one."""
+_MOST_RECORDS: Final = 64 << 20
+"""Most bytes of records that room is made for."""
 _MOST_PEERS: Final = 16_384
 
 
@@ -69,7 +81,8 @@ class _KnownTopics:
 
     def with_all(self, names: set[str]) -> _Topics:
         """Return the topics, with those of some names as far as they take messages."""
-        topics, queues, changes = self._topics, self._queues, self._changes
+        changes = self._changes  # first: what is read after a change must not count as older
+        topics, queues = self._topics, self._queues
         new = names - queues.keys()
         found = {name: self._producing.open_queues(name) for name in new}
         if not any(found.values()):
@@ -85,7 +98,7 @@ class _KnownTopics:
 
 
 class PlainSends:
-    """Stores such messages; for one thread at a time.
+    """Stores such messages. Thread-safe.
 
     Args:
         core: stores the messages.
@@ -111,28 +124,48 @@ class PlainSends:
         self._watched.unwatch(self._topics)
 
     def store(self, requests: Sequence[Request]) -> Sequence[Request]:
-        """Store the messages of plain requests, and answer these; return the other requests."""
-        plain, frames, names = list[Request](), list[bytes](), set[str]()
+        """Store the messages of plain requests, and answer these.
+
+        Returns:
+            The other requests, and those of their connections that came after them: the messages
+            of a connection are stored in their order.
+        """
+        if not self._catalog.is_writable:
+            return requests
+        left, plain, size = list[Request](), list[Request](), 0
+        behind = set[RemotingConnection]()
         for request in requests:
-            command = request.command
-            if isinstance(command, PlainSend):
-                plain.append(request)
-                frames.append(command.frame)
-                names.add(command.topic)
-        if not plain or len(plain) > self._max_rows or not self._catalog.is_writable:
-            return requests
-        group = _Group(plain, frames, self._topics.with_all(names))
-        data = group.records(self._host, self._cluster, self._max_body)
-        if not len(data) or len(data) > self._max_bytes:
-            return requests
-        result = self._producing.store_records(data, group.counts())
-        taken = group.taken()
-        if not self._answered(group, taken, result):
-            return requests
-        if len(taken) == len(requests):
-            return ()
-        done = set(taken)
-        return [request for request in requests if request not in done]
+            if not isinstance(request.command, PlainSend) or request.connection in behind:
+                left.append(request)
+                behind.add(request.connection)
+                continue
+            if plain and size + request.command.size > MOST_BYTES:
+                self._store(plain, left, behind)
+                plain, size = [], 0
+                if request.connection in behind:
+                    left.append(request)
+                    continue
+            plain.append(request)
+            size += request.command.size
+        if plain:
+            self._store(plain, left, behind)
+        return left
+
+    def _store(
+        self, requests: list[Request], left: list[Request], behind: set[RemotingConnection]
+    ) -> None:
+        """Store the messages of requests, or add these, and their connections, to those left."""
+        commands = [cast(PlainSend, request.command) for request in requests]
+        topics = self._topics.with_all({command.topic for command in commands})
+        group = _Group(requests, [command.frame for command in commands], topics)
+        data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
+        is_stored = False
+        if 0 < len(data) <= self._max_bytes and group.keeps_order():
+            result = self._producing.store_records(data, group.topics(), group.units())
+            is_stored = self._answered(group, group.taken(), result)
+        others = group.others() if is_stored else requests
+        left += others
+        behind.update(request.connection for request in others)
 
     def _answered(self, group: _Group, taken: Sequence[Request], result: PutResult) -> bool:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
@@ -141,15 +174,13 @@ class PlainSends:
             for request, answer in zip(taken, group.answers(self._host, result), strict=True):
                 request.reply(answer)
         elif status.is_stored:
-            places = zip(
-                result.msg_ids(), result.queue_offset.tolist(), group.queue_ids(), strict=True
-            )
-            for request, (msg_id, offset, queue) in zip(taken, places, strict=True):
+            ids, offsets, first = result.msg_ids(), result.queue_offset.tolist(), 0
+            for request, queue, rows in zip(taken, group.queue_ids(), group.rows(), strict=True):
                 send = Send("", queue, "", 0, 0, 0, 0, "", 0, -1, b"", told_queue=queue)
-                send.status, send.remark, send.msg_ids, send.offset = (
-                    status, result.remark, msg_id, offset,
-                )  # fmt: skip
+                send.status, send.remark = status, result.remark
+                send.msg_ids, send.offset = ",".join(ids[first : first + rows]), offsets[first]
                 request.reply(sent(request.command, send))
+                first += rows
         elif status.is_transient or result.is_open:
             error = refused(refusal(result))
             for request in taken:
@@ -176,30 +207,39 @@ class _Group:
         self._topics = topics
         count = len(requests)
         self._counts = np.zeros(len(topics.names), np.int32)
+        self._asked = np.zeros(len(topics.names), np.int32)
         self._opaques = np.empty(count, np.int32)
         self._forms = np.empty(count, np.uint8)
         self._queue_ids = np.empty(count, np.int32)
+        self._rows = np.empty(count, np.int32)
         self._is_taken = np.ones(count, np.bool_)
 
-    def records(self, host: bytes, cluster: bytes, max_body: int) -> U1:
+    def records(self, host: bytes, cluster: bytes, max_body: int, max_rows: int) -> U1:
         """Return the records of those that are plain indeed.
 
         Args:
             host: of the store.
             cluster: the property that names the cluster.
             max_body: most bytes of a body.
+            max_rows: most records.
         """
         frames, count = self._frames, len(self._frames)
         lengths = [*map(len, frames)]
+        room = sum(lengths) + count * (_RECORD_BYTES + len(cluster))
+        text = max(lengths) + len(cluster) + 1
+        if any(request.command.code == _BATCH for request in self._requests):
+            room += min(sum(lengths) // _LEAST_ENTRY, max_rows) * (_RECORD_BYTES + len(cluster))
+            room = min(2 * room, _MOST_RECORDS)
+            text = 2 * text + MAX_PROPERTIES_LENGTH + 1
         peers = [_packed(request.connection.peer) for request in self._requests]
         hosts = b"".join([packed for packed, _ in peers])
         sizes = np.empty(count, np.int32)
-        text = np.empty(max(lengths) + len(cluster) + 1, np.uint8)
-        out = np.empty(sum(lengths) + count * (_RECORD_BYTES + len(cluster)), np.uint8)
+        out = np.empty(room, np.uint8)
         written = kernel.active.write_sends(
-            frames, self._topics.numbers, max_body, self._topics.queues, hosts,
-            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._opaques,
-            self._forms, self._queue_ids, sizes, text, out,
+            frames, self._topics.numbers, max_body, max_rows, self._topics.queues, hosts,
+            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._asked,
+            self._opaques, self._forms, self._queue_ids, sizes, self._rows,
+            np.empty(text, np.uint8), out,
         )  # fmt: skip
         self._is_taken = sizes > 0
         return out[:written]
@@ -210,24 +250,54 @@ class _Group:
             return self._requests
         return [self._requests[at] for at in self._is_taken.nonzero()[0].tolist()]
 
-    def counts(self) -> dict[str, int]:
-        """Return how many messages go to each topic."""
+    def others(self) -> Sequence[Request]:
+        """Return the other requests."""
+        if self._is_taken.all():
+            return ()
+        return [self._requests[at] for at in (~self._is_taken).nonzero()[0].tolist()]
+
+    def keeps_order(self) -> bool:
+        """Whether no message would be stored before one that its connection sent before."""
+        if self._is_taken.all():
+            return True
+        behind = set[RemotingConnection]()
+        for request, is_taken in zip(self._requests, self._is_taken.tolist(), strict=True):
+            if is_taken and request.connection in behind:
+                return False
+            if not is_taken:
+                behind.add(request.connection)
+        return True
+
+    def topics(self) -> dict[str, tuple[int, int]]:
+        """Return how many messages, and how many requests, are for each topic."""
         numbers = self._counts.nonzero()[0].tolist()
-        return {self._topics.names[at]: int(self._counts[at]) for at in numbers}
+        return {
+            self._topics.names[at]: (int(self._counts[at]), int(self._asked[at])) for at in numbers
+        }
 
     def queue_ids(self) -> list[int]:
         """Return the queue of each message."""
         found: list[int] = self._queue_ids[self._is_taken].tolist()
         return found
 
+    def rows(self) -> list[int]:
+        """Return how many messages each request has."""
+        found: list[int] = self._rows[self._is_taken].tolist()
+        return found
+
+    def units(self) -> list[int] | None:
+        """Return the same if there is a batch, whose messages stay together; None if not."""
+        return self.rows() if self._rows[self._is_taken].max() > 1 else None
+
     def answers(self, host: bytes, result: PutResult) -> list[bytes]:
         """Return the frames of the answers to requests whose messages are stored."""
         which = self._is_taken
-        ends = np.empty(result.rows, np.int64)
-        out = np.empty(result.rows * _ANSWER_BYTES, np.uint8)
+        count = int(which.sum())
+        ends = np.empty(count, np.int64)
+        out = np.empty(count * ANSWER_BYTES + result.rows * MSG_ID_BYTES, np.uint8)
         kernel.active.write_answers(
             VERSION, host, self._opaques[which], self._forms[which], self._queue_ids[which],
-            result.queue_offset, result.physical_offset, ends, out,
+            self._rows[which], result.queue_offset, result.physical_offset, ends, out,
         )  # fmt: skip
         places = ends.tolist()
         data = out[: places[-1]].tobytes()

@@ -8,6 +8,7 @@ topic.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -20,11 +21,11 @@ from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
-from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import PlainSends
+from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
-from rmqstore_spark.errors import RemotingError, StoreWriteError
+from rmqstore_spark.errors import FrameError, RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import Request
 
@@ -74,9 +75,12 @@ class NewTopics:
     def handle(self, jobs: Sequence[Request]) -> None:
         """Create the topics of requests, and store their messages."""
         try:
-            with suppress(StoreWriteError), self._catalog.together():
-                for request in jobs:
-                    self._create(request)
+            try:
+                with suppress(StoreWriteError), self._catalog.together():
+                    for request in jobs:
+                        self._create(request)
+            except Exception:  # noqa: BLE001 - each of them needs an answer
+                _log.exception("The topics of sends could not be created.")
             self._store(jobs)
         finally:
             self._done([named_topic(request.command) for request in jobs])
@@ -97,14 +101,12 @@ _MOST_WAITING: Final = 10_000
 """Requests that may wait to be stored, as many as a broker's `sendThreadPoolQueueCapacity`."""
 _TOPIC_PATIENCE: Final = 3.0
 """Seconds that a send may wait for its topic: as long as for the lock of RocketMQ's table."""
-_MOST_BYTES: Final = 4 << 20
-"""Bytes of requests that are stored at once, if there is more than one."""
 _TOO_LATE: Final = "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while"
 _FAILED: Final = "the send failed because of an error in the broker; its log says more"
 
 
 class SendRequests:
-    """Handles such requests: in the thread that has read them, or in one of its own.
+    """Handles such requests: in the thread of the event loop, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
     other puts, and for requests that came before. Those that need a topic wait in a third.
@@ -117,6 +119,7 @@ class SendRequests:
     def __init__(self, core: Core, rows: LaneRows[Send]) -> None:
         self._producing = core.producing
         self._rows = rows
+        self._loop = asyncio.get_running_loop()
         self._plain = PlainSends(core)
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
@@ -145,13 +148,17 @@ class SendRequests:
         if not known:
             return
         if self._worker.is_idle and not self._producing.would_wait:
-            self._handle(known, self._patience)
+            try:
+                with self._producing.queues_later():  # nothing is waited for meanwhile
+                    self._handle(known, self._patience)
+            finally:
+                self._loop.call_soon(self._producing.fill_queues)  # once the answers are written
         else:
             take_requests(self._worker, known, _MOST_WAITING)
 
     def _make_topics(self, request: Request) -> None:
         """Create the topics that a request needs; if it is wrong, storing it tells why."""
-        with suppress(RemotingError):
+        with suppress(RemotingError, FrameError):
             self._producing.make_topics(self._rows.read(request.command))
 
     def close(self) -> None:
@@ -171,7 +178,7 @@ class SendRequests:
             messages, halves = list[tuple[Request, Send]](), list[tuple[Request, Send]]()
             size = 0
             for request in jobs:
-                if size and size + request.command.size > _MOST_BYTES:
+                if size and size + request.command.size > MOST_BYTES:
                     self._store_all(messages, halves)
                     size = 0
                 try:
@@ -183,6 +190,8 @@ class SendRequests:
                     size += request.command.size
                 except RemotingError as error:
                     _refuse(request, error)
+                except FrameError as error:
+                    _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, str(error)))
                 except Exception:  # noqa: BLE001 - one must not fail those of other clients
                     _log.exception("A send failed.")
                     _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))

@@ -1,0 +1,149 @@
+/* Writes the answers to requests whose messages are stored: all of each frame. Part of kernel.c.
+ *
+ * Upstream: SendMessageResponseHeader, RemotingCommand.
+ */
+#ifndef RMQSTORE_ANSWERS_H
+#define RMQSTORE_ANSWERS_H
+
+static uint8_t *put_text(uint8_t *out, const char *text)
+{
+    size_t n = strlen(text);
+    memcpy(out, text, n);
+    return out + n;
+}
+
+static uint8_t *put_number(uint8_t *out, int64_t value)
+{
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    const uint64_t billion = 1000000000;
+    if (value < 0)
+        *out++ = '-';
+    if (left < billion)
+        return put_decimal(out, (uint32_t)left);
+    out = put_number(out, (int64_t)(left / billion));
+    left %= billion;
+    for (uint64_t digit = billion / 10; digit; digit /= 10)
+        *out++ = (uint8_t)('0' + left / digit % 10);
+    return out;
+}
+
+typedef struct {
+    const uint8_t *host;
+    Py_ssize_t host_size;
+    int32_t opaque, version;
+    const int64_t *physical; /* of each message */
+    Py_ssize_t rows;
+    int64_t queue_id, queue_offset;
+} Answer;
+
+static uint8_t *put_msg_ids(uint8_t *out, const Answer *a)
+{
+    for (Py_ssize_t row = 0; row < a->rows; row++) {
+        if (row)
+            *out++ = ',';
+        for (Py_ssize_t at = 0; at < a->host_size; at += 4)
+            out = put_hex(out, be32(a->host + at));
+        out = put_hex(out, (uint32_t)((uint64_t)a->physical[row] >> 32));
+        out = put_hex(out, (uint32_t)a->physical[row]);
+    }
+    return out;
+}
+
+static uint8_t *json_answer(uint8_t *out, const Answer *a)
+{
+    out = put_msg_ids(put_text(out, "{\"code\":0,\"extFields\":{\"msgId\":\""), a);
+    out = put_number(put_text(out, "\",\"queueId\":\""), a->queue_id);
+    out = put_number(put_text(out, "\",\"queueOffset\":\""), a->queue_offset);
+    out = put_text(out, "\",\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"},\"flag\":1,"
+                        "\"language\":\"JAVA\",\"opaque\":");
+    out = put_text(put_number(out, a->opaque), ",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    return put_text(put_number(out, a->version), "}");
+}
+
+/* Begin a field of a binary header: its name, and room for the size of its value. */
+static uint8_t *begin_field(uint8_t *out, const char *name)
+{
+    size_t n = strlen(name);
+    *out++ = (uint8_t)(n >> 8);
+    *out++ = (uint8_t)n;
+    return put_text(out, name) + 4;
+}
+
+static uint8_t *end_field(uint8_t *begin, uint8_t *end)
+{
+    put32(begin - 4, (int32_t)(end - begin));
+    return end;
+}
+
+static uint8_t *binary_answer(uint8_t *out, const Answer *a)
+{
+    uint8_t *value;
+    out[0] = out[1] = 0;
+    out[2] = 0; /* JAVA */
+    out[3] = (uint8_t)(a->version >> 8);
+    out[4] = (uint8_t)a->version;
+    put32(out + 5, a->opaque);
+    put32(out + 9, 1);
+    put32(out + BINARY_HEAD, 0);
+    uint8_t *fields = out += BINARY_HEAD + 8;
+    value = begin_field(out, "msgId");
+    out = end_field(value, put_msg_ids(value, a));
+    value = begin_field(out, "queueId");
+    out = end_field(value, put_number(value, a->queue_id));
+    value = begin_field(out, "queueOffset");
+    out = end_field(value, put_number(value, a->queue_offset));
+    value = begin_field(out, "MSG_REGION");
+    out = end_field(value, put_text(value, "DefaultRegion"));
+    value = begin_field(out, "TRACE_ON");
+    out = end_field(value, put_text(value, "true"));
+    put32(fields - 4, (int32_t)(out - fields));
+    return out;
+}
+
+#define MOST_ANSWER 384
+#define MSG_ID 57 /* with a comma */
+
+static PyObject *write_answers(PyObject *self, PyObject *args)
+{
+    PyObject *o[9];
+    int version;
+    if (!PyArg_ParseTuple(args, "iOOOOOOOOO", &version, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6], &o[7], &o[8]))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(host, const uint8_t, o[0], 0)
+    TAKE(opaques, const int32_t, o[1], 0)
+    TAKE(forms, const uint8_t, o[2], 0)
+    TAKE(queue_ids, const int32_t, o[3], 0)
+    TAKE(rows, const int32_t, o[4], 0)
+    TAKE(queue_offsets, const int64_t, o[5], 0)
+    TAKE(physical, const int64_t, o[6], 0)
+    TAKE(ends, int64_t, o[7], 1)
+    TAKE(out, uint8_t, o[8], 1)
+    Py_ssize_t n = ends_n, all = 0;
+    REQUIRE((host_n == 8 || host_n == 20) && opaques_n == n && forms_n == n && queue_ids_n == n &&
+                rows_n == n && queue_offsets_n == physical_n,
+            "the arrays differ in number")
+    for (Py_ssize_t i = 0; i < n; i++) {
+        REQUIRE(rows[i] > 0 && rows[i] <= physical_n - all, "the arrays differ in number")
+        all += rows[i];
+    }
+    REQUIRE(all == physical_n, "the arrays differ in number")
+    REQUIRE(out_n >= n * MOST_ANSWER + all * MSG_ID, SMALL)
+    uint8_t *to = out;
+    for (Py_ssize_t i = 0, row = 0; i < n; row += rows[i++]) {
+        Answer answer = {.host = host, .host_size = host_n, .opaque = opaques[i],
+                         .version = version, .physical = physical + row, .rows = rows[i],
+                         .queue_id = queue_ids[i], .queue_offset = queue_offsets[row]};
+        uint8_t *header = to + FRAME_HEAD;
+        uint8_t *end = forms[i] ? binary_answer(header, &answer) : json_answer(header, &answer);
+        put32(to, (int32_t)(end - to - 4));
+        put32(to + 4, (int32_t)(end - header) | (forms[i] ? 1 << 24 : 0));
+        to = end;
+        ends[i] = to - out;
+    }
+    release(&views);
+    return PyLong_FromSsize_t(to - out);
+}
+
+#endif
