@@ -7,7 +7,7 @@ IndexFile"; upstream: IndexService).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -102,17 +102,21 @@ def _texts(values: frozenset[str]) -> frozenset[str]:
 
 
 def index_pieces(
-    store: Store, start: int | None = None, end: int | None = None
+    store: Store,
+    start: int | None = None,
+    end: int | None = None,
+    topics: Collection[str] | None = None,
 ) -> list[IndexPiece]:
     """Cut a stretch of the log into pieces with and without an index, ascending, without gaps.
 
     Args:
         start: where a unit begins; by default the log's first.
         end: one past the last byte; by default the log's end.
+        topics: what is searched for belongs to these topics, whose last record may end it earlier.
     """
     stretches = indexed_stretches(store)
     if end is None:
-        end = store.scan_end()
+        end = store.scan_end(topics)
         if stretches and _ends_with(store, stretches[-1]):
             end = min(end, stretches[-1].end)
     at = store.log.min_offset if start is None else max(start, store.log.min_offset)
@@ -154,6 +158,9 @@ class KeySearch:
         wanted: the conditions.
         options: the mode and the batch sizes.
         between: called between two batches of a walk over the log.
+
+    Attributes:
+        topics: the topics of the records; None: of any topic.
     """
 
     def __init__(
@@ -173,6 +180,7 @@ class KeySearch:
             wanted.end_ms,
             wanted.uniq_only,
         )
+        self.topics = self._wanted.topics
         self._options = options
         self._between = between
         self._buffer: U1 | None = None

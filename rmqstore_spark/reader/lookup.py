@@ -14,7 +14,7 @@ from rmqstore_spark.errors import OptionError, SegmentExpiredError
 from rmqstore_spark.layout.hosts import decode_msg_id, encode_host
 from rmqstore_spark.layout.record.columns import COLUMNS, TIMESTAMP
 from rmqstore_spark.layout.record.format import Records
-from rmqstore_spark.layout.spans import I4, I8
+from rmqstore_spark.layout.spans import I4, I8, string_array
 from rmqstore_spark.reader.key_search import (
     MAX_TIME,
     KeySearch,
@@ -141,7 +141,7 @@ def _places(
     """Return the physical offsets of the messages of a search, ascending, and their sizes."""
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     count = 0
-    for records in search.run(index_pieces(store)):
+    for records in search.run(index_pieces(store, topics=search.topics)):
         rows = decoder.wanted(records)
         chosen = records if rows is None else records.take(rows)
         offsets.append(chosen.physical_offset.copy())
@@ -177,7 +177,7 @@ def _collected(
     parts: list[list[pa.RecordBatch]] = []
     missing = max_num
     search = KeySearch(store, wanted, options, between)
-    for records in search.run(index_pieces(store)):
+    for records in search.run(index_pieces(store, topics=search.topics)):
         for part in _newest_first(decoder, records, missing):
             between()
             parts.append(part)
@@ -229,11 +229,14 @@ def query_by_msg_id(store: Store, msg_id: str, options: ReadOptions = ReadOption
     wanted = decode_msg_id(msg_id)
     offset = wanted.physical_offset
     batches: list[pa.RecordBatch] = []
-    if store.log.min_offset <= offset < store.scan_end():
-        record = record_head(store.log, offset)
-        if record is not None and _store_host(record) == encode_host(wanted.host):
-            decoder = Decoder(store.broker_name, options, store.log.place)
-            batches += decoder.decode(record, expected_offset=np.array([offset]))
+    record = record_head(store.log, offset) if offset >= store.log.min_offset else None
+    if (
+        record is not None
+        and _store_host(record) == encode_host(wanted.host)
+        and offset < store.scan_end(string_array(record.topic).to_pylist())
+    ):
+        decoder = Decoder(store.broker_name, options, store.log.place)
+        batches += decoder.decode(record, expected_offset=np.array([offset]))
     return _table(batches, options)
 
 

@@ -7,7 +7,7 @@ it, and files may expire.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -246,10 +246,14 @@ class Store:
         end = max(self.log_end(wanted), self._flushed)
         return (end if self._killed or self._dledger else _NO_CUT), self._killed
 
-    def dispatched_end(self) -> int:
-        """Return the end of the newest record that a queue names; the log's begin if none does."""
+    def dispatched_end(self, topics: Iterable[str] | None = None) -> int:
+        """Return the end of the newest record that a queue names; the log's begin if none does.
+
+        Args:
+            topics: look at the queues of these topics only.
+        """
         end = self.log.min_offset
-        for queue in self.queues():
+        for queue in self.queues(topics):
             if queue.max_offset > queue.min_offset:
                 entry = queue.entries(queue.max_offset - 1, queue.max_offset)
                 end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
@@ -409,11 +413,18 @@ class Store:
         """
         return read_scan_split(self, ScanSplit(self.log.min_offset, self.scan_end()), options)
 
-    def scan_end(self) -> int:
-        """Return the physical offset where `scan` ends."""
+    def scan_end(self, topics: Collection[str] | None = None) -> int:
+        """Return the physical offset where `scan` ends.
+
+        Args:
+            topics: ignore the records of others, if each of these has queues. In a store that a
+                broker has open, the last entry of each queue is read to find the end.
+        """
         if self._dledger is None and self.is_being_written:
-            if self.has_queues:
-                return self.dispatched_end()
+            known = self.directory.topology.queues
+            if known:
+                has_all = topics is not None and all(topic in known for topic in topics)
+                return self.dispatched_end(topics if has_all else None)
             return intact_end(self.log, self.checkpoint)
         return max(self.log_end(), self._flushed)
 

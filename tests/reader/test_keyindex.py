@@ -29,7 +29,7 @@ from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_p
 from rmqstore_spark.layout.index.hashing import index_key_hash
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader import key_index as index_module
-from rmqstore_spark.reader.lookup import query_by_key
+from rmqstore_spark.reader.lookup import query_by_key, query_by_msg_id
 from rmqstore_spark.reader.options import ReadOptions
 from tests.support.sampling import one_in
 from tests.support.stores.golden import RecordReport, load_meta, load_records
@@ -463,3 +463,20 @@ def test_another_file_in_the_index_is_told_of_once(
     folder = copy("tiny")
     (folder / "store" / "index" / "README.txt").write_text("of an administrator")
     assert_told_once(folder, caplog, "README.txt: the name is not a time")
+
+
+def test_a_search_in_a_store_with_many_queues_reads_those_of_its_topic(
+    growing: StoreBuilder,
+) -> None:
+    topics = pa.array([f"Other{number}" for number in range(40)])
+    growing.append(keyed(["other"] * 40).set_column(0, "topic", topics))
+    growing.append(keyed(["k1"]))
+    growing.append(keyed(["k1"]).set_column(0, "topic", topics[:1]))
+    growing.flush()
+    with Store.open(growing.path) as store:
+        files = Counting(store)
+        found = query_by_key(store, "T", "k1")
+        assert found.num_rows == 1
+        assert query_by_msg_id(store, found["msgId"][0].as_py()).num_rows == 1
+        queues = {path.split("/")[-3] for path in files.read_bytes if "/consumequeue/" in path}
+        assert queues == {"T"}
