@@ -135,8 +135,14 @@ class StoreWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being appended, so that a put would wait."""
-        return self._appender.lock.held_since is not None
+        """Whether something is being appended, so that a put might wait."""
+        return self._appender.lock.held_since is not None or self._appender.commit is not None
+
+    @property
+    def held_topics(self) -> frozenset[str]:
+        """The topics of the batch that is being committed: messages for its queues wait."""
+        commit = self._appender.commit
+        return frozenset() if commit is None else commit.topics
 
     @property
     def published_end(self) -> int:
@@ -383,8 +389,9 @@ class StoreWriter:
                 return
             clean = False
             try:
-                self._admission.close()
-                self._appender.lock.finish()
+                with self.batches.nothing_committed():
+                    self._admission.close()
+                    self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
                 if self._admission.failure is None:

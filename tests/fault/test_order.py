@@ -32,7 +32,10 @@ _PUBLISHING = "iov_len=4}], 1, "
 
 
 def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
-    """What was acknowledged or published before its flush, and how many were acknowledged."""
+    """What was acknowledged or published before its flush, and how many were acknowledged.
+
+    What lies before a published batch may be on disk later: without it, the log ends before that.
+    """
     log = folder / "strace.log"
     traced = "pwrite64,pwritev,pwritev2,write,sync_file_range,fdatasync,fsync,openat"
     traced += ",rename,renameat2"
@@ -48,18 +51,21 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
         prefix=prefix,
     )
     assert ending.code == 0, ending.errors
-    unflushed: dict[str, int] = {}
+    unflushed: dict[str, tuple[int, int]] = {}  # when it was written last, and where farthest
     unnamed: dict[str, int] = {}
     early, acknowledged = [], 0
     for number, call in enumerate(calls(log)):
         segment, directory = _SEGMENT.search(call.arguments), _FOLDER.search(call.arguments)
         made = _MADE.findall(call.arguments)
         if call.name.startswith("pwrite") and segment:
-            if (unflushed or unnamed) and _PUBLISHING in call.arguments:
+            at = int(call.arguments.rsplit(", ", 1)[1])
+            behind = [one for one, (_, far) in unflushed.items() if (one, far) > (segment[1], at)]
+            if (behind or unnamed) and _PUBLISHING in call.arguments:
                 early += [f"{call.arguments} at {number}"]
-            unflushed[segment[1]] = call.begun
+            farthest = max(at, unflushed.get(segment[1], (0, 0))[1])
+            unflushed[segment[1]] = call.begun, farthest
         elif call.name == "fdatasync" and segment:
-            if unflushed.get(segment[1], call.begun) <= call.begun:
+            if unflushed.get(segment[1], (call.begun, 0))[0] <= call.begun:
                 unflushed.pop(segment[1], None)
         elif call.name == "fsync" and directory:
             unnamed = {path: at for path, at in unnamed.items() if at > call.begun}

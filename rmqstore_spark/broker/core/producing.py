@@ -86,6 +86,11 @@ class Producing:
         """Whether storing waits now: for the disk, for slaves, or for other puts."""
         return self._waits_for_disk or self._store.role.waits_for_slaves or self._store.is_busy
 
+    @property
+    def held_topics(self) -> frozenset[str]:
+        """The topics whose messages wait for a commit; see `StoreWriter.held_topics`."""
+        return self._store.held_topics
+
     def needs_no_topic(self, name: str) -> bool:
         """Return whether a send to a topic surely creates none, and no dead letters' either."""
         return name in self._store.topics and not name.startswith(RETRY_GROUP_TOPIC_PREFIX)
@@ -251,7 +256,12 @@ class Producing:
             self._note([send], results[min(at, len(results) - 1)])
 
     def store_records(
-        self, data: U1, topics: Mapping[str, tuple[int, int]], units: Sequence[int] | None
+        self,
+        data: U1,
+        topics: Mapping[str, tuple[int, int]],
+        units: Sequence[int] | None,
+        *,
+        patient: bool,
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
@@ -260,8 +270,12 @@ class Producing:
             topics: how many messages, and how many requests, are for each topic.
             units: how many records each batch has, in order, and 1 for what is in none; None if
                 there is no batch.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
         """
-        result = self._store.puts.put(data, units=units)
+        result = self._store.puts.put(data, units=units, patient=patient)
         if result.status.is_stored:
             for topic, (messages, requests) in topics.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)

@@ -1,17 +1,21 @@
 """Spark's batches: appends the stages of a batch to the log, as a whole and once.
 
-    ask the ledger what the log knows of the batch
-    under the append lock:
-        ask the ledger -> claim and compare the stages -> place them, and the marker after them
-        -> write hidden -> flush -> publish the head -> flush
-        -> add to the ledger -> dispatch to queues and index
+    one commit at a time:
+        ask the ledger -> claim and compare the stages
+        under the append lock:   reserve the block's place, the queues' offsets and a time
+        without it:              place the records, and the marker after them
+                                 -> write hidden -> flush
+        under the append lock:   fill up the room before the block -> publish its head
+        without it:              flush -> add to the ledger -> wait for queues and index
     remove the stages, and wait for a slave if the store is a SYNC_MASTER
 
-Until the head is published, the log ends before the block, for every reader and for a broker's
-recovery (`batch_block`). After that, the log holds all of it, and the marker as well, which makes a
-repeated commit do nothing (`ledger`). A commit that fails earlier leaves the log, the queues'
-offsets and the stages as they were. If publishing itself fails, the outcome is unknown: the store
-accepts nothing more, and its next start finds out from what is on disk.
+Others append before the block until it is published, and behind it after that. Small batches leave
+no room, so others wait for them. Until the head is published, the log ends before the block, for
+every reader and for a broker's recovery (`batch_block`). After that, the log holds all of it, and
+the marker as well, which makes a repeated commit do nothing (`ledger`). A commit that fails earlier
+leaves the log, the queues' offsets and the stages as they were. If publishing itself fails, the
+outcome is unknown: the store accepts nothing more, and its next start finds out from what is on
+disk.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,12 +41,13 @@ from rmqstore_spark.base.types import (
     topics_with_most_rows,
 )
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.appender import Appender, Commit
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import (
+    MARKER_ROUTE,
     MARKER_TOPIC,
     Committed,
     Marker,
@@ -67,6 +73,29 @@ _log = logging.getLogger(__name__)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INTERVAL_MS: Final = 1000
 _SAVE_EVERY: Final = 60  # intervals
+_LOOK_S: Final = 0.2
+
+_LARGE: Final = 8 << 20
+"""Bytes of a batch that leaves room for others. To wait for a smaller one takes milliseconds."""
+_ROOM_PART: Final = 64
+"""The part of a batch's bytes that others certainly have room for."""
+_MOST_ROOM: Final = 64 << 20
+_FIRST_PACE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A batch that is on disk.
+
+    Attributes:
+        block: its records.
+        committed: the commit.
+        begin: where the log ended before all that was appended since the commit began.
+    """
+
+    block: BatchBlock
+    committed: Committed
+    begin: int
 
 
 class Batches:
@@ -120,8 +149,12 @@ class Batches:
         self._save_ledger()
         self._host_text, self._host = config.host
         self._max_bytes = config.max_transaction_bytes
+        self._committing = threading.Lock()
+        self._segment_size = store.log.segment_size
         self._commits = 0
         self._commit_failures = Failures()
+        self._pace = _FIRST_PACE  # bytes in a millisecond of a large batch, until it is published
+        self._grown = (0, 0)  # bytes that were put until the last interval, and in it
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
 
@@ -160,7 +193,7 @@ class Batches:
             done = self._commit(request, identity)
             self._make_marker_topic()  # later than the topics of the batch, which need their room
             if done.status == "COMMITTED":
-                self._puts.count(done.rows, sum(stage.bytes for stage in request.stages))
+                self._puts.count_batch(done.rows, sum(stage.bytes for stage in request.stages))
                 self.latency.observe(time.monotonic() - begin)
             return done
 
@@ -201,6 +234,12 @@ class Batches:
         """
         self._ledger.catch_up()
 
+    @contextmanager
+    def nothing_committed(self) -> Iterator[None]:
+        """Let no commit run: wait for one that does, and let others wait."""
+        with self._committing:
+            yield
+
     def close(self) -> None:
         """Stop the thread, and remove all stages."""
         self._tending.close()
@@ -217,6 +256,8 @@ class Batches:
     def _tend(self) -> None:
         self._staging.expire()
         self._log.expect(self._staging.staged_bytes)
+        put = self._puts.bytes
+        self._grown = put, put - self._grown[0]
         self._intervals += 1
         if self._intervals % _SAVE_EVERY == 0:
             self._save_ledger()
@@ -240,19 +281,25 @@ class Batches:
         writer = request.writer
         content = replace(request.content, topics=self._staging.topics(request.stages))
         recalled = self._ledger.recall(writer)
-        with self._appender.appending(patient=True):
+        written, stages = None, list[Stage]()
+        with self._committing:
             self._admission.check_state()
-            begin = self._log.max_offset
+            begin = end = self._log.max_offset
             done = self._ledger.find(writer, content, identity, recalled)
-            stages = [] if done else self._claim(request, identity)
-            committed = done or self._append(writer, content, stages, identity)
-            end = self._log.max_offset
-        if done:
+            if done is None:
+                stages = self._claim(request, identity)
+                written = self._append(writer, content, stages, identity)
+        if written is not None:
+            self._commits += 1
+            self._await_queues(written.block)
+            written.block.close()
+            self._staging.finish(stages)
+            begin, end, committed = written.begin, written.block.end, written.committed
+        else:
+            assert done is not None, f"{writer} was neither committed before nor now"
+            committed = done
             ids = [info.stage_id for info in request.stages]
             self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
-        else:
-            self._commits += 1
-            self._staging.finish(stages)
         self._durability.await_commit(begin, end)
         rows, first = committed.content.rows, committed.physical_offset
         return CommitResult("ALREADY_COMMITTED" if done else "COMMITTED", rows, first)
@@ -270,22 +317,78 @@ class Batches:
 
     def _append(
         self, writer: WriterId, content: Content, stages: Sequence[Stage], identity: str
-    ) -> Committed:
-        """Append stages, whose content is given, and their marker. Needs the append lock."""
-        # Later than every time in the checkpoint, whose times must never cover a hidden block.
-        stored = self._appender.time.stamp(later=True)
-        made = BatchBlock(self._log, self._appender.next_offsets, stored, self._host)
-        with closing(made) as block:
-            return self._append_block(writer, content, stages, block, identity)
+    ) -> _Written:
+        """Append stages, whose content is given, and their marker. Returns once they are on disk.
 
-    def _append_block(
+        Their portions are still read then, to put the records into queues and index.
+        """
+        with ExitStack() as undo:
+            undo.callback(self._staging.give_back, stages)
+            commit = self._reserve(stages)
+            undo.callback(self._give_up, commit)
+            block = BatchBlock(commit, self._segment_size, self._host)
+            undo.callback(block.close)
+            begun = time.monotonic()
+            with self._failing_if_wrong():
+                committed, marker_offset = self._place(block, writer, content, stages, identity)
+                self._write(block)
+            with self._appender.appending(patient=True):
+                self._admission.check_state()
+                undo.pop_all()
+                self._publish(commit, block, writer)
+        self._finish(writer)
+        if block.bytes >= _LARGE:
+            taken = max(1, round((time.monotonic() - begun) * 1000))
+            self._pace = max(1, (self._pace + block.bytes // taken) // 2)
+        self._ledger.add(writer, committed, marker_offset)
+        return _Written(block, committed, commit.begin)
+
+    @contextmanager
+    def _failing_if_wrong(self) -> Iterator[None]:
+        """Let the store fail, as the append lock does, if an invariant does not hold."""
+        try:
+            yield
+        except AssertionError as error:
+            wrong = self._admission.health.fail_wrong_state(error)
+            status = PutStatus.SERVICE_NOT_AVAILABLE
+            raise RefusedError(str(wrong), status, is_open=True) from error
+
+    def _reserve(self, stages: Sequence[Stage]) -> Commit:
+        """Reserve the place of a block, with room before it for as much as is put meanwhile."""
+        size = sum(stage.info.bytes for stage in stages)
+        room = span = 0
+        if size >= _LARGE:
+            span = size // self._pace
+            put = 2 * self._grown[1] * span // _INTERVAL_MS
+            room = min(size // _ROOM_PART + put, _MOST_ROOM, self._segment_size // 4)
+        routes = {route for stage in stages for route in stage.routes} | {MARKER_ROUTE}
+        with self._appender.appending(patient=True):
+            self._admission.check_state()
+            return self._appender.begin_commit(routes, room, span)
+
+    def _give_up(self, commit: Commit) -> None:
+        """Let others append in place of a block that is not written, or erased."""
+        if self._admission.failure is not None:
+            return  # it may not be erased
+        try:
+            with self._appender.undoing():
+                self._appender.give_up_commit(commit)
+        except StoreWriteError as error:
+            self._admission.fail(error)
+
+    def _place(
         self,
+        block: BatchBlock,
         writer: WriterId,
         content: Content,
         stages: Sequence[Stage],
-        block: BatchBlock,
         identity: str,
-    ) -> Committed:
+    ) -> tuple[Committed, int]:
+        """Place the records of stages, and their marker.
+
+        Returns:
+            The commit, and the queue offset of its marker.
+        """
         try:
             for stage in stages:
                 block.add(stage)
@@ -301,22 +404,14 @@ class Batches:
             size, stored = block.bytes, block.timestamp
             ids = tuple(stage.stage_id for stage in stages)
             body = marker_body(writer, content, size, begin, stored, ids, identity)
-            marker = Marker(writer, body, self._host_text, block.timestamp)
-            (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
-            block.add(marker)
-            self._write(block)
-        except BaseException as error:
-            self._staging.give_back(stages)
-            if isinstance(error, TooLargeError):
-                text = f"{writer} cannot be committed: {error}."
-                raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
-            raise
-        self._publish(block, writer)
+            marker_offset = block.next_offsets[MARKER_ROUTE]
+            block.add(Marker(writer, body, self._host_text, stored))
+        except TooLargeError as error:
+            text = f"{writer} cannot be committed: {error}."
+            raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
         kept = replace(content, topics=topics_with_most_rows(content.topics))
-        committed = Committed(writer.number, kept, size, begin, block.last, stored, identity)
-        self._ledger.add(writer, committed, marker_offset)
-        self._dispatch(block)
-        return committed
+        last, number = block.last, writer.number
+        return Committed(number, kept, size, begin, last, stored, identity), marker_offset
 
     def _write(self, block: BatchBlock) -> None:
         """Write and flush the block, hidden. If that fails, erase what was written.
@@ -325,10 +420,11 @@ class Batches:
             RefusedError: the write or the flush failed.
         """
         try:
-            self._appender.reserve_until(block.end)
+            with self._appender.appending(patient=True):
+                self._appender.reserve_until(block.end)
             block.write()
             reach("commit.before_sync")
-            self._flusher.flush()
+            block.flush()
             reach("commit.before_publish")
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM or self._log.failure is not None:
@@ -346,34 +442,43 @@ class Batches:
     def _take_back(self, block: BatchBlock) -> None:
         try:
             if block.erase():
-                self._flusher.flush()
-            self._log.remove_unused()
+                block.flush()
         except StoreWriteError as error:
             self._admission.fail(error)
 
-    def _publish(self, block: BatchBlock, writer: WriterId) -> None:
+    def _publish(self, commit: Commit, block: BatchBlock, writer: WriterId) -> None:
+        """Make the block part of the log. Needs the append lock."""
         try:
-            block.publish()
+            self._appender.publish_commit(commit, block.end, block.next_offsets, block.jobs())
             assert self._log.max_offset == block.end, (
                 f"{writer} ends at {block.end}, and the log at {self._log.max_offset}"
             )
             reach("commit.after_publish")
-            self._appender.published(block.timestamp)
+        except StoreWriteError as error:
+            raise self._unknown(writer, error) from error
+
+    def _finish(self, writer: WriterId) -> None:
+        """Flush the head of the published block."""
+        try:
             self._flusher.flush()
             reach("commit.after_sync")
         except StoreWriteError as error:
-            self._admission.fail(error)
-            raise StoreWriteError(
-                f"It is unknown whether {writer} was committed: {error} Restart the store "
-                "process, then commit again: records that are in the log by then are not "
-                "written twice."
-            ) from error
+            raise self._unknown(writer, error) from error
 
-    def _dispatch(self, block: BatchBlock) -> None:
-        """Hand a committed block to queues and index. If that fails, the next start does it."""
+    def _unknown(self, writer: WriterId, error: StoreWriteError) -> StoreWriteError:
+        self._admission.fail(error)
+        return StoreWriteError(
+            f"It is unknown whether {writer} was committed: {error} Restart the store "
+            "process, then commit again: records that are in the log by then are not "
+            "written twice."
+        )
+
+    def _await_queues(self, block: BatchBlock) -> None:
+        """Wait for queues and index, which read the stages. If that fails, the next start does."""
         try:
-            for appended, next_offsets in block.appended():
-                self._appender.appended(appended, next_offsets)
+            while not self._appender.await_dispatched(block.end, _LOOK_S):
+                if self._admission.health.is_closed:
+                    return
             reach("commit.after_dispatch")
-        except Exception as error:  # noqa: BLE001 - the batch is committed, whatever comes now
+        except StoreWriteError as error:
             self._admission.fail(error)

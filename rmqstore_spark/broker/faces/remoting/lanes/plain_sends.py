@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, cast
 
@@ -19,6 +20,7 @@ from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.core.producing import refusal
 from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
+from rmqstore_spark.engine.append.appender import HeldUpError
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
@@ -123,8 +125,13 @@ class PlainSends:
         """Watch topics no more."""
         self._watched.unwatch(self._topics)
 
-    def store(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def store(self, requests: Sequence[Request], *, patient: bool) -> Sequence[Request]:
         """Store the messages of plain requests, and answer these.
+
+        Args:
+            requests: the requests.
+            patient: wait for a commit to the same queues. If False, the requests that were to be
+                stored together with one that it holds up are among the others.
 
         Returns:
             The other requests, and those of their connections that came after them: the messages
@@ -140,7 +147,7 @@ class PlainSends:
                 behind.add(request.connection)
                 continue
             if plain and size + request.command.size > MOST_BYTES:
-                self._store(plain, left, behind)
+                self._store(plain, left, behind, patient)
                 plain, size = [], 0
                 if request.connection in behind:
                     left.append(request)
@@ -148,11 +155,15 @@ class PlainSends:
             plain.append(request)
             size += request.command.size
         if plain:
-            self._store(plain, left, behind)
+            self._store(plain, left, behind, patient)
         return left
 
     def _store(
-        self, requests: list[Request], left: list[Request], behind: set[RemotingConnection]
+        self,
+        requests: list[Request],
+        left: list[Request],
+        behind: set[RemotingConnection],
+        patient: bool,
     ) -> None:
         """Store the messages of requests, or add these, and their connections, to those left."""
         commands = [cast(PlainSend, request.command) for request in requests]
@@ -161,8 +172,11 @@ class PlainSends:
         data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
         is_stored = False
         if 0 < len(data) <= self._max_bytes and group.keeps_order():
-            result = self._producing.store_records(data, group.topics(), group.units())
-            is_stored = self._answered(group, group.taken(), result)
+            with suppress(HeldUpError):
+                result = self._producing.store_records(
+                    data, group.topics(), group.units(), patient=patient
+                )
+                is_stored = self._answered(group, group.taken(), result)
         others = group.others() if is_stored else requests
         left += others
         behind.update(request.connection for request in others)
