@@ -17,6 +17,7 @@ _REASONS: Final = "Where an aim is missed"
 _CHAPTERS: Final = {
     "Reading": (
         "Decode", "planBy", "tags", "Planning", "Spark, noop", "Streams", "Idle", "Sidecar",
+        "The command",
     ),
     "Jobs": ("jobs/", "Jobs", "Memory"),
     "Writing": (
@@ -25,7 +26,7 @@ _CHAPTERS: Final = {
     ),
     "Broker, name server, replication": (
         "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",
-        "Name server",
+        "Name server", "Status pages",
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""

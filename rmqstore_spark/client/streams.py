@@ -170,7 +170,8 @@ class BlockStream:
             sent = self._waiting[self._written]
             self._written += 1
             self._send(link, Code.BLOCK, sent.data, sent.number)
-            self._take_ready(link)
+            if len(self._waiting) > 1:  # one that is alone has no answer yet
+                self._take_ready(link)
 
     def _send(self, link: Link, code: Code, data: Any = b"", number: int = 0) -> None:
         try:

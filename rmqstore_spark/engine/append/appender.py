@@ -146,7 +146,7 @@ class Appender:
         log = self.log
         begin, units = log.published.offset, block.unit_ends
         try:
-            placement = place(block.sizes, begin, log.segment_size, units)
+            placement = place(block.sizes, begin, log.segment_size, units, block.starts)
         except TooLargeError as error:
             raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
         if log.reserved is not None and placement.end > log.reserved.limit:
@@ -154,6 +154,7 @@ class Appender:
         if placement.end > log.made_until:
             self.reserve_until(placement.end)
         next_offsets = self.next_offsets(block.routes)
+        first_offsets = next_offsets.copy()
         queue_offset = number_rows(block.route_of, block.queued, next_offsets)
         timestamp = self.time.stamp()
         stamp_records(
@@ -165,7 +166,10 @@ class Appender:
         codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
         if codes is not block.tags_code:
             block = replace(block, tags_code=codes)
-        self.appended(Appended(block, placement.physical, queue_offset, timestamp), next_offsets)
+        appended = Appended(
+            block, placement.physical, queue_offset, timestamp, first_offsets=first_offsets
+        )
+        self.appended(appended, next_offsets)
         reach("put.after_dispatch")
         return Stored(placement.physical, queue_offset, placement.end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -108,6 +108,16 @@ class Puts:
             self._latency.observe(time.monotonic() - begin)
         return result
 
+    def put_block(self, checked: Callable[[], Block], *, patient: bool = True) -> PutResult:
+        """Store a block that a function checks and returns, or refuses as `Admission` does."""
+        begin = time.monotonic()
+        result = self._settle(self._appended(checked, patient))
+        if result.status is not PutStatus.PUT_OK:
+            self._failures.count(result.status)
+        if result.rows:
+            self._latency.observe(time.monotonic() - begin)
+        return result
+
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
         begin = time.monotonic()
@@ -173,13 +183,20 @@ class Puts:
         patient: bool = True,
     ) -> PutResult:
         """Append a block without waiting for the disk."""
+
+        def checked() -> Block:
+            block = self._admission.check(data if data.flags.writeable else data.copy())
+            ends = [len(block)] if is_unit else units
+            if ends is None:
+                return block
+            return replace(block, unit_ends=np.cumsum(ends, dtype=np.int64))
+
+        return self._appended(checked, patient)
+
+    def _appended(self, checked: Callable[[], Block], patient: bool) -> PutResult:
+        """Append a block; see `put_block`."""
         try:
-            mine = data if data.flags.writeable else data.copy()
-            block = self._admission.check(mine)
-            if is_unit:
-                units = [len(block)]
-            if units is not None:
-                block = replace(block, unit_ends=np.cumsum(units, dtype=np.int64))
+            block = checked()
             stored = self._appender.append(block, patient=patient)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))

@@ -195,7 +195,8 @@ class BatchBlock:
         block = Block(nothing, rows.starts, rows.sizes, routes, known.route_of, codes, rows.queued)
         keys = part.portion.read_keys(self._files)
         placed = known.placement.physical
-        return Appended(block, placed, known.queue_offset, self.timestamp, keys)
+        first = part.next_offsets
+        return Appended(block, placed, known.queue_offset, self.timestamp, keys, first)
 
     def close(self) -> None:
         """Close the files of the stages and of the log."""

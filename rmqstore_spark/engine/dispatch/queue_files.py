@@ -103,8 +103,11 @@ class QueueFiles:
         try:
             while count > 0:
                 start = self.begin(at)
+                path, last = self._last.get((topic, queue_id), ("", -1))
+                if last != start:
+                    path = self._path(topic, queue_id, start)
                 try:
-                    handle = self._open(self._path(topic, queue_id, start), make=False)
+                    handle = self._open(path, make=False)
                 except FileNotFoundError:
                     break
                 part = read(handle, min(count, start + self.size - at), at - start)
@@ -133,7 +136,8 @@ class QueueFiles:
                 if last != start:
                     path = self._path(topic, queue_id, start)
                     self._last[route] = path, start
-                part = data[: start + self.size - at]
+                room = start + self.size - at
+                part = data if len(data) <= room else data[:room]
                 self._dirty.add(path)
                 try:  # without a call of `explained`: this is done for each message
                     write_all(self._handles.get(path, self._make), part, at - start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,7 @@ class TooLargeError(ValueError):
     """A record, or a unit, is larger than a segment can hold."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Contiguous records in one segment.
 
     Attributes:
@@ -63,6 +63,7 @@ def place(
     begin: int,
     segment_size: int,
     unit_ends: I8 | None = None,
+    starts: I8 | None = None,
 ) -> Placement:
     """Find places for records.
 
@@ -72,6 +73,7 @@ def place(
         segment_size: bytes of a segment; each starts at a multiple of it.
         unit_ends: ascending, the row after the last one of each unit; the last of them is n. None:
             each record is a unit.
+        starts: n, where each record starts behind those before it, if that is known.
 
     Raises:
         TooLargeError: a unit does not fit into an empty segment.
@@ -82,10 +84,10 @@ def place(
         raise ValueError(f"the units do not end with the last of {count} records")
     if not count:
         return Placement(begin, begin, np.empty(0, np.int64), (), (), ())
-    ends = sizes.cumsum(dtype=np.int64)
+    ends = sizes.cumsum(dtype=np.int64) if starts is None else starts + sizes
     total = int(ends[-1])
     if begin % segment_size + total + BLANK_SIZE <= segment_size:
-        physical = ends - sizes + begin
+        physical = (ends - sizes if starts is None else starts) + begin
         piece = Piece(0, count, begin, begin + total)
         return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
     # Segments may end behind these rows, and these bytes.

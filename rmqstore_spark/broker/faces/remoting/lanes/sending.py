@@ -135,10 +135,13 @@ class SendRequests:
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
         new, known = list[Request](), list[Request]()
+        named = dict[str, bool]()
         for request in requests:
             name = named_topic(request.command)
-            # It surely creates no topic, and need not wait for others.
-            is_known = self._producing.needs_no_topic(name) and name not in self._new_topics.named
+            is_known = named.get(name)
+            if is_known is None:  # it surely creates no topic, and need not wait for others
+                is_known = self._producing.needs_no_topic(name)
+                is_known = named[name] = is_known and name not in self._new_topics.named
             (known if is_known else new).append(request)
         if new:
             self._new_topics.take(new)
