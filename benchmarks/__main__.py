@@ -38,9 +38,12 @@ from benchmarks.spark.sink import sink_figures
 from benchmarks.spark.streams import stream_figures
 from benchmarks.spark.tables import table_figures
 from benchmarks.spark.write_parts import write_part_figures
+from benchmarks.stores.figures import store_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LONG, _SHORT = 20, 3  # gigabytes of the long partition
+_ASKED: Final = {"stores"}
+"""Measured only with `--only`: they need packages and servers (`pip install .[bench-stores]`)."""
 
 
 def main() -> None:
@@ -84,6 +87,7 @@ def main() -> None:
         "status": status_figures,
         "clients": client_figures,
         "protocols": protocol_figures,
+        "stores": store_figures,
         "scale": scale_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
@@ -91,7 +95,7 @@ def main() -> None:
     stores = Stores(arguments.folder.resolve())
     figures: list[Figure] = []
     for name, measure in measured.items():
-        if arguments.only is None or name in arguments.only:
+        if name in (measured.keys() - _ASKED if arguments.only is None else arguments.only):
             for figure in measure(stores):
                 print(*(cell for cell in figure.cells if cell), sep=" | ", flush=True)
                 figures.append(figure)

@@ -17,6 +17,7 @@ from benchmarks.report.plots import PLOTS, plot
 from benchmarks.scale.page import PAGE as SCALE_PAGE
 from benchmarks.scale.page import drawings as scale_drawings
 from benchmarks.scale.page import scale_page
+from benchmarks.stores.page import STORE_PLOTS, STORES_PAGE, stores_page
 
 __all__ = ["Measured", "read_results", "write_page", "write_results"]
 
@@ -57,17 +58,18 @@ def write_results(figures: Sequence[Figure]) -> None:
 
 
 def write_page() -> None:
-    """Write RESULTS.md, docs/scale.md and their plots. What they say by hand is kept."""
+    """Write RESULTS.md, the pages of scale and of stores, and plots. Text by hand is kept."""
     results = read_results()
     figures = [each.figure for each in results]
     measured = [each.measured for each in results]
-    plots = {f"{name}.svg": plot(each, figures) for name, each in PLOTS.items()}
+    drawn = (PLOTS | STORE_PLOTS).items()
+    plots = {f"{name}.svg": plot(each, figures) for name, each in drawn}
     for name, text in (plots | scale_drawings(figures)).items():
         (FOLDER / "plots" / name).write_text(text, encoding="utf-8")
     before = _PAGE.read_text(encoding="utf-8") if _PAGE.is_file() else ""
     _PAGE.write_text(page(figures, measured, before), encoding="utf-8")
-    before = SCALE_PAGE.read_text(encoding="utf-8")
-    SCALE_PAGE.write_text(scale_page(figures, measured, before), encoding="utf-8")
+    for path, made in ((SCALE_PAGE, scale_page), (STORES_PAGE, stores_page)):
+        path.write_text(made(figures, measured, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
