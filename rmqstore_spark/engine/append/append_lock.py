@@ -74,14 +74,19 @@ class AppendLock:
         with self._lock:
             pass
 
-    def require_room(self) -> None:
-        """Refuse what queues and index have no room for."""
+    def require_room(self, *, is_open: bool = False) -> None:
+        """Refuse what queues and index have no room for.
+
+        Args:
+            is_open: whether it may be in the log.
+        """
         stalled = self._dispatcher.stalled
         if stalled is not None:
             raise RefusedError(
                 f"There is no space for queues and index: {stalled} The store accepts messages "
                 "again once there is.",
                 PutStatus.SERVICE_NOT_AVAILABLE,
+                is_open=is_open,
             )
 
     def _begin(self, *, undoes: bool = False) -> None:

@@ -186,11 +186,10 @@ class Appender:
             span: in how many milliseconds it will be part of the log, about.
         """
         begin = self.log.published.offset
-        reserved = self.log.reserve(room)
-        timestamp = self.time.stamp_ahead(span)
         offsets = dict(zip(routes, self.next_offsets([*routes]).tolist(), strict=True))
         topics = frozenset(route.topic for route in routes)
-        self.commit = Commit(reserved, offsets, topics, timestamp, begin)
+        timestamp = self.time.stamp_ahead(span)
+        self.commit = Commit(self.log.reserve(room), offsets, topics, timestamp, begin)
         return self.commit
 
     def publish_commit(
@@ -301,14 +300,14 @@ class Appender:
             # Records in the log must be dispatched before any that come after them.
             while not self._dispatcher.submit(job, _WAIT_S):
                 if self._health.is_closed:
-                    self.lock.require_room()
+                    self.lock.require_room(is_open=True)
         except StoreWriteError as error:
             self._health.fail(error)
             raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=True) from error
 
-    def await_dispatched(self, end: int, timeout: float) -> bool:
+    def await_dispatched(self, end: int) -> bool:
         """Wait for records up to a physical offset to be dispatched; see `Dispatcher.await_end`."""
-        return self._dispatcher.await_end(end, timeout)
+        return self._dispatcher.await_end(end)
 
     def published(self, timestamp: int) -> None:
         """Register the storeTimestamp of records that belong to the log now."""

@@ -165,8 +165,9 @@ class GroupCommit:
                     for put, result in zip(group, settle_all(self._settle, stored), strict=True):
                         put.result = result
             except HeldUpError:  # by a commit that has just begun
-                for put in group:
-                    put.is_alone = len(group) == 1 or self._holds_up(put.block)
+                held = [self._holds_up(put.block) for put in group]
+                for put, is_held in zip(group, held, strict=True):
+                    put.is_alone = is_held or not any(held)  # as a delayed one, in another topic
                 group = [put for put in group if not put.is_alone]
             else:
                 return

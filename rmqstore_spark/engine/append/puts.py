@@ -225,13 +225,15 @@ class Puts:
     @property
     def bytes(self) -> int:
         """Bytes of the messages that were put, without those of batches."""
-        return self._bytes - self._batch_bytes
+        with self._lock:
+            return self._bytes - self._batch_bytes
 
     def count_batch(self, messages: int, size: int) -> None:
         """Count the messages of a batch that was committed, and their bytes."""
         with self._lock:
             self._batch_bytes += size
-        self.count(messages, size)
+            self._messages += messages
+            self._bytes += size
 
     def count(self, messages: int, size: int) -> None:
         """Count messages that are in the log, and their bytes."""

@@ -176,6 +176,7 @@ class BatchBlock:
         for number in reversed(range(len(self._parts))):
             if number >= self._lowest or number == 0:
                 self._reserved.erase(self._parts[number].extent)
+        self._lowest = None
         return True
 
     def jobs(self) -> list[PartJob]:

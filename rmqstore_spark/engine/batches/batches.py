@@ -26,7 +26,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -73,7 +73,6 @@ _log = logging.getLogger(__name__)
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INTERVAL_MS: Final = 1000
 _SAVE_EVERY: Final = 60  # intervals
-_LOOK_S: Final = 0.2
 
 _LARGE: Final = 8 << 20
 """Bytes of a batch that leaves room for others. To wait for a smaller one takes milliseconds."""
@@ -291,8 +290,8 @@ class Batches:
                 written = self._append(writer, content, stages, identity)
         if written is not None:
             self._commits += 1
-            self._await_queues(written.block)
-            written.block.close()
+            with closing(written.block):
+                self._await_queues(written.block)
             self._staging.finish(stages)
             begin, end, committed = written.begin, written.block.end, written.committed
         else:
@@ -328,15 +327,17 @@ class Batches:
             undo.callback(self._give_up, commit)
             block = BatchBlock(commit, self._segment_size, self._host)
             undo.callback(block.close)
+            undo.callback(self._take_back, block)
             begun = time.monotonic()
             with self._failing_if_wrong():
                 committed, marker_offset = self._place(block, writer, content, stages, identity)
                 self._write(block)
-            with self._appender.appending(patient=True):
-                self._admission.check_state()
+            # Room was enough for the block, so it is published whatever has become scarce since.
+            with self._appender.undoing():
+                self._admission.require_alive()
                 undo.pop_all()
                 self._publish(commit, block, writer)
-        self._finish(writer)
+        self._finish(block, writer)
         if block.bytes >= _LARGE:
             taken = max(1, round((time.monotonic() - begun) * 1000))
             self._pace = max(1, (self._pace + block.bytes // taken) // 2)
@@ -359,7 +360,7 @@ class Batches:
         room = span = 0
         if size >= _LARGE:
             span = size // self._pace
-            put = 2 * self._grown[1] * span // _INTERVAL_MS
+            put = 2 * max(0, self._grown[1]) * span // _INTERVAL_MS
             room = min(size // _ROOM_PART + put, _MOST_ROOM, self._segment_size // 4)
         routes = {route for stage in stages for route in stage.routes} | {MARKER_ROUTE}
         with self._appender.appending(patient=True):
@@ -369,7 +370,7 @@ class Batches:
     def _give_up(self, commit: Commit) -> None:
         """Let others append in place of a block that is not written, or erased."""
         if self._admission.failure is not None:
-            return  # it may not be erased
+            return  # it may not be erased, and nothing is appended any more
         try:
             with self._appender.undoing():
                 self._appender.give_up_commit(commit)
@@ -429,22 +430,29 @@ class Batches:
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM or self._log.failure is not None:
                 self._admission.fail(error)
-            self._take_back(block)
+            self._erase(block)
             text = f"Nothing was committed: {error}"
             raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
-        except AssertionError:
-            # Nothing more is written in a wrong state. The next start cuts the hidden block off.
-            raise
-        except BaseException:
-            self._take_back(block)
-            raise
 
     def _take_back(self, block: BatchBlock) -> None:
+        """Erase what was written of a block that is not published, unless the store has failed.
+
+        Nothing more is written in a wrong state. The next start cuts the hidden block off.
+        """
+        if self._admission.failure is None:
+            self._erase(block)
+
+    def _erase(self, block: BatchBlock) -> None:
         try:
             if block.erase():
                 block.flush()
         except StoreWriteError as error:
             self._admission.fail(error)
+        except BaseException as error:
+            # What is left would come back to life once other records end where it begins.
+            text = f"a batch that was not committed could not be erased: {error!r}"
+            self._admission.fail(StoreWriteError(text))
+            raise
 
     def _publish(self, commit: Commit, block: BatchBlock, writer: WriterId) -> None:
         """Make the block part of the log. Needs the append lock."""
@@ -455,14 +463,23 @@ class Batches:
             )
             reach("commit.after_publish")
         except StoreWriteError as error:
+            block.close()
             raise self._unknown(writer, error) from error
+        except AssertionError:
+            block.close()
+            raise
+        except BaseException as error:
+            block.close()
+            self._admission.fail(StoreWriteError(f"{writer} is published in part: {error!r}"))
+            raise
 
-    def _finish(self, writer: WriterId) -> None:
+    def _finish(self, block: BatchBlock, writer: WriterId) -> None:
         """Flush the head of the published block."""
         try:
             self._flusher.flush()
             reach("commit.after_sync")
         except StoreWriteError as error:
+            block.close()
             raise self._unknown(writer, error) from error
 
     def _unknown(self, writer: WriterId, error: StoreWriteError) -> StoreWriteError:
@@ -476,9 +493,7 @@ class Batches:
     def _await_queues(self, block: BatchBlock) -> None:
         """Wait for queues and index, which read the stages. If that fails, the next start does."""
         try:
-            while not self._appender.await_dispatched(block.end, _LOOK_S):
-                if self._admission.health.is_closed:
-                    return
-            reach("commit.after_dispatch")
+            if self._appender.await_dispatched(block.end):
+                reach("commit.after_dispatch")
         except StoreWriteError as error:
             self._admission.fail(error)

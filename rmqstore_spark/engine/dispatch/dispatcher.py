@@ -99,7 +99,9 @@ class Dispatcher:
         self._closing = False
         self._done_timestamp = 0
         self._done_until = self._submitted_until = self._held = 0
+        self._submitted = self._done = 0  # how many blocks
         self._catches_up = False  # with the blocks of a commit
+        self._has_ended = False
         self.failure: Exception | None = None
         self.stalled: StoreWriteError | None = None
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
@@ -172,6 +174,7 @@ class Dispatcher:
         work = _Work(job, end, held)
         self._works.append(work)
         self._held += held
+        self._submitted += 1
         return work
 
     @contextmanager
@@ -219,21 +222,22 @@ class Dispatcher:
         """
         self.dispatch_now()
         with self._lock:
-            done = self._wait_for(self._is_idle, timeout)
+            wanted = self._submitted
+            done = self._wait_for(lambda: self._done >= wanted or self.failure is not None, timeout)
             self._raise_failure()
             return done
 
-    def await_end(self, end: int, timeout: float) -> bool:
+    def await_end(self, end: int, timeout: float | None = None) -> bool:
         """Wait until what ends at a physical offset, or before it, is in queues and index.
 
         Returns:
-            Whether it is; False on timeout.
+            Whether it is; False on timeout, or if the store was closed before.
 
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
         with self._lock:
-            self._wait_for(lambda: self._done_until >= end or self.failure is not None, timeout)
+            self._wait_for(lambda: self._done_until >= end or self._has_ended, timeout)
             if self._done_until < end:
                 self._raise_failure()
             return self._done_until >= end
@@ -275,10 +279,11 @@ class Dispatcher:
 
     def _has_room(self) -> bool:
         count = len(self._works)
-        if self._is_idle() or (self.stalled is not None and count < _MOST_STALLED):
+        if self._is_idle():
             return True
-        is_bounded = count < _MOST_WAITING and self._held < _MOST_BYTES
-        return self._catches_up and self.stalled is None and is_bounded
+        if self.stalled is not None:  # behind a commit, what is in the log already comes too
+            return count < _MOST_STALLED or self._catches_up
+        return self._catches_up and count < _MOST_WAITING and self._held < _MOST_BYTES
 
     def _wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         self._waiting += 1
@@ -314,6 +319,7 @@ class Dispatcher:
         self._done_timestamp = work.job.store_timestamp
         self._done_until = work.end
         self._works.popleft()
+        self._done += 1
         self._held -= work.held
         if not self._works:
             self._catches_up = False
@@ -323,6 +329,14 @@ class Dispatcher:
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._dispatch_all()
+        finally:
+            with self._lock:
+                self._has_ended = True
+                self._has_moved.notify_all()
+
+    def _dispatch_all(self) -> None:
         while True:
             with self._lock:
                 self._has_come.wait_for(self._has_work)

@@ -239,6 +239,7 @@ class CommitLogWriter:
             room: bytes of the room, about; 0: none.
         """
         assert self.reserved is None, "two blocks are to be written beyond the log's end"
+        assert room >= 0, f"a block is to be written {-room} bytes before the log's end"
         begin = limit = self.published.offset
         if room:
             begin += room
@@ -280,7 +281,7 @@ class CommitLogWriter:
         self._release(block)
 
     def give_up(self, block: ReservedBlock) -> None:
-        """Let other records be appended in place of a reserved block, which is erased.
+        """Let other records be appended in place of a reserved block, of which nothing is left.
 
         Raises:
             StoreWriteError: a segment that was created for it could not be removed.

@@ -16,6 +16,7 @@ from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.append.appender import HeldUpError
 from rmqstore_spark.engine.batches import batch_block, batches
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.layout.constants import FILLER_TOPIC
@@ -271,6 +272,76 @@ def test_a_commit_that_fails_leaves_what_was_put_meanwhile(
         store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
     before = [*other(place), *other("between"), *bodies("same", 2)]
     assert scanned(path) == [*before, *expected(0)]
+    require_sound(path)
+
+
+def test_what_has_become_scarce_meanwhile_does_not_refuse_it(
+    tmp_path: Path, at_places: Callable[..., None]
+) -> None:
+    path = tmp_path / "store"
+
+    def fill(place: str) -> None:
+        if place == "before_publish":
+            store._admission.disk_used_ratio = 1.0
+
+    with StoreWriter.open(path, small_segments()) as store:
+        at_places(fill)
+        assert commit_batch(store, 0).status == "COMMITTED"
+        assert not store.put(rows_block(bodies("full", 1))).ok
+    assert scanned(path) == expected(0)
+    require_sound(path)
+
+
+@pytest.mark.parametrize("size", [ONE_SEGMENT, MANY_SEGMENTS])
+def test_nothing_is_left_of_a_block_that_is_written_and_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    """Else a later block's room would hold it, and records of it could come back to life."""
+    path = tmp_path / "store"
+    with StoreWriter.open(path, small_segments(mappedFileSizeCommitLog=size)) as store:
+        put_others(store, "first")
+        infos = stage_batch(store, "b0")
+        with monkeypatch.context() as broken:
+            broken.setattr(store._admission, "require_alive", lambda: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+        store.flush()
+        end = store.published_end
+        for segment in (path / "commitlog").iterdir():
+            if segment.name.isdigit():
+                start = max(0, end - int(segment.name))
+                assert not any(segment.read_bytes()[start:])
+        put_others(store, "between", 30)
+        store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), infos))
+    assert scanned(path) == [*other("first"), *other("between", 30), *expected(0)]
+    require_sound(path)
+
+
+def test_a_store_that_closes_waits_for_the_queues_of_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, reached, go = tmp_path / "store", threading.Event(), threading.Event()
+    to_queues, results = batch_block.PartJob.to_queues, list[str]()
+
+    def slowly(job: batch_block.PartJob, queues: ConsumeQueues) -> None:
+        reached.set()
+        assert go.wait(60)
+        to_queues(job, queues)
+
+    monkeypatch.setattr(batch_block.PartJob, "to_queues", slowly)
+    store = StoreWriter.open(path, small_segments())
+    committing = threading.Thread(target=lambda: results.append(commit_batch(store, 0).status))
+    committing.start()
+    assert reached.wait(60)
+    closing = threading.Thread(target=store.close)
+    closing.start()
+    until(lambda: store.state == "CLOSED")
+    go.set()
+    for thread in (closing, committing):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert results == ["COMMITTED"]
+    assert not (path / "abort").exists()
     require_sound(path)
 
 
