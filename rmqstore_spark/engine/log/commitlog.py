@@ -236,16 +236,18 @@ class CommitLogWriter:
         Until it is published or given up, other records go into that room only.
 
         Args:
-            room: bytes of the room, about; 0: none.
+            room: bytes of the room, about. If they are too few for a filler, there is none.
         """
         assert self.reserved is None, "two blocks are to be written beyond the log's end"
         assert room >= 0, f"a block is to be written {-room} bytes before the log's end"
         begin = limit = self.published.offset
-        if room:
+        if room >= 2 * MIN_FILLER:  # else it could not be filled up
             begin += room
-            crossed = begin % self.segment_size
+            crossed, left = begin % self.segment_size, -begin % self.segment_size
             if crossed <= room // 2:  # the rest of a segment needs no filling up
                 begin -= crossed
+            elif left < BLANK_SIZE:  # and has room for a blank
+                begin += left
             limit = max(begin - MIN_FILLER, limit)
         self.reserved = ReservedBlock(self._files, begin, limit)
         return self.reserved
