@@ -300,8 +300,7 @@ def test_damaged_batches_are_refused() -> None:
 
 
 def test_a_send_whose_client_has_given_up_is_not_stored(tmp_path: Path) -> None:
-    """With a patience of 1 ms, hardly any that arrive together are in time: it is sent until one
-    is late."""
+    """With a patience of 1 ms, hardly any that arrive together are in time."""
     path, count = tmp_path / "store", 300
 
     async def work(client: RemotingClient) -> list[Command]:
