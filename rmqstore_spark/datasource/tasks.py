@@ -12,7 +12,6 @@ import pickle
 import socket
 import stat
 from collections.abc import Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from importlib import import_module
@@ -84,6 +83,8 @@ def one_ahead(items: Generator[T]) -> Generator[T]:
 
     The generator is closed, and its thread has ended, when this iterator is.
     """
+    from concurrent.futures import ThreadPoolExecutor  # the planner does without
+
     with closing(items), ThreadPoolExecutor(1, "read-ahead") as thread:
         wanted = thread.submit(next, items, None)
         while (item := wanted.result()) is not None:
