@@ -83,7 +83,7 @@ def one_ahead(items: Generator[T]) -> Generator[T]:
 
     The generator is closed, and its thread has ended, when this iterator is.
     """
-    from concurrent.futures import ThreadPoolExecutor  # the planner does without
+    from concurrent.futures import ThreadPoolExecutor  # the planner needs none
 
     with closing(items), ThreadPoolExecutor(1, "read-ahead") as thread:
         wanted = thread.submit(next, items, None)
