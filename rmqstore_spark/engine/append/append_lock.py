@@ -59,15 +59,16 @@ class AppendLock:
             self.held_since = None
             self._lock.release()
 
-    def acquire(self, *, undoes: bool = False) -> None:
+    def acquire(self, *, checked: bool = True) -> None:
         """Enter it however long another thread holds it.
 
         Args:
-            undoes: nothing is appended, so it may have no room, or be closing.
+            checked: refuse if the store is closing, or queues and index have no room. What ends a
+                commit is not refused: its block is in the log's files already.
         """
         with self._turnstile:
             self._lock.acquire()
-        self._begin(undoes=undoes)
+        self._begin(checked=checked)
 
     def finish(self) -> None:
         """Wait for the thread that holds it. After the store was closed, no other follows."""
@@ -89,11 +90,11 @@ class AppendLock:
                 is_open=is_open,
             )
 
-    def _begin(self, *, undoes: bool = False) -> None:
+    def _begin(self, *, checked: bool = True) -> None:
         try:
             assert self.held_since is None, "two threads hold the append lock"
             self.held_since = time.monotonic()
-            if undoes:
+            if not checked:
                 return
             if self._health.is_closed:
                 text = "The store is closing. Try again when it is open."
@@ -116,12 +117,12 @@ class AppendLock:
 class Patiently:
     """An append lock for which a thread waits as long as it takes; see `AppendLock.acquire`."""
 
-    def __init__(self, lock: AppendLock, *, undoes: bool = False) -> None:
+    def __init__(self, lock: AppendLock, *, checked: bool = True) -> None:
         self._lock = lock
-        self._undoes = undoes
+        self._checked = checked
 
     def __enter__(self) -> None:
-        self._lock.acquire(undoes=self._undoes)
+        self._lock.acquire(checked=self._checked)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._lock.__exit__(kind, error, trace)

@@ -178,7 +178,8 @@ class Appender:
     def begin_commit(self, routes: Collection[Route], room: int, span: int) -> Commit:
         """Reserve the place of a commit's block. Needs the append lock.
 
-        Until `end_commit`, records for the same queues wait, since they get later offsets there.
+        Until `publish_commit` or `give_up_commit`, records for the same queues wait: they get later
+        offsets there.
 
         Args:
             routes: the queues of the block.
@@ -214,7 +215,7 @@ class Appender:
         self._dispatcher.submit_all(jobs)
 
     def give_up_commit(self, commit: Commit) -> None:
-        """Let others append in place of a commit, whose block is erased. Needs the append lock.
+        """Let others append in place of a commit without a block. Needs the append lock.
 
         Raises:
             StoreWriteError: a segment that was created for it could not be removed.
@@ -238,9 +239,9 @@ class Appender:
         """
         return self._patiently if patient else self.lock
 
-    def undoing(self) -> AbstractContextManager[None]:
-        """Hold the append lock to give something up; see `AppendLock.acquire`."""
-        return Patiently(self.lock, undoes=True)
+    def ending_commit(self) -> AbstractContextManager[None]:
+        """Hold the append lock to publish a commit or to give it up; see `AppendLock.acquire`."""
+        return Patiently(self.lock, checked=False)
 
     def reserve_until(self, end: int) -> None:
         """Create the segments up to a physical offset.

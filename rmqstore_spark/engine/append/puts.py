@@ -78,28 +78,13 @@ class Puts:
         patience = config.os_page_cache_busy_time_out_mills / 1000
         self._group_commit = GroupCommit(self._append, self._settle, self._is_held_up, patience)
 
-    def put(
-        self,
-        data: U1,
-        *,
-        wait: bool = True,
-        units: Sequence[int] | None = None,
-        patient: bool = True,
-    ) -> PutResult:
-        """Store a block; see `StoreWriter.put`.
-
-        Args:
-            data, wait, units: as there.
-            patient: wait for a commit to the same queues.
-
-        Raises:
-            HeldUpError: there is one, and the caller is not patient.
-        """
+    def put(self, data: U1, *, wait: bool = True, units: Sequence[int] | None = None) -> PutResult:
+        """Store a block; see `StoreWriter.put`."""
         begin = time.monotonic()
-        if wait and patient and is_single(data):
+        if wait and is_single(data):
             result = self._group_commit.put(data)
         else:
-            result = self._append(data, units, patient=patient)
+            result = self._append(data, units)
             if wait:
                 result = self._settle(result)
         if result.status is not PutStatus.PUT_OK:
@@ -109,7 +94,15 @@ class Puts:
         return result
 
     def put_block(self, checked: Callable[[], Block], *, patient: bool = True) -> PutResult:
-        """Store a block that a function checks and returns, or refuses as `Admission` does."""
+        """Store a block that a function checks and returns, or refuses as `Admission` does.
+
+        Args:
+            checked: the function.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
+        """
         begin = time.monotonic()
         result = self._settle(self._appended(checked, patient))
         if result.status is not PutStatus.PUT_OK:

@@ -333,7 +333,7 @@ class Batches:
                 committed, marker_offset = self._place(block, writer, content, stages, identity)
                 self._write(block)
             # Room was enough for the block, so it is published whatever has become scarce since.
-            with self._appender.undoing():
+            with self._appender.ending_commit():
                 self._admission.require_alive()
                 undo.pop_all()
                 self._publish(commit, block, writer)
@@ -372,7 +372,7 @@ class Batches:
         if self._admission.failure is not None:
             return  # it may not be erased, and nothing is appended any more
         try:
-            with self._appender.undoing():
+            with self._appender.ending_commit():
                 self._appender.give_up_commit(commit)
         except StoreWriteError as error:
             self._admission.fail(error)

@@ -20,6 +20,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.layout.constants import FILLER_TOPIC
+from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.filler import MIN_FILLER
 from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader import Store
@@ -154,7 +155,7 @@ def test_messages_for_its_queues_wait_and_come_behind_it(
     def put(place: str) -> None:
         if place == "after_head":
             with pytest.raises(HeldUpError):
-                store.puts.put(blocks[0], patient=False)
+                store.put_written(read_block(blocks[0]), patient=False)
             for block in blocks:
                 waiting.append(threading.Thread(target=lambda data=block: store.put(data)))
                 waiting[-1].start()
