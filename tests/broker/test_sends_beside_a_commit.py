@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.batches import batch_block, batches
+from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
@@ -26,8 +26,8 @@ class StoppedCommit:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_there, self.go = threading.Event(), threading.Event()
-        monkeypatch.setattr(batches, "_LARGE", 0)
-        monkeypatch.setattr(batches, "_ROOM_PART", 1)
+        monkeypatch.setattr(writing, "_LARGE", 0)
+        monkeypatch.setattr(writing, "_ROOM_PART", 1)
         monkeypatch.setattr(batch_block, "reach", self._reach)
 
     def _reach(self, name: str) -> None:

@@ -54,7 +54,7 @@ MUTANTS: Final[dict[str, Callable[[], None]]] = {
 def _operate(store: StoreWriter, told: Told) -> int:
     if told.drawn.random() < _WITH_ROOM:  # as batches that others need not wait for
         for name, value in (("_LARGE", 0), ("_ROOM_PART", 1)):
-            replace("rmqstore_spark.engine.batches.batches", name, value)
+            replace("rmqstore_spark.engine.batches.writing", name, value)
     for topic in TOPICS:
         store.create_topic(topic, write_queue_nums=4)
     say("ready")

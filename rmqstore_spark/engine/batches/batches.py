@@ -1,100 +1,50 @@
-"""Spark's batches: appends the stages of a batch to the log, as a whole and once.
+"""Spark's batches: stages their records, and commits each batch as a whole and once.
 
     one commit at a time:
-        ask the ledger -> claim and compare the stages
-        under the append lock:   reserve the block's place, the queues' offsets and a time
-        without it:              place the records, and the marker after them
-                                 -> write hidden -> flush
-        under the append lock:   fill up the room before the block -> publish its head
-        without it:              flush -> add to the ledger -> wait for queues and index
-    remove the stages, and wait for a slave if the store is a SYNC_MASTER
+        ask the ledger -> claim and compare the stages -> write them (`writing`)
+        -> add to the ledger
+    wait for queues and index -> remove the stages
+    -> wait for a slave if the store is a SYNC_MASTER
 
-Others append before the block until it is published, and behind it after that. Small batches leave
-no room, so others wait for them. Until the head is published, the log ends before the block, for
-every reader and for a broker's recovery (`batch_block`). After that, the log holds all of it, and
-the marker as well, which makes a repeated commit do nothing (`ledger`). A commit that fails earlier
-leaves the log, the queues' offsets and the stages as they were. If publishing itself fails, the
-outcome is unknown: the store accepts nothing more, and its next start finds out from what is on
-disk.
+The log holds the marker of a batch as well, which makes a repeated commit do nothing (`ledger`).
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.base.types import (
-    CommitRequest,
-    CommitResult,
-    Content,
-    StageInfo,
-    WriterId,
-    topics_with_most_rows,
-)
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit
+from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.batches.ledger import Ledger
-from rmqstore_spark.engine.batches.marker import (
-    MARKER_ROUTE,
-    MARKER_TOPIC,
-    Committed,
-    Marker,
-    is_identity,
-    marker_body,
-)
+from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, is_identity
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
+from rmqstore_spark.engine.batches.writing import BatchWriter
 from rmqstore_spark.engine.counters import Failures, Histogram
-from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.files.names import OWN_FOLDER
-from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INTERVAL_MS: Final = 1000
 _SAVE_EVERY: Final = 60  # intervals
-
-_LARGE: Final = 8 << 20
-"""Bytes of a batch that leaves room for others. To wait for a smaller one takes milliseconds."""
-_ROOM_PART: Final = 64
-"""The part of a batch's bytes that others certainly have room for."""
-_MOST_ROOM: Final = 64 << 20
-_FIRST_PACE: Final = 1 << 20
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A batch that is on disk.
-
-    Attributes:
-        block: its records.
-        committed: the commit.
-        begin: where the log ended before all that was appended since the commit began.
-    """
-
-    block: BatchBlock
-    committed: Committed
-    begin: int
 
 
 class Batches:
@@ -125,8 +75,6 @@ class Batches:
         self._log = store.log
         self._topics = store.topics
         self._admission = admission
-        self._appender = appender
-        self._flusher = flusher
         self._durability = durability
         self._puts = puts
         self.latency = Histogram()
@@ -146,14 +94,12 @@ class Batches:
         path = os.path.join(store.path, OWN_FOLDER, "ledger.json")
         self._ledger = Ledger.open(path, Markers(store.path), store.log.max_offset)
         self._save_ledger()
-        self._host_text, self._host = config.host
         self._max_bytes = config.max_transaction_bytes
         self._committing = threading.Lock()
-        self._segment_size = store.log.segment_size
+        self._writer = BatchWriter(store, self._staging, admission, appender, flusher)
         self._commits = 0
         self._commit_failures = Failures()
-        self._pace = _FIRST_PACE  # bytes in a millisecond of a large batch, until it is published
-        self._grown = (0, 0)  # bytes that were put until the last interval, and in it
+        self._put_bytes = 0
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
 
@@ -256,7 +202,8 @@ class Batches:
         self._staging.expire()
         self._log.expect(self._staging.staged_bytes)
         put = self._puts.bytes
-        self._grown = put, put - self._grown[0]
+        self._writer.puts_per_ms = max(0, put - self._put_bytes) // _INTERVAL_MS
+        self._put_bytes = put
         self._intervals += 1
         if self._intervals % _SAVE_EVERY == 0:
             self._save_ledger()
@@ -287,11 +234,11 @@ class Batches:
             done = self._ledger.find(writer, content, identity, recalled)
             if done is None:
                 stages = self._claim(request, identity)
-                written = self._append(writer, content, stages, identity)
+                written = self._writer.write(writer, content, stages, identity)
+                self._ledger.add(writer, written.committed, written.marker_offset)
+                self._commits += 1
         if written is not None:
-            self._commits += 1
-            with closing(written.block):
-                self._await_queues(written.block)
+            self._writer.finish(written.block)
             self._staging.finish(stages)
             begin, end, committed = written.begin, written.block.end, written.committed
         else:
@@ -313,187 +260,3 @@ class Batches:
                 PutStatus.MESSAGE_ILLEGAL,
             )
         return self._staging.claim(request.stages, identity)
-
-    def _append(
-        self, writer: WriterId, content: Content, stages: Sequence[Stage], identity: str
-    ) -> _Written:
-        """Append stages, whose content is given, and their marker. Returns once they are on disk.
-
-        Their portions are still read then, to put the records into queues and index.
-        """
-        with ExitStack() as undo:
-            undo.callback(self._staging.give_back, stages)
-            commit = self._reserve(stages)
-            undo.callback(self._give_up, commit)
-            block = BatchBlock(commit, self._segment_size, self._host)
-            undo.callback(block.close)
-            undo.callback(self._take_back, block)
-            begun = time.monotonic()
-            with self._failing_if_wrong():
-                committed, marker_offset = self._place(block, writer, content, stages, identity)
-                self._write(block)
-            # Room was enough for the block, so it is published whatever has become scarce since.
-            with self._appender.ending_commit():
-                self._admission.require_alive()
-                undo.pop_all()
-                self._publish(commit, block, writer)
-        self._finish(block, writer)
-        if block.bytes >= _LARGE:
-            taken = max(1, round((time.monotonic() - begun) * 1000))
-            self._pace = max(1, (self._pace + block.bytes // taken) // 2)
-        self._ledger.add(writer, committed, marker_offset)
-        return _Written(block, committed, commit.begin)
-
-    @contextmanager
-    def _failing_if_wrong(self) -> Iterator[None]:
-        """Let the store fail, as the append lock does, if an invariant does not hold."""
-        try:
-            yield
-        except AssertionError as error:
-            wrong = self._admission.health.fail_wrong_state(error)
-            status = PutStatus.SERVICE_NOT_AVAILABLE
-            raise RefusedError(str(wrong), status, is_open=True) from error
-
-    def _reserve(self, stages: Sequence[Stage]) -> Commit:
-        """Reserve the place of a block, with room before it for as much as is put meanwhile."""
-        size = sum(stage.info.bytes for stage in stages)
-        room = span = 0
-        if size >= _LARGE:
-            span = size // self._pace
-            put = 2 * max(0, self._grown[1]) * span // _INTERVAL_MS
-            room = min(size // _ROOM_PART + put, _MOST_ROOM, self._segment_size // 4)
-        routes = {route for stage in stages for route in stage.routes} | {MARKER_ROUTE}
-        with self._appender.appending(patient=True):
-            self._admission.check_state()
-            return self._appender.begin_commit(routes, room, span)
-
-    def _give_up(self, commit: Commit) -> None:
-        """Let others append in place of a block that is not written, or erased."""
-        if self._admission.failure is not None:
-            return  # it may not be erased, and nothing is appended any more
-        try:
-            with self._appender.ending_commit():
-                self._appender.give_up_commit(commit)
-        except StoreWriteError as error:
-            self._admission.fail(error)
-
-    def _place(
-        self,
-        block: BatchBlock,
-        writer: WriterId,
-        content: Content,
-        stages: Sequence[Stage],
-        identity: str,
-    ) -> tuple[Committed, int]:
-        """Place the records of stages, and their marker.
-
-        Returns:
-            The commit, and the queue offset of its marker.
-        """
-        try:
-            for stage in stages:
-                block.add(stage)
-            assert block.rows == content.rows, (
-                f"{writer} has {content.rows} rows, and its stages hold {block.rows}"
-            )
-            # Creates topics, so it comes last. Where delayed messages wait is not for clients;
-            # `Admission.scheduled` put them there.
-            routes = (route for stage in stages for route in stage.routes)
-            self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
-            # A batch without rows begins where the log ends before its marker.
-            begin = block.begin if block.rows else block.end
-            size, stored = block.bytes, block.timestamp
-            ids = tuple(stage.stage_id for stage in stages)
-            body = marker_body(writer, content, size, begin, stored, ids, identity)
-            marker_offset = block.next_offsets[MARKER_ROUTE]
-            block.add(Marker(writer, body, self._host_text, stored))
-        except TooLargeError as error:
-            text = f"{writer} cannot be committed: {error}."
-            raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
-        kept = replace(content, topics=topics_with_most_rows(content.topics))
-        last, number = block.last, writer.number
-        return Committed(number, kept, size, begin, last, stored, identity), marker_offset
-
-    def _write(self, block: BatchBlock) -> None:
-        """Write and flush the block, hidden. If that fails, erase what was written.
-
-        Raises:
-            RefusedError: the write or the flush failed.
-        """
-        try:
-            with self._appender.appending(patient=True):
-                self._appender.reserve_until(block.end)
-            block.write()
-            reach("commit.before_sync")
-            block.flush()
-            reach("commit.before_publish")
-        except StoreWriteError as error:
-            if error.errno not in _NO_ROOM or self._log.failure is not None:
-                self._admission.fail(error)
-            self._erase(block)
-            text = f"Nothing was committed: {error}"
-            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
-
-    def _take_back(self, block: BatchBlock) -> None:
-        """Erase what was written of a block that is not published, unless the store has failed.
-
-        Nothing more is written in a wrong state. The next start cuts the hidden block off.
-        """
-        if self._admission.failure is None:
-            self._erase(block)
-
-    def _erase(self, block: BatchBlock) -> None:
-        try:
-            if block.erase():
-                block.flush()
-        except StoreWriteError as error:
-            self._admission.fail(error)
-        except BaseException as error:
-            # What is left would come back to life once other records end where it begins.
-            text = f"a batch that was not committed could not be erased: {error!r}"
-            self._admission.fail(StoreWriteError(text))
-            raise
-
-    def _publish(self, commit: Commit, block: BatchBlock, writer: WriterId) -> None:
-        """Make the block part of the log. Needs the append lock."""
-        try:
-            self._appender.publish_commit(commit, block.end, block.next_offsets, block.jobs())
-            assert self._log.max_offset == block.end, (
-                f"{writer} ends at {block.end}, and the log at {self._log.max_offset}"
-            )
-            reach("commit.after_publish")
-        except StoreWriteError as error:
-            block.close()
-            raise self._unknown(writer, error) from error
-        except AssertionError:
-            block.close()
-            raise
-        except BaseException as error:
-            block.close()
-            self._admission.fail(StoreWriteError(f"{writer} is published in part: {error!r}"))
-            raise
-
-    def _finish(self, block: BatchBlock, writer: WriterId) -> None:
-        """Flush the head of the published block."""
-        try:
-            self._flusher.flush()
-            reach("commit.after_sync")
-        except StoreWriteError as error:
-            block.close()
-            raise self._unknown(writer, error) from error
-
-    def _unknown(self, writer: WriterId, error: StoreWriteError) -> StoreWriteError:
-        self._admission.fail(error)
-        return StoreWriteError(
-            f"It is unknown whether {writer} was committed: {error} Restart the store "
-            "process, then commit again: records that are in the log by then are not "
-            "written twice."
-        )
-
-    def _await_queues(self, block: BatchBlock) -> None:
-        """Wait for queues and index, which read the stages. If that fails, the next start does."""
-        try:
-            if self._appender.await_dispatched(block.end):
-                reach("commit.after_dispatch")
-        except StoreWriteError as error:
-            self._admission.fail(error)

@@ -10,19 +10,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.append.appender import HeldUpError
-from rmqstore_spark.engine.batches import batch_block, batches
+from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, RmqStoreError
 from rmqstore_spark.layout.constants import FILLER_TOPIC
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.layout.record.filler import MIN_FILLER
-from rmqstore_spark.layout.spans import string_array
+from rmqstore_spark.layout.spans import U1, string_array
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.verify import verify
@@ -38,6 +39,7 @@ from tests.support.messages.batches import (
     small_segments,
     stage_batch,
 )
+from tests.support.messages.blocks import encoded
 from tests.support.processes import forked
 from tests.support.processes.beside import PLACES
 from tests.support.stores.storing import until
@@ -48,8 +50,8 @@ MANY_SEGMENTS = "8192"
 
 @pytest.fixture(autouse=True)
 def all_batches_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_LARGE", 0)
-    monkeypatch.setattr(batches, "_ROOM_PART", 1)  # as much room as the batch has bytes, at most
+    monkeypatch.setattr(writing, "_LARGE", 0)
+    monkeypatch.setattr(writing, "_ROOM_PART", 1)  # as much room as the batch has bytes, at most
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def at_places(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], obje
     """Call something at each place that a commit reaches."""
 
     def call(act: Callable[[str], object]) -> None:
-        for module in (batch_block, batches, commitlog):
+        for module in (batch_block, writing, commitlog):
             monkeypatch.setattr(module, "reach", lambda name: act(name.removeprefix("commit.")))
 
     return call
@@ -139,7 +141,7 @@ def test_what_fills_up_the_room_is_not_read_as_a_message(tmp_path: Path) -> None
 
 
 def test_a_small_batch_leaves_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_LARGE", 1 << 20)
+    monkeypatch.setattr(writing, "_LARGE", 1 << 20)
     path = tmp_path / "store"
     with StoreWriter.open(path, small_segments(mappedFileSizeCommitLog=ONE_SEGMENT)) as store:
         assert commit_batch(store, 0).physical_offset == 0
@@ -416,3 +418,69 @@ def test_killed_at_a_place_what_was_put_before_it_is_there(
         assert status == ("ALREADY_COMMITTED" if is_there else "COMMITTED")
     require_sound(path)
     assert [row for row in scanned(path) if row in set(expected(0))] == expected(0)
+
+
+def test_a_batch_that_is_published_in_part_stops_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    store = StoreWriter.open(path, small_segments())
+    with monkeypatch.context() as broken:
+        broken.setattr(commitlog, "reach", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            commit_batch(store, 0)
+    assert store.state == "FAILED"
+    refused = store.put(rows_block(other("after"), ["others"]))
+    assert "published in part" in refused.remark
+    store.close()
+    with StoreWriter.open(path, small_segments()) as store:
+        assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
+    assert scanned(path) == expected(0)
+    require_sound(path)
+
+
+def test_a_delayed_message_waits_for_delayed_ones_of_a_batch(
+    tmp_path: Path, at_places: Callable[..., None]
+) -> None:
+    """They wait in one queue, whatever their topics are. Others that come with it do not."""
+    path, done = tmp_path / "store", list[str]()
+    threads = list[threading.Thread]()
+
+    def delayed(topic: str) -> U1:
+        return encoded(
+            pa.RecordBatch.from_pydict(
+                {
+                    "topic": [topic],
+                    "queueId": pa.array([0], pa.int32()),
+                    "body": pa.array([topic.encode()]),
+                    "properties": pa.array([b"DELAY\x011"]),
+                    "bornTimestamp": pa.array([0]),
+                }
+            )
+        )
+
+    def put(name: str, block: U1) -> None:
+        assert store.put(block).ok
+        done.append(name)
+
+    def begin(place: str) -> None:
+        if place == "before_write":
+            for number in range(8):
+                given = f"plain {number}", rows_block(other(f"{number}", 1), ["others"])
+                wait = f"delayed {number}", delayed("late")
+                threads.extend(threading.Thread(target=put, args=each) for each in (given, wait))
+            for thread in threads:
+                thread.start()
+            until(lambda: sum(name.startswith("plain") for name in done) == 8)
+        if place == "before_publish":
+            assert not [name for name in done if name.startswith("delayed")]
+
+    with StoreWriter.open(path, small_segments(osPageCacheBusyTimeOutMills="60000")) as store:
+        stage = store.batches.begin_stage("0" * 32)
+        stage.append(rows_block(bodies("makes room", 200)))
+        stage.append(delayed("orders"))
+        at_places(begin)
+        store.batches.commit(CommitRequest(WriterId.of_stream(QUERY, 0), (stage.finish(),)))
+        for thread in threads:
+            thread.join(60)
+    assert len(done) == 16

@@ -20,7 +20,7 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import batch_block as batchblock
-from rmqstore_spark.engine.batches import batches
+from rmqstore_spark.engine.batches import writing
 from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, StoreWriteError
@@ -311,7 +311,7 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
 
     with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
-        for module in (batchblock, batches, commitlog):
+        for module in (batchblock, writing, commitlog):
             monkeypatch.setattr(module, "reach", look)
         commit_batch(store, 0)
         published = flushed_checkpoint()

@@ -26,6 +26,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
+from tests.support.stores.storing import until
 from tests.support.waiting import PATIENCE
 
 Golden = Callable[[str], Path]
@@ -350,6 +351,22 @@ def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) ->
     assert isinstance(dispatcher.failure, StoreWriteError)
     assert keeper.value.logics_msg_timestamp == 0
     dispatcher.close()
+
+
+def test_what_is_in_the_log_already_waits_for_no_room_behind_a_commit(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """The put that has its lock would keep all others out."""
+    jobs = list(appended(golden("tiny")))[:6]
+    queues = FullQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
+    dispatcher.submit_all(jobs[:4])
+    until(lambda: dispatcher.stalled is not None)
+    assert dispatcher.submit(jobs[4], 0)
+    queues.has_room.set()
+    assert dispatcher.await_end(jobs[4].end, 20)
+    dispatcher.close()
+    assert not dispatcher.await_end(jobs[5].end)  # it does not come any more
 
 
 @pytest.fixture

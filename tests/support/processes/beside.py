@@ -12,7 +12,7 @@ import signal
 import sys
 
 from rmqstore_spark.engine import StoreWriter
-from rmqstore_spark.engine.batches import batch_block, batches
+from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.engine.log import commitlog
 from tests.support.messages.batches import bodies, commit_batch, rows_block, small_segments
 
@@ -37,10 +37,10 @@ def main(path: str, place: str, segment_size: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     for constant, value in (("_LARGE", 0), ("_ROOM_PART", 1)):  # as much room as it has bytes
-        setattr(batches, constant, value)
+        setattr(writing, constant, value)
     store = StoreWriter.open(path, small_segments(mappedFileSizeCommitLog=segment_size))
     put("first")
-    for module in (batch_block, batches, commitlog):
+    for module in (batch_block, writing, commitlog):
         setattr(module, "reach", reach)  # noqa: B010 - mypy knows no such attribute
     commit_batch(store, 0)
 
