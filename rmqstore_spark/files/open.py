@@ -16,8 +16,12 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.files.schemes import check_names_place, unusable
-from rmqstore_spark.files.urls import local_path, scheme_of_endpoint
+from rmqstore_spark.files.schemes import (
+    check_names_place,
+    local_path,
+    scheme_of_endpoint,
+    unusable,
+)
 
 __all__ = ["open_files"]
 

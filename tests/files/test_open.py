@@ -15,7 +15,7 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.files.remote import FsspecFiles
-from rmqstore_spark.files.urls import local_path
+from rmqstore_spark.files.schemes import local_path
 
 
 @pytest.mark.parametrize(
