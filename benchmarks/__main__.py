@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.clients.figures import client_figures
+from benchmarks.commands import command_figures
 from benchmarks.engine.blocks import block_figures
 from benchmarks.engine.buffer import buffer_figures
 from benchmarks.engine.decode import column_figures, decode_figures, plan_figures, tag_figures
 from benchmarks.engine.delays import delay_figures
 from benchmarks.engine.expiry import expiry_figures
+from benchmarks.engine.opening import opening_figures
 from benchmarks.engine.recovery import recovery_figures, service_memory
 from benchmarks.engine.service import service_figures
 from benchmarks.engine.writer import writer_figures
@@ -20,9 +22,11 @@ from benchmarks.means.stores import Stores
 from benchmarks.network.attacks import attack_figures
 from benchmarks.network.namesrv import namesrv_figures
 from benchmarks.network.replication import replication_figures
+from benchmarks.network.status import status_figures
 from benchmarks.protocols.figures import protocol_figures
 from benchmarks.report.figures import Figure, print_table
 from benchmarks.report.results import write_results
+from benchmarks.scale.measuring import scale_figures
 from benchmarks.spark.backfill import backfill_figures
 from benchmarks.spark.beside import beside_figures
 from benchmarks.spark.first_write import first_write_figures
@@ -33,9 +37,13 @@ from benchmarks.spark.sidecar import sidecar_figures
 from benchmarks.spark.sink import sink_figures
 from benchmarks.spark.streams import stream_figures
 from benchmarks.spark.tables import table_figures
+from benchmarks.spark.write_parts import write_part_figures
+from benchmarks.stores.figures import store_figures
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LONG, _SHORT = 20, 3  # gigabytes of the long partition
+_ASKED: Final = {"stores"}
+"""Measured only with `--only`: they need packages and servers (`pip install .[bench-stores]`)."""
 
 
 def main() -> None:
@@ -55,6 +63,7 @@ def main() -> None:
         "planning": planning_figures,
         "spark": spark_figures,
         "sink": sink_figures,
+        "write-parts": write_part_figures,
         "first-write": first_write_figures,
         "beside": beside_figures,
         "streams": stream_figures,
@@ -69,19 +78,24 @@ def main() -> None:
         "expiry": expiry_figures,
         "delays": delay_figures,
         "recovery": recovery_figures,
+        "opening": opening_figures,
+        "commands": command_figures,
         "service-memory": service_memory,
         "sidecar": sidecar_figures,
         "attacks": attack_figures,
         "namesrv": namesrv_figures,
+        "status": status_figures,
         "clients": client_figures,
         "protocols": protocol_figures,
+        "stores": store_figures,
+        "scale": scale_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
     arguments = parser.parse_args()
     stores = Stores(arguments.folder.resolve())
     figures: list[Figure] = []
     for name, measure in measured.items():
-        if arguments.only is None or name in arguments.only:
+        if name in (measured.keys() - _ASKED if arguments.only is None else arguments.only):
             for figure in measure(stores):
                 print(*(cell for cell in figure.cells if cell), sep=" | ", flush=True)
                 figures.append(figure)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import zipfile
 from importlib.metadata import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -175,6 +176,14 @@ def test_the_sdist_works_on_every_python_of_this_machine(
     if not has_own:
         lend_spark(installed)
     check_spark(installed)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_what_is_not_code(dist: Path) -> None:
+    (wheel,) = dist.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {"rmqstore_spark/py.typed", "rmqstore_spark/server/status/style.css"} <= names
 
 
 @pytest.mark.slow

@@ -48,7 +48,6 @@ _DIFFERENT_BYTES: Final = 64 << 20  # which are put again and again
 _AIM: Final = 1.0  # GB/s
 _SEGMENTS: Final = 100
 _AIM_START: Final = 2.0  # seconds
-_QUEUES: Final = 10_000
 _MANY_QUEUES: Final = 32_000
 _TOPIC_QUEUES: Final = 8
 _AIM_QUEUE: Final = 0.2e-3  # seconds
@@ -59,7 +58,7 @@ _MOST_MEMORY: Final = 400 << 20
 
 
 def recovery_figures(stores: Stores) -> Iterator[Figure]:
-    """Walk the log of a store that was killed; open it; open a long and a wide one, closed."""
+    """Walk the log of a store that was killed; open it; open a long one, and a wide one."""
     stores.folder.mkdir(parents=True, exist_ok=True)
     with _folder(stores) as folder:
         store = folder / "killed"
@@ -85,11 +84,6 @@ def recovery_figures(stores: Stores) -> Iterator[Figure]:
             aim=f"under {_AIM_START:.0f} s",
             met="yes" if seconds < _AIM_START else "no",
         )
-    with _folder(stores) as folder:
-        path = sparse_store(folder / "wide", 1, {"wide": _QUEUES})
-        in_child("benchmarks.engine.recovery:measure_open", store=str(path))
-        seconds = in_child("benchmarks.engine.recovery:measure_open", store=str(path))
-        yield Figure(_SECTION, f"closed cleanly: {_QUEUES:,} queues", f"{seconds:.2f} s")
     with _folder(stores) as folder:
         times = in_child("benchmarks.engine.recovery:measure_wide", store=str(folder / "wider"))
         for name in ("opened", "closed, nothing new", _CLOSED):

@@ -17,6 +17,7 @@ _REASONS: Final = "Where an aim is missed"
 _CHAPTERS: Final = {
     "Reading": (
         "Decode", "planBy", "tags", "Planning", "Spark, noop", "Streams", "Idle", "Sidecar",
+        "The command",
     ),
     "Jobs": ("jobs/", "Jobs", "Memory"),
     "Writing": (
@@ -25,7 +26,7 @@ _CHAPTERS: Final = {
     ),
     "Broker, name server, replication": (
         "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",
-        "Name server",
+        "Name server", "Status pages",
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""
@@ -43,7 +44,8 @@ _ABOUT: Final = """\
 `make bench` measures everything below and prints it; `make bench BENCH_ARGS="--full --write"` also
 writes this page, its plots, and [results.csv](results.csv), which has all figures, with spread and
 CPU. Values joined by `;` are for bodies of 100 B, 1 KiB and 4 KiB, in this order. A ratio compares
-two things measured in the same run. Figures of RocketMQ in-process are those of 4.9.8 on a similar
+two things measured in the same run. [files-or-databases.md](../docs/files-or-databases.md) compares
+the store with databases. Figures of RocketMQ in-process are those of 4.9.8 on a similar
 machine; its decode is a range, and an aim counts against the higher end.
 """
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from xml.sax.saxutils import escape
 
 from benchmarks.report.figures import Figure
+from benchmarks.report.svg import drawing
+from benchmarks.report.svg import text as svg_text
 
 __all__ = ["PLOTS", "Plot", "plot"]
 
@@ -125,25 +126,19 @@ def plot(what: Plot, figures: Sequence[Figure]) -> str:
     }
     series = list(dict.fromkeys(bar.series for bars in what.groups.values() for bar in bars))
     most = max((number for bars in groups.values() for _, _, number in bars), default=1.0)
-    body = [_text(12, 24, what.title, "h"), *_legend(series)]
+    body = [svg_text(12, 24, what.title, "h"), *_legend(series)]
     y = _TOP
     for label, bars in groups.items():
         middle = y + len(bars) * _BAR / 2 + 4
-        body.append(_text(_LEFT - 10, middle, label, "t", "end"))
+        body.append(svg_text(_LEFT - 10, middle, label, "t", "end"))
         for name, text, number in bars:
             width = (_WIDTH - _LEFT - _RIGHT) * number / most
             shape = f'width="{width:.1f}" height="{_BAR - 3}" fill="{_COLORS[series.index(name)]}"'
             body.append(f'<rect x="{_LEFT}" y="{y}" {shape}/>')
-            body.append(_text(_LEFT + width + 6, y + 11, _short(text), "s"))
+            body.append(svg_text(_LEFT + width + 6, y + 11, _short(text), "s"))
             y += _BAR
         y += _GAP
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" '
-        f'height="{y}" role="img">\n<title>{escape(what.title)}</title>\n<style>'
-        "text { font-family: sans-serif; fill: #1b2733; } .h { font-size: 15px; font-weight: 600; }"
-        " .t { font-size: 13px; } .s { font-size: 12px; fill: #5b6b7b; }</style>\n"
-        f'<rect width="{_WIDTH}" height="{y}" fill="#fff"/>\n' + "\n".join(body) + "\n</svg>\n"
-    )
+    return drawing(what.title, _WIDTH, y, body)
 
 
 def _legend(series: Sequence[str]) -> list[str]:
@@ -151,15 +146,9 @@ def _legend(series: Sequence[str]) -> list[str]:
     x = _LEFT
     for color, name in zip(_COLORS, series, strict=False):
         shapes.append(f'<rect x="{x}" y="38" width="12" height="12" fill="{color}"/>')
-        shapes.append(_text(x + 17, 48, name, "s"))
+        shapes.append(svg_text(x + 17, 48, name, "s"))
         x += 40 + 7 * len(name)
     return shapes
-
-
-def _text(x: float, y: float, text: str, kind: str, anchor: str = "start") -> str:
-    return (
-        f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-    )
 
 
 def _values(bar: Bar, figures: Sequence[Figure]) -> list[str]:

@@ -1,6 +1,6 @@
-"""The last figure of everything that was measured: results.csv, and the page and plots made of it.
+"""The last figure of everything that was measured: results.csv, and pages and plots made of it.
 
-`python -m benchmarks.report.results` makes page and plots again, without measuring.
+`python -m benchmarks.report.results` makes pages and plots again, without measuring.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from typing import Final
 from benchmarks.report.figures import Figure, machine
 from benchmarks.report.page import page
 from benchmarks.report.plots import PLOTS, plot
+from benchmarks.scale.page import PAGE as SCALE_PAGE
+from benchmarks.scale.page import drawings as scale_drawings
+from benchmarks.scale.page import scale_page
+from benchmarks.stores.page import STORE_PLOTS, STORES_PAGE, stores_page
 
 __all__ = ["Measured", "read_results", "write_page", "write_results"]
 
@@ -54,13 +58,18 @@ def write_results(figures: Sequence[Figure]) -> None:
 
 
 def write_page() -> None:
-    """Write RESULTS.md and its plots. What the page says of aims that are missed is kept."""
+    """Write RESULTS.md, the pages of scale and of stores, and plots. Text by hand is kept."""
     results = read_results()
     figures = [each.figure for each in results]
-    for name, each in PLOTS.items():
-        (FOLDER / "plots" / f"{name}.svg").write_text(plot(each, figures), encoding="utf-8")
+    measured = [each.measured for each in results]
+    drawn = (PLOTS | STORE_PLOTS).items()
+    plots = {f"{name}.svg": plot(each, figures) for name, each in drawn}
+    for name, text in (plots | scale_drawings(figures)).items():
+        (FOLDER / "plots" / name).write_text(text, encoding="utf-8")
     before = _PAGE.read_text(encoding="utf-8") if _PAGE.is_file() else ""
-    _PAGE.write_text(page(figures, [each.measured for each in results], before), encoding="utf-8")
+    _PAGE.write_text(page(figures, measured, before), encoding="utf-8")
+    for path, made in ((SCALE_PAGE, scale_page), (STORES_PAGE, stores_page)):
+        path.write_text(made(figures, measured, path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

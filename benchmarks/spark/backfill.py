@@ -1,4 +1,8 @@
-"""`jobs/backfill.py`: straight to Parquet, against a DataFrame, and against pyarrow alone."""
+"""`jobs/backfill.py`: straight to Parquet, against a DataFrame, and against pyarrow alone.
+
+A run begins with the start of Python's processes, which a job of Spark that does nothing has too. A
+run over few messages shows what that takes, and the rest of a long run is its steady state.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,39 @@ from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.parquet.files import FileFormat
+from rmqstore_spark.pipelines.running import session
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import plan, read_split
 
-__all__ = ["backfill_figures", "run_backfill", "write_ready_made"]
+__all__ = ["backfill_figures", "run_backfill", "run_bare", "write_ready_made"]
 
 _MESSAGES: Final = {100: 4_000_000, 1024: 1_000_000}
+_FEW: Final = 6_400
 _ROUNDS: Final = 3
 _TASKS: Final = 2  # of the job at the same time, and processes of pyarrow alone
 _OF_PYARROW: Final = 0.8
+_START: Final = 1.5  # seconds: half of what a run over few messages took
 
 
 def backfill_figures(stores: Stores) -> Iterator[Figure]:
     """Rows a second by the job's own account, which begins when Spark has started."""
+    few = stores(Shape(100, 64, _FEW))
+    starts: dict[str, list[float]] = {"few": [], "bare": []}
+    for _ in range(_ROUNDS):
+        starts["few"].append(_FEW / run_backfill(few, _FEW, ["out"]))
+        starts["bare"].append(in_child("benchmarks.spark.backfill:run_bare"))
+    start, bare = (statistics.median(found) for found in starts.values())
+    yield Figure(
+        "jobs/backfill.py, local[2]",
+        f"a whole run over {_FEW:,} messages, 64 queues",
+        f"{start:.1f} s",
+        "a job that does nothing",
+        f"{bare:.1f} s",
+        f"{start / bare:.1f}",
+        f"at most {_START} s",
+        "yes" if start <= _START else "no",
+    )
     for body, messages in _MESSAGES.items():
         store = stores(Shape(body, 64, messages))
         rates: dict[str, list[float]] = {"straight": [], "alone": [], "through": []}
@@ -48,6 +71,16 @@ def backfill_figures(stores: Stores) -> Iterator[Figure]:
             "jobs/backfill.py, local[2]",
             f"straight to Parquet, {body} B, 64 queues",
             f"{straight / 1e3:,.0f} k/s",
+            "pyarrow alone, ready-made batches",
+            f"{alone / 1e3:,.0f} k/s",
+            f"{ratio:.2f}",
+        )
+        steady = messages / (messages / straight - start)
+        ratio = steady / alone
+        yield Figure(
+            "jobs/backfill.py, local[2]",
+            f"straight to Parquet without the start, {body} B, 64 queues",
+            f"{steady / 1e3:,.0f} k/s",
             "pyarrow alone, ready-made batches",
             f"{alone / 1e3:,.0f} k/s",
             f"{ratio:.2f}",
@@ -110,6 +143,14 @@ def write_ready_made(store: str, path: str, rows: int) -> float:
         for first in range(0, rows, len(table)):
             writer.write_table(table.slice(0, rows - first), row_group_size=len(table))
     return time.perf_counter() - began
+
+
+def run_bare() -> float:
+    """Seconds of the first job of a session, with as many tasks as a small backfill has pieces."""
+    with session("rmqstore bench") as spark:
+        began = time.perf_counter()
+        spark.sparkContext.parallelize([0], 1).map(str).collect()
+        return time.perf_counter() - began
 
 
 def run_backfill(store: Path, messages: int, arguments: Sequence[str]) -> float:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +14,7 @@ import uvloop
 
 from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
 from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.clients import Group
 from rmqstore_spark.broker.faces.remoting.registering import Registering
 from rmqstore_spark.broker.faces.remoting.row import rights_of
 from rmqstore_spark.broker.faces.remoting.service import BrokerService
@@ -82,6 +83,7 @@ class BrokerRunner:
         self.address = ""
         self._ended: Callable[[], object] = lambda: None
         self._server: RemotingServer | None = None
+        self._service: BrokerService | None = None
         self._failure: BaseException | None = None
         self._is_ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqstore-broker", daemon=True)
@@ -93,6 +95,10 @@ class BrokerRunner:
     def held(self) -> int:
         """Bytes of requests and answers of clients in memory."""
         return 0 if self._server is None else self._server.held
+
+    def consumer_groups(self) -> Mapping[str, Group]:
+        """Return the consumer groups of which a member is connected, by name."""
+        return {} if self._service is None else self._service.clients.consumer_groups()
 
     def close(self) -> None:
         """Unregister, finish what is being handled, and close all connections."""
@@ -125,7 +131,7 @@ class BrokerRunner:
         protection = self._protection
         accounts = protection.accounts
         gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
-        broker = BrokerService(self._store, catalog, gate)
+        broker = self._service = BrokerService(self._store, catalog, gate)
         server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
             await self._listen(server)

@@ -1,45 +1,88 @@
-"""The entry point of the command: registers its commands, and handles how they end."""
+"""The entry point of the command: finds its commands, and handles how they end."""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
-from rmqstore_spark.cli.commands.administration import (
-    create_topic,
-    delete_topic,
-    demote,
-    expire,
-    flush,
-    promote,
-    stop,
-)
-from rmqstore_spark.cli.commands.follow import follow
-from rmqstore_spark.cli.commands.groups import groups
-from rmqstore_spark.cli.commands.info import info
-from rmqstore_spark.cli.commands.member import member
-from rmqstore_spark.cli.commands.offsets import offsets, reset_offset
-from rmqstore_spark.cli.commands.put import put
-from rmqstore_spark.cli.commands.query import query
-from rmqstore_spark.cli.commands.read import read
-from rmqstore_spark.cli.commands.serve import namesrv, serve
-from rmqstore_spark.cli.commands.stats import stats
-from rmqstore_spark.cli.commands.tail import tail
-from rmqstore_spark.cli.commands.topics import topics
-from rmqstore_spark.cli.commands.transactions import transactions
-from rmqstore_spark.cli.commands.verify import recover, verify
 from rmqstore_spark.cli.shared.parameters import Credentials, use_credentials, with_groups
 from rmqstore_spark.cli.shared.terminal import HELP_NAMES, INTERRUPTED, ending, usage_errors
+
+_MODULES: Final = {
+    "info": "info",
+    "topics": "topics",
+    "groups": "groups",
+    "transactions": "transactions",
+    "offsets": "offsets",
+    "read": "read",
+    "tail": "tail",
+    "query": "query",
+    "verify": "verify",
+    "serve": "serve",
+    "follow": "follow",
+    "put": "put",
+    "create-topic": "administration",
+    "delete-topic": "administration",
+    "reset-offset": "offsets",
+    "expire": "administration",
+    "flush": "administration",
+    "stats": "stats",
+    "top": "top",
+    "stop": "administration",
+    "promote": "administration",
+    "demote": "administration",
+    "recover": "verify",
+    "namesrv": "serve",
+    "member": "member",
+}
+"""The module in `commands` of each command, in the order of the help. The command is a function
+there, named as it is, with underscores."""
+
+_LOCAL: Final = frozenset({"serve", "follow", "recover", "namesrv", "member"})
+"""Commands that call no store process, and need no credentials."""
+
+
+class _ByName(Mapping[str, Any]):
+    """The commands by their names. One is imported when it is asked for, and the others are not."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in _MODULES:
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+@cache
+def _made(name: str) -> Any:
+    """Import a command, and let typer derive its arguments and options."""
+    module = import_module(f"rmqstore_spark.cli.commands.{_MODULES[name]}")
+    command = getattr(module, name.replace("-", "_"))
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name)(with_groups(command, remote=name not in _LOCAL))
+    return typer.main.get_command(alone)
 
 
 class _Commands(TyperGroup):
     """The group of all commands: `ending` and `usage_errors` handle how each of them ends."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**{**attributes, "commands": _ByName()})
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  # of typer's interface
+        return list(_MODULES)  # typer would import them all
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         with usage_errors("rmqstore"):
@@ -50,7 +93,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-class _WithoutPandas(MetaPathFinder):
+class _WithoutPandas:
     """Says that pandas is not installed.
 
     pyarrow imports pandas with its first scalar if it can. That takes more time and memory than
@@ -70,14 +113,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help needs no import of rich
     context_settings={"help_option_names": list(HELP_NAMES), "max_content_width": 100},
 )
-_LOCAL = (serve, follow, recover, namesrv, member)
-for command in (
-    *(info, topics, groups, transactions, offsets, read, tail, query, verify),
-    *(serve, follow, put, create_topic, delete_topic, reset_offset, expire, flush, stats, stop),
-    *(promote, demote, recover, namesrv, member),
-):
-    taken = with_groups(command, remote=command not in _LOCAL)
-    app.command(command.__name__.replace("_", "-"))(taken)
 
 
 def _show_version(wanted: bool) -> None:
@@ -100,14 +135,17 @@ def _start(
 
     A store is a directory (storePathRootDir), live, copied or archived, or any URL that fsspec
     supports, or the endpoint of a store process (rmq://HOST:PORT). No broker is needed. Only
-    serve, follow and recover change a store's files; put and the others ask a store process to. The
-    options for accounts and TLS are for store processes that require them.
+    serve, follow, member and recover change a store's files; put and the others ask a store
+    process to. The options for accounts and TLS are for store processes that require them.
     """
     use_credentials(credentials)
 
 
 def main() -> None:
     """Run the command with the process's arguments, and end the process."""
+    # NumPy's OpenBLAS starts a thread for each processor as it is loaded, and these spin for a
+    # while. No command multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.meta_path.insert(0, _WithoutPandas())
     try:
         app(prog_name="rmqstore")

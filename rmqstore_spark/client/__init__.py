@@ -14,9 +14,15 @@ From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`,
 that Spark tasks start fast.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.client.streams import PutStream, StageStream
-from rmqstore_spark.client.transactions import TransactionChecker, TransactionProducer
+
+if TYPE_CHECKING:
+    from rmqstore_spark.client.transactions import TransactionChecker, TransactionProducer
 
 __all__ = [
     "PutStream",
@@ -25,3 +31,12 @@ __all__ = [
     "TransactionChecker",
     "TransactionProducer",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # Lazy: they import the encoder, which takes longer to load than all else of a client.
+    if name in ("TransactionChecker", "TransactionProducer"):
+        from rmqstore_spark.client import transactions
+
+        return getattr(transactions, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

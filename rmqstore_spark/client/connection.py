@@ -11,9 +11,7 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Final, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rmqstore_spark.base.secretfiles import read_file
 from rmqstore_spark.client.contact import FirstContact, backoff, note_reached, was_reached
@@ -39,6 +37,9 @@ from rmqstore_spark.wire.protocol import (
     Code,
     login_answer,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _log = logging.getLogger("rmqstore_spark")
 
@@ -389,6 +390,8 @@ def _credentials(path: str | os.PathLike[str]) -> SessionCredentials:
 
 
 def _read_table(link: Link, until: float) -> pa.Table:
+    import pyarrow as pa  # most actions answer with no table
+
     data = link.answer(until)
     try:
         with pa.ipc.open_stream(pa.py_buffer(data)) as stream:

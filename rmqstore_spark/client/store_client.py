@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, CommitResult
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
-from rmqstore_spark.client.transactions import TransactionProducer
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.layout.constants import is_topic_of_group
 from rmqstore_spark.wire.codec import read_json
@@ -38,6 +35,11 @@ from rmqstore_spark.wire.messages import (
     TopicSettings,
 )
 from rmqstore_spark.wire.protocol import MAX_ANSWER, PROTOCOL, Acknowledgement, Code
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmqstore_spark.client.transactions import TransactionProducer
 
 _TIMEOUT: Final = 30.0
 _RETRIES: Final = 3
@@ -190,6 +192,8 @@ class StoreClient:
         Raises:
             OptionError: no broker accepts the group's name.
         """
+        from rmqstore_spark.client.transactions import TransactionProducer  # loads the encoder
+
         return TransactionProducer(self.connection, group, self.open)
 
     # ---- topics, offsets -----------------------------------------------------------------------

@@ -30,6 +30,7 @@ from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import TRANSIENT, Acknowledgement, Code
 
 DEFAULT_WINDOW: Final = 8 << 20
+_SMALL: Final = 1 << 12
 _MAX_ACKNOWLEDGEMENT: Final = 64 << 20
 _MAX_INFO: Final = 64 << 10
 _NUMBERS: Final = (1 << 31) - 1
@@ -170,7 +171,9 @@ class BlockStream:
             sent = self._waiting[self._written]
             self._written += 1
             self._send(link, Code.BLOCK, sent.data, sent.number)
-            self._take_ready(link)
+            # A small one that is alone has no answer yet; a large one can be refused meanwhile.
+            if len(self._waiting) > 1 or len(sent.data) > _SMALL:
+                self._take_ready(link)
 
     def _send(self, link: Link, code: Code, data: Any = b"", number: int = 0) -> None:
         try:

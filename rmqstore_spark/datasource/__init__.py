@@ -11,7 +11,8 @@
     batch        plans a batch query
     stream/      follows the stores of a stream; `offsets` defines its checkpointed offsets
     partitions   cuts plans into partitions, and reads one in a task
-    tasks        reads one batch ahead of Spark, and keeps Spark's garbage collections short
+    tasks        gets a task's input at once, reads one batch ahead of Spark, and keeps Spark's
+                 garbage collections short
     sink/        writes
     failures     shows errors to Spark's users
 

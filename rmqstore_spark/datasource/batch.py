@@ -40,6 +40,14 @@ class RmqStoreReader(SentToTasks, DataSourceReader):
     @plain_errors
     def partitions(self) -> list[SourcePartition]:
         """Plan the query: see `docs/options.md`, `planBy`."""
+        return self.planned()
+
+    def planned(self, multiple: int = 1) -> list[SourcePartition]:
+        """Plan the query.
+
+        Args:
+            multiple: see `PlanLimits`.
+        """
         options = self._options
         opened = open_sources(options)  # any replica of each; fails if none can be opened
         failure: Exception | None = None
@@ -48,34 +56,41 @@ class RmqStoreReader(SentToTasks, DataSourceReader):
             if number:
                 opened = open_sources(options, number)
             try:
-                return _planned(options.strict, opened)
+                return _planned(options.strict, opened, multiple)
             except FAILURES as error:
                 failure = failure or error
         if failure is None:
-            return _planned(options, opened)
+            return _planned(options, opened, multiple)
         if options.positions.fail_on_data_loss:
             raise failure
-        return _planned(options, open_sources(options))
+        return _planned(options, open_sources(options), multiple)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one partition."""
         return read_partition(partition, self._options, self._projection)
 
 
-def _planned(options: Options, opened: Sequence[Source]) -> list[SourcePartition]:
+def _planned(options: Options, opened: Sequence[Source], multiple: int) -> list[SourcePartition]:
     """Plan the partitions, and close the sources."""
     try:
+        planned = plan_sources(options, opened, multiple)
         return partitions_of(
             (source, [[split] for split in splits])
-            for source, splits in zip(opened, plan_sources(options, opened), strict=True)
+            for source, splits in zip(opened, planned, strict=True)
         )
     finally:
         for source in opened:
             source.close()
 
 
-def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Split]]:
-    """Plan each source of a batch query."""
+def plan_sources(
+    options: Options, opened: Sequence[Source], multiple: int = 1
+) -> list[Sequence[Split]]:
+    """Plan each source of a batch query.
+
+    Args:
+        multiple: see `PlanLimits`.
+    """
     known = topics_of(opened)
     check_topics(options.queues, known)
     check_pattern(options.queues, known)
@@ -86,7 +101,8 @@ def plan_sources(options: Options, opened: Sequence[Source]) -> list[Sequence[Sp
     plans: list[Sequence[Split]] = []
     for source in opened:
         own = ranges.get(source.broker_name, [])
-        plans.append(source.plan(own, limits_of(options.partitions, own, total), options))
+        limits = limits_of(options.partitions, own, total, multiple)
+        plans.append(source.plan(own, limits, options))
     return plans
 
 

@@ -7,6 +7,7 @@ milliseconds, so small ranges share one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.plan import PlanLimits
 
 _PACK: Final = 1 << 20
-_STRETCH: Final = 64 << 20
-_TASKS: Final = 4
-"""Even for one, two and four cores. How many a cluster has is not known here, and each task looks
-at all its queues, so a query of many cores states `minPartitions`."""
+_STRETCH: Final = 128 << 20
+EVEN: Final = 4
+"""So many tasks, or a multiple, end at the same time on one, two and four cores. How many a cluster
+has is not known here, and each task looks at all its queues, so a stream of many cores states
+`minPartitions`."""
 
 
 def partitions_of(
@@ -44,14 +46,20 @@ def partitions_of(
     return [part for source, groups in planned for part in source.partitions(plan, groups)]
 
 
-def limits_of(partitions: PartitionOptions, ranges: Sequence[QueueRange], total: int) -> PlanLimits:
-    """Return the limits of one source, from which some of a total of records are read."""
+def limits_of(
+    partitions: PartitionOptions, ranges: Sequence[QueueRange], total: int, multiple: int
+) -> PlanLimits:
+    """Return the limits of one source, from which some of a total of records are read.
+
+    Args:
+        multiple: see `PlanLimits`.
+    """
     from rmqstore_spark.reader.plan import PlanLimits
 
     least = partitions.min_partitions
     if least is not None:
         least = max(1, round(least * sum(wanted.count for wanted in ranges) / max(1, total)))
-    return PlanLimits(least, partitions.max_records, partitions.max_bytes)
+    return PlanLimits(least, partitions.max_records, partitions.max_bytes, multiple)
 
 
 def batch_partitions(
@@ -79,8 +87,10 @@ def batch_partitions(
 def _plan_source(
     source: Source, ranges: Sequence[QueueRange], total: int, options: Options
 ) -> list[list[Split]]:
-    limits = limits_of(options.partitions, ranges, total)
-    finer = replace(limits, max_bytes=min(limits.max_bytes, _STRETCH), multiple=_TASKS)
+    # A task costs a micro-batch 20 ms: no more of them than this machine runs, if it runs them.
+    multiple = min(EVEN, os.cpu_count() or EVEN)
+    limits = limits_of(options.partitions, ranges, total, multiple)
+    finer = replace(limits, max_bytes=min(limits.max_bytes, _STRETCH))
     return _packed(source.plan(ranges, finer, options), limits.min_partitions)
 
 

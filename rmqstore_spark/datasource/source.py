@@ -35,6 +35,7 @@ from rmqstore_spark.datasource.tables import (
     source_options,
     with_options,
 )
+from rmqstore_spark.datasource.tasks import short_collections
 from rmqstore_spark.errors import OptionError
 
 _FILES: Final = "userFiles-"
@@ -88,6 +89,7 @@ class RmqStoreDataSource(DataSource):
         return stream_reader(RmqStoreStreamReader(self.options, schema))
 
     @plain_errors
+    @short_collections()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Create the writer of a batch write."""
         from rmqstore_spark.datasource.options.parsing import parse_sink_options
@@ -107,6 +109,7 @@ class RmqStoreDataSource(DataSource):
         return RmqStoreWriter(find_targets(options, schema, streaming=False), columns)
 
     @plain_errors
+    @short_collections()
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:

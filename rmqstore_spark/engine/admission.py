@@ -31,7 +31,8 @@ from rmqstore_spark.layout.spans import U1
 
 _log = logging.getLogger(__name__)
 
-_CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
+CLIENTS_SYS_FLAG: Final = COMPRESSED_FLAG | MULTI_TAGS_FLAG | COMPRESSION_TYPE_MASK
+"""The bits of a sysFlag that clients may set."""
 _UNPACKING: Final = max(1, (os.cpu_count() or 1) // 2)
 """The number of blocks whose bodies are decompressed at a time.
 
@@ -220,15 +221,31 @@ class Admission:
             data,
             max_body=self._config.max_message_size,
             store_host_v6=self._config.store_host_v6,
-            allowed_sys_flag=_CLIENTS_SYS_FLAG,
+            allowed_sys_flag=CLIENTS_SYS_FLAG,
             max_rows=self._config.max_block_rows,
             digested=digested,
         )
+        self._check_found(block, creates=creates)
+        return block
+
+    def written(self, block: Block) -> Block:
+        """Return a block of records that this process has written, once it is checked.
+
+        Args:
+            block: sound records, none with a delay, for topics that exist.
+
+        Raises:
+            BlockError, RefusedError: as `check_clients`.
+        """
+        self.check_state()
+        self._check_found(block, creates=True)
+        return block
+
+    def _check_found(self, block: Block, *, creates: bool) -> None:
         if block.compressed:
             with self._unpacking:
                 check_bodies(block)
         self.check_routes(block.routes, creates=creates)
-        return block
 
     def check_routes(self, routes: Iterable[Route], *, creates: bool = True) -> None:
         """Check that queues accept messages.

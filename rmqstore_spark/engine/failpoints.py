@@ -29,6 +29,7 @@ NAMES: Final[dict[str, str]] = {
     "commit.after_portion": "a portion of a hidden batch is in the log, earlier portions are not",
     "commit.before_sync": "a batch is in the log, hidden, not flushed",
     "commit.before_publish": "a batch is in the log, hidden, flushed",
+    "commit.after_filler": "room before a hidden batch is filled up, nothing of that is flushed",
     "commit.after_publish": "a batch is visible, its first magic code is not flushed",
     "commit.after_sync": "a batch is visible and flushed, not in the queues",
     "commit.after_dispatch": "a batch is dispatched, not acknowledged",

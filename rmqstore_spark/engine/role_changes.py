@@ -108,7 +108,7 @@ class RoleChanges:
             raise RefusedError("The store is a slave already.", _ILLEGAL)
         store, workers = self._store, self._workers
         workers.admission.require_alive()
-        with workers.appender.appending(patient=True):
+        with workers.batches.nothing_committed(), workers.appender.appending(patient=True):
             workers.flusher.flush()
             workers.drain()  # what is appended to a slave's log has to continue the queues
             reach("demote.before_mark")

@@ -31,6 +31,7 @@ from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import TRANS_GROUP
+from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
@@ -135,8 +136,14 @@ class StoreWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being appended, so that a put would wait."""
-        return self._appender.lock.held_since is not None
+        """Whether something is being appended, so that a put might wait."""
+        return self._appender.lock.held_since is not None or self._appender.commit is not None
+
+    @property
+    def held_topics(self) -> frozenset[str]:
+        """The topics of the batch that is being committed: messages for its queues wait."""
+        commit = self._appender.commit
+        return frozenset() if commit is None else commit.topics
 
     @property
     def published_end(self) -> int:
@@ -256,6 +263,19 @@ class StoreWriter:
             ValueError: the units have another number of records than the block.
         """
         return self.puts.put(data, wait=wait, units=units)
+
+    def put_written(self, block: Block, *, patient: bool = True) -> PutResult:
+        """Store records that this process has written and checked: all of them or none.
+
+        Args:
+            block: sound records, none with a delay, for topics that exist. The store stamps them in
+                place.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
+        """
+        return self.puts.put_block(lambda: self._admission.written(block), patient=patient)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.
@@ -383,8 +403,9 @@ class StoreWriter:
                 return
             clean = False
             try:
-                self._admission.close()
-                self._appender.lock.finish()
+                with self.batches.nothing_committed():
+                    self._admission.close()
+                    self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
                 if self._admission.failure is None:

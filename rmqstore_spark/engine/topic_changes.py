@@ -86,7 +86,7 @@ class TopicChanges:
         self._admission.require_master()
         for name in names:
             require_clients_topic(name)
-        with self._appender.appending():
+        with self._workers.batches.nothing_committed(), self._appender.appending():
             self._admission.require_master()  # the role can have changed since
             self._workers.drain()
             # Flushed: no later record gets a place before that, not even after a crash.

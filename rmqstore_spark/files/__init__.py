@@ -1,7 +1,7 @@
 """The files of a store directory, on any file system (`docs/format.md`, "A store directory").
 
     open          turns a user's path or URL into a file system and a path
-    schemes       says what a file system of another kind lacks
+    schemes       tells what a path or URL names, and what a file system of another kind lacks
     base          the interface of a file system, and its errors; `local` and `remote` implement it
     reads         how the bytes of local files are read: the page cache, the rate
     spans         joins small ranges into few reads, and limits the memory of a read

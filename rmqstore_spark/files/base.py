@@ -135,6 +135,13 @@ class Files(Protocol):
         """Return the length of a file in bytes."""
         ...
 
+    def used_size(self, path: str) -> int | None:
+        """Return how many of a file's first bytes may hold something: the others are zeros.
+
+        None if that is unknown: if finding it out took reading, or the file system cannot say.
+        """
+        ...
+
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists; False also if permission is missing."""
         ...

@@ -82,7 +82,11 @@ def explained(path: str, doing: str) -> _Explained:
 
 def write_all(descriptor: int, data: bytes | npt.NDArray[np.uint8], offset: int) -> None:
     """Write all of `data` at an offset, in as many calls as needed."""
-    view = memoryview(data if isinstance(data, bytes) else data.data)
+    raw = data if isinstance(data, bytes) else data.data
+    done = os.pwrite(descriptor, raw, offset) if len(data) <= WRITE_BYTES else 0
+    if done == len(data):  # without a view: this is done for each message
+        return
+    view, offset = memoryview(raw)[done:], offset + done
     while len(view):
         written = os.pwrite(descriptor, view[:WRITE_BYTES], offset)
         view, offset = view[written:], offset + written

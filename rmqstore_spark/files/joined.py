@@ -128,6 +128,10 @@ class JoinedFiles:
         """Return the length of a file in bytes."""
         return self._first(path, lambda files, there: files.size(there))
 
+    def used_size(self, path: str) -> int | None:
+        """Return how many of a file's first bytes may hold something; see `Files.used_size`."""
+        return self._first(path, lambda files, there: files.used_size(there))
+
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists in any part."""
         return any(files.exists(there) for _, (files, there) in self._where(path))

@@ -26,6 +26,7 @@ from rmqstore_spark.files.base import (
     translated,
     walk_by_folder,
 )
+from rmqstore_spark.files.durable import solid_end
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 
 _OPEN_FILES = 128
@@ -99,6 +100,14 @@ class LocalFiles:
         """Return the length of a file in bytes."""
         try:
             return os.stat(path).st_size
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def used_size(self, path: str) -> int | None:
+        """Return how many of a file's first bytes may hold something; see `Files.used_size`."""
+        descriptor = self._descriptor(path)
+        try:
+            return solid_end(descriptor, os.fstat(descriptor).st_size)
         except OSError as error:
             raise translated(error, path) from error
 

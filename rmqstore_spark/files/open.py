@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 from zipfile import BadZipFile
@@ -17,38 +16,16 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.files.schemes import check_names_place, unusable
+from rmqstore_spark.files.schemes import (
+    check_names_place,
+    local_path,
+    scheme_of_endpoint,
+    unusable,
+)
 
-__all__ = ["is_endpoint", "local_path", "open_files"]
+__all__ = ["open_files"]
 
-# Schemes of store processes.
-_ENDPOINT = re.compile(r"rmqs?://|unix:/", re.IGNORECASE)
 _ENDPOINT_CLASS = "rmqstore_spark.client.filesystem.StoreFileSystem"
-
-# How Hadoop, fsspec and plain URLs write a local path.
-_LOCAL_SCHEMES = ("file://", "local://", "file:")
-
-
-def local_path(path: str) -> str | None:
-    """Return the local path that a path or URL names, or None if it names another system."""
-    for scheme in _LOCAL_SCHEMES:
-        if path.startswith(scheme) and "::" not in path:
-            return path[len(scheme) :]
-    if "://" not in path and "::" not in path and not is_endpoint(path):
-        return path
-    # An absolute local path may contain `://` or `::`.
-    return path if path.startswith("/") else None
-
-
-def is_endpoint(path: str) -> bool:
-    """Return whether the location of a store is the endpoint of a store process."""
-    return scheme_of_endpoint(path) is not None
-
-
-def scheme_of_endpoint(path: str) -> str | None:
-    """Return the scheme of the endpoint of a store process; None if it is not one."""
-    found = _ENDPOINT.match(path)
-    return found[0].rstrip(":/").lower() if found else None
 
 
 def open_files(

@@ -71,6 +71,10 @@ class DiskReads(Protocol):
         """
         ...
 
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file; it then counts as read."""
+        ...
+
 
 class PlainReads:
     """Reads that leave the page cache to the system."""
@@ -94,6 +98,11 @@ class PlainReads:
         done: int = pread_spans(descriptor, offsets, lengths, out)
         return done
 
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file."""
+        del descriptor, length, offset
+        return True
+
 
 PLAIN: Final = PlainReads()
 
@@ -112,10 +121,12 @@ def cached_spans(descriptor: int, offsets: I8, lengths: I4, out: U1) -> int:
     try:
         done: int = pread_spans(descriptor, offsets, lengths, out, _RWF_NOWAIT)
     except OSError as error:
-        if error.errno == errno.EOPNOTSUPP:
-            raise BlockingIOError from None
-        raise
+        raise _as_wait(error) from None
     return done
+
+
+def _as_wait(error: OSError) -> OSError:
+    return BlockingIOError() if error.errno == errno.EOPNOTSUPP else error
 
 
 def cached_bytes(descriptor: int, length: int, offset: int) -> bytes:
@@ -125,10 +136,16 @@ def cached_bytes(descriptor: int, length: int, offset: int) -> bytes:
         BlockingIOError: some are not in the page cache, or not in the file, or the system cannot
             tell.
     """
-    out = np.empty(length, np.uint8)
-    if not cached_spans(descriptor, np.array([offset]), np.array([length], np.int32), out):
+    if not _RWF_NOWAIT:
         raise BlockingIOError
-    return out.tobytes()
+    out = bytearray(length)
+    try:
+        done = os.preadv(descriptor, [out], offset, _RWF_NOWAIT)
+    except OSError as error:
+        raise _as_wait(error) from None
+    if done < length:
+        raise BlockingIOError
+    return bytes(out)
 
 
 LEAST_RATE: Final = 1 << 20
@@ -181,6 +198,13 @@ class PacedReads:
         """Read spans into `out`, one after the other."""
         self._wait(int(lengths.sum(dtype=np.int64)))
         return self._reads.spans(descriptor, offsets, lengths, out)
+
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file."""
+        if not self._reads.may_send(descriptor, length, offset):
+            return False
+        self._wait(length)
+        return True
 
     def _wait(self, count: int) -> None:
         with self._lock:
@@ -339,6 +363,15 @@ class SparingReads:
             if got < end - begin:
                 return begin + got
         return len(offsets)
+
+    def may_send(self, descriptor: int, length: int, offset: int) -> bool:
+        """Return whether the system may send a range from its file: if the cache has all of it."""
+        if self.way(descriptor) is CacheWay.NONE:
+            return True
+        if length <= 0 or not can_tell(descriptor):
+            return False
+        first = offset // PAGE
+        return bool(resident_pages(descriptor, first, -(-(offset + length) // PAGE) - first).all())
 
     @contextmanager
     def _dropping(self, descriptor: int, begin: int, end: int) -> Iterator[None]:

@@ -135,6 +135,10 @@ class FsspecFiles:
         with _failures(path):
             return int(self._here().size(path) or 0)
 
+    def used_size(self, path: str) -> int | None:  # noqa: ARG002
+        """Return None: no such file system tells where a file has holes."""
+        return None
+
     def exists(self, path: str) -> bool:
         """Return whether a file or folder exists."""
         try:

@@ -203,6 +203,18 @@ class Segments:
             offset, length = offset + count, length - count
         return pieces
 
+    def used_end(self, segment: Segment) -> int:
+        """Return a log offset from which on a segment holds only zeros, as far as that is known.
+
+        Raises:
+            SegmentExpiredError: the file vanished.
+        """
+        try:
+            size = self._files.used_size(segment.path)
+        except FileNotFoundError as error:
+            raise SegmentExpiredError("the file is gone", file=segment.path, offset=0) from error
+        return segment.end if size is None else min(segment.start + size, segment.end)
+
     def covers(self, offsets: npt.ArrayLike, lengths: npt.ArrayLike) -> npt.NDArray[np.bool_]:
         """Return which entries lie within one segment and have a valid length (1 to `MAX_ENTRY`).
 

@@ -81,14 +81,15 @@ class _Loader:
 
     def _queue_id(self, topic: str, info: FileInfo) -> int | None:
         """Return the id that a queue's folder has as its name, or None if it is not a queue."""
-        relative = f"{topic}/{info.name}"
         number = int(info.name) if _QUEUE_ID.fullmatch(info.name) else None
         if number is None or number > _MAX_QUEUE_ID:
             fault = "the name is not a queue id"
+        elif info.is_dir and not info.is_link:
+            return number
         else:
-            fault = self._fault(relative, info)
+            fault = self._fault(f"{topic}/{info.name}", info)
         if fault:
-            self._skip(relative, fault)
+            self._skip(f"{topic}/{info.name}", fault)
             return None
         return number
 

@@ -41,6 +41,9 @@ COMPRESSION_LZ4: Final = 1
 COMPRESSION_ZSTD: Final = 2
 COMPRESSION_ZLIB: Final = 3
 
+FILLER_TOPIC: Final = "rmq_sys_RMQSTORE_FILLER"
+"""The topic of records that fill up room which was left before a Spark batch. It has no queue."""
+
 # --- properties ----------------------------------------------------------------------------------
 
 NAME_VALUE_SEPARATOR: Final = "\x01"

@@ -52,7 +52,10 @@ def parse_fastjson(text: str, *, file: str = "", object_keys: bool = False) -> A
     """
     if len(text) > MAX_LENGTH:
         raise CorruptStoreError(f"the JSON text is too long ({len(text)} characters)", file=file)
-    return _Parser(text, file, object_keys).whole()
+    try:
+        return _parse_json(text)
+    except (ValueError, RecursionError):
+        return _Parser(text, file, object_keys).whole()
 
 
 def dump_fastjson(value: Any, *, pretty: bool = True) -> str:
@@ -122,6 +125,45 @@ def _scalar_text(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return _encoded(value)
     raise TypeError(f"a JSON value cannot be {type(value).__name__}")
+
+
+def _parse_json(text: str) -> Any:
+    """Parse a text that is JSON without fastjson's dialect, in a fraction of the time.
+
+    Raises:
+        ValueError, RecursionError: it is not, or `_Parser` does not take it.
+    """
+    value = _JSON.decode(text.removeprefix("\ufeff"))
+    level = [value]
+    for _ in range(MAX_DEPTH + 1):
+        level = [each for each in level if type(each) in (dict, list)]
+        if not level:
+            return value
+        members = (each.values() if type(each) is dict else each for each in level)
+        level = [one for of in members for one in of]
+    raise ValueError("too deep")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError("too long")
+    return int(digits)
+
+
+def _fraction(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError("too long")
+    return float(text)
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(word)
+
+
+_MOST_DIGITS: Final = 100
+_JSON: Final = json.JSONDecoder(
+    strict=False, parse_int=_whole_number, parse_float=_fraction, parse_constant=_no_number
+)
 
 
 class _Parser:

@@ -19,6 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -26,13 +27,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import pyarrow as pa
 import typer
 
+from rmqstore_spark.datasource.batch import RmqStoreReader
 from rmqstore_spark.datasource.options.option import STREAM
 from rmqstore_spark.datasource.options.values import parse_bytes, parse_paths
+from rmqstore_spark.datasource.partitions import EVEN
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.source import RmqStoreDataSource
-from rmqstore_spark.datasource.sources.source import SourcePartition
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.files.open import local_path
+from rmqstore_spark.files.schemes import local_path
 from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser, columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.parquet.output import Attempt, Output, Tally, describe_difference
@@ -161,7 +163,8 @@ def _new_plan(arguments: BackfillArguments, schema: StructType) -> dict[str, Any
     options = arguments.source_options()
     # Spark itself would only call these.
     reader = RmqStoreDataSource(options).reader(schema)
-    work = [piece for piece in reader.partitions() if isinstance(piece, SourcePartition)]
+    assert isinstance(reader, RmqStoreReader)  # noqa: S101
+    work = reader.planned(EVEN)
     rows = planned_rows(work)
     return {
         "version": 1,
@@ -202,54 +205,87 @@ def _table_output(arguments: BackfillArguments, table: LakeTable) -> TableOutput
     return TableOutput(table, options, arguments.identity())
 
 
-def _begin(
-    arguments: BackfillArguments, schema: StructType, columns: pa.Schema
-) -> tuple[Output | TableOutput, dict[str, Any]] | None:
-    """Return where to write, and the plan, of this run or an earlier one.
+@dataclass(frozen=True)
+class FoundTarget:
+    """What a run finds before it begins.
 
-    Returns:
-        None if a table has the rows, and the bookkeeping was removed since.
+    Attributes:
+        schema: the columns to read.
+        written: the columns to write.
+        columns: the columns of a table.
+        output: where to write; None for a table that does not exist yet.
+        plan: what to do; None if a table has the rows, and the bookkeeping was removed since.
+        is_new: whether no earlier run has begun with it.
     """
+
+    schema: StructType
+    written: tuple[str, ...]
+    columns: pa.Schema
+    output: Output | TableOutput | None
+    plan: dict[str, Any] | None
+    is_new: bool = False
+
+
+def look(arguments: BackfillArguments) -> FoundTarget:
+    """Look for the plan of an earlier run, or plan what to do. Changes nothing.
+
+    Raises:
+        OptionError: an argument is wrong, or differs from the run that began here.
+        RmqStoreError: a store cannot be read.
+    """
+    arguments.check()
+    schema, written = columns_to_read(arguments.schema, NEEDED)
+    columns = table_schema(written, body_as_text=project(schema).body_as_text)
     output = _find_output(arguments, columns)
     if output is not None:
         plan = output.read_plan()
         if plan is not None:
             _check_same(plan, arguments)
-            return output, plan
-        if output.is_published:
-            return None
-    plan = _new_plan(arguments, schema)
-    if output is None:
-        output = _table_output(arguments, create_table(arguments, columns))
-    return output, output.write_plan(plan)
+        if plan is not None or output.is_published:
+            return FoundTarget(schema, written, columns, output, plan)
+    return FoundTarget(schema, written, columns, output, _new_plan(arguments, schema), is_new=True)
 
 
-def backfill(arguments: BackfillArguments, run: Runner) -> None:
+def _begin(
+    output: Output | TableOutput, plan: Mapping[str, Any], arguments: BackfillArguments
+) -> dict[str, Any]:
+    """Store a plan, unless another run has stored one meanwhile; return the stored one."""
+    stored = output.read_plan()
+    if stored is None:
+        return output.write_plan(plan)
+    _check_same(stored, arguments)
+    return stored
+
+
+def backfill(
+    arguments: BackfillArguments, run: Runner, found: Callable[[], FoundTarget] | None = None
+) -> None:
     """Begin or continue a backfill.
 
     Args:
         run: calls the task for each item of work, anywhere, and returns the results.
+        found: returns what `look` has found, if it was called before.
 
     Raises:
-        OptionError: an argument is wrong, or differs from the run that began here.
-        RmqStoreError: a store cannot be read, or rows are missing.
+        OptionError, RmqStoreError: as `look` does, or rows are missing.
     """
     began = time.monotonic()
-    arguments.check()
-    schema, written = columns_to_read(arguments.schema, NEEDED)
-    columns = table_schema(written, body_as_text=project(schema).body_as_text)
-    begun = _begin(arguments, schema, columns)
-    if begun is None:
+    begun = look(arguments) if found is None else found()
+    output, plan = begun.output, begun.plan
+    if plan is None:
         print("This backfill is already finished.")
         return
-    output, plan = begun
+    if output is None:
+        output = _table_output(arguments, create_table(arguments, begun.columns))
+    if begun.is_new:
+        plan = _begin(output, plan, arguments)
     attempts = output.committed()
     if attempts is None:
         task = BackfillTask(
             output.folder,
             arguments.source_options(),
-            schema,
-            written if isinstance(output, Output) else output.file_schema,
+            begun.schema,
+            begun.written if isinstance(output, Output) else output.file_schema,
             arguments.file_format(),
             uuid.uuid4().hex,
         )
@@ -377,11 +413,17 @@ def main(command: list[str] | None = None) -> int:
 
 def _run(arguments: BackfillArguments) -> None:
     arguments.check()
-    with session("rmqstore backfill") as spark:
-        if arguments.through_dataframe:
+    name = "rmqstore backfill"
+    if arguments.through_dataframe:
+        with session(name) as spark:
             through_dataframe(spark, arguments, arguments.through_dataframe)
-        else:
-            backfill(arguments, partial(run_tasks, spark, f"backfill to {arguments.output}"))
+        return
+    with ThreadPoolExecutor(1) as pool:
+        # While Spark starts, which takes some seconds. Only Spark itself can parse a schema.
+        looking = None if arguments.schema else pool.submit(look, arguments)
+        with session(name) as spark:
+            run = partial(run_tasks, spark, f"backfill to {arguments.output}")
+            backfill(arguments, run, looking.result if looking else None)
 
 
 if __name__ == "__main__":

@@ -70,11 +70,15 @@ class DelayProgress:
         return max(0, self.max_offset - self.offset)
 
 
-def group_offsets(store: Store) -> list[GroupOffset]:
+def group_offsets(
+    store: Store, ends: Mapping[tuple[str, int], int] | None = None
+) -> list[GroupOffset]:
     """Return the progress of each consumer group in each queue.
 
     Args:
         store: the store whose `config/consumerOffset.json` is read.
+        ends: one past the last message of each queue, by topic and queueId, if they are known.
+            None: the queues are looked up.
 
     Returns:
         Offsets by group, topic and queue. Groups without offsets are left out.
@@ -83,7 +87,7 @@ def group_offsets(store: Store) -> list[GroupOffset]:
         CorruptStoreError: neither the file nor its `.bak` is JSON of the right shape.
     """
     skipped = _Skipped(store, _CONSUMER_OFFSETS)
-    latest = _latest(store)
+    latest = _latest(store) if ends is None else lambda topic, queue: ends.get((topic, queue), 0)
     found = []
     for name, offsets in _table(store, _CONSUMER_OFFSETS, "offsetTable").items():
         # The broker does not accept a name with more than one "@" either.

@@ -11,8 +11,6 @@ import numpy as np
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
-from rmqstore_spark.reader.key_read import read_key_split
-from rmqstore_spark.reader.key_search import index_pieces
 from rmqstore_spark.reader.options import (
     KeySplit,
     LogSplit,
@@ -186,6 +184,8 @@ def plan_by_keys(
     A stretch of the log that index files cover becomes one split. Long stretches without an index
     are read whole, along the log, and are cut into several splits.
     """
+    from rmqstore_spark.reader.key_search import index_pieces
+
     extents = _extents(store, ranges)
     if not extents:
         return []
@@ -294,5 +294,7 @@ def read_split(store: Store, split: Split, options: ReadOptions) -> Iterator[pa.
     if isinstance(split, LogSplit):
         return read_log_split(store, split, options)
     if isinstance(split, KeySplit):
+        from rmqstore_spark.reader.key_read import read_key_split  # few reads search for keys
+
         return read_key_split(store, split, options)
     return read_scan_split(store, split, options)

@@ -21,7 +21,7 @@ from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.record.dispatches import belongs_to
-from rmqstore_spark.layout.record.format import Records, decode_records
+from rmqstore_spark.layout.record.format import Records, decode_records, states_place
 from rmqstore_spark.layout.spans import I8, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
@@ -326,7 +326,10 @@ class Queue:
     def _written_in_known_files(self) -> int:
         for segment in reversed(list(self.segments)):
             first, last = self.format.slot_from(segment.start), self.format.slot(segment.end)
-            end = self._written_between(first, last)
+            used = min(self.format.slot_from(self.segments.used_end(segment)), last)
+            if used == last or self.is_written(used):  # the hole was not one any more
+                used = last
+            end = self._written_between(first, used)
             if end > first:
                 return end
         return self.first_slot
@@ -359,9 +362,12 @@ class Queue:
     def _written_in_block(self, first: int, block: int, last: int) -> int:
         """Return one past the last written entry of a block; its first slot if there is none."""
         start = first + block * BLOCK
-        written = np.flatnonzero(
-            self.format.is_written(self.entries(start, min(start + BLOCK, last)))
-        )
+        data = self.entry_bytes(start, min(start + BLOCK, last))
+        used = self.format.slot_from(len(data.rstrip(b"\0")))
+        latest = data[(used - 1) * self._size : used * self._size]
+        if len(latest) == self._size and self.format.entry(latest).is_written:
+            return start + used  # as a writer leaves it
+        written = np.flatnonzero(self.format.is_written(self.format.decode(data)))
         return start + (int(written[-1]) + 1 if len(written) else 0)
 
     def _past(self, slot: int, log_end: int) -> bool:
@@ -374,7 +380,8 @@ class Queue:
         A broker that cuts its log does not wipe the entries of the records that it cuts off. An
         entry whose record is damaged is not stale: reading it must report the damage.
         """
-        if self._entry(slot).is_filler:
+        entry = self._entry(slot)
+        if entry.is_filler or self._leads_to_its_own(slot, entry):
             return False
         _, record = self._record(slot)
         if record is None or record.status[0] != 0:
@@ -385,6 +392,17 @@ class Queue:
             np.array([slot], np.int64),
         )
         return not bool(belongs_to(record, identity)[0])
+
+    def _leads_to_its_own(self, slot: int, entry: Entry) -> bool:
+        """Return whether an entry leads to its message, as a quick look shows."""
+        if not entry.is_message or entry.size > MAX_RECORD_SIZE:
+            return False
+        data = b"" if self.ahead is None else self.ahead.records.get(entry.physical_offset, b"")
+        try:
+            data = data or self._log.read(entry.physical_offset, entry.size)
+        except (SegmentExpiredError, CorruptStoreError):
+            return False
+        return states_place(data, self.topic.encode("utf-8", "replace"), self.queue_id, slot)
 
     def _find_min(self) -> int:
         first, end = self.first_slot, self.max_offset

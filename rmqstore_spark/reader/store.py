@@ -86,6 +86,7 @@ class Store:
         self._log_end: int | None = None
         self._killed = False
         self._flushed = 0  # up to here, a store process that was killed had flushed the log
+        self._dispatched: tuple[list[tuple[str, int, int]], int] = [], 0  # see `dispatched_end`
         self._skips = Skips()
 
     @classmethod
@@ -252,12 +253,16 @@ class Store:
         Args:
             topics: look at the queues of these topics only.
         """
-        end = self.log.min_offset
-        for queue in self.queues(topics):
-            if queue.max_offset > queue.min_offset:
+        queues = [queue for queue in self.queues(topics) if queue.max_offset > queue.min_offset]
+        last = [(queue.topic, queue.queue_id, queue.max_offset) for queue in queues]
+        known, end = self._dispatched
+        if last != known:  # else a search after another one in the same state of the store
+            end = 0
+            for queue in queues:
                 entry = queue.entries(queue.max_offset - 1, queue.max_offset)
                 end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
-        return end
+            self._dispatched = last, end
+        return max(end, self.log.min_offset)
 
     def named_end(self) -> int:
         """Return the end of the newest record that queues name; 0 if they are not reliable.

@@ -123,20 +123,31 @@ class Backlog(Generic[_H]):
     def take(self, most: int) -> list[_H]:
         """Return the next requests to be handled, until it is full, or they are large together."""
         group: list[_H] = []
-        size = 0
+        size, limits = 0, self._limits
+        most = min(most, limits.in_flight - self._handled)
+        most_bytes = min(_MOST_TAKEN, limits.connection_held - self._handled_bytes)
         for request in self.waiting:
-            if self.is_full or len(group) >= most or size >= _MOST_TAKEN:
+            if len(group) >= most or size >= most_bytes:
                 break
             size += request.held
-            self._count(1, request.held)
             group.append(request)
         del self.waiting[: len(group)]
+        self._count(len(group), size)
         return group
 
     def finished(self, request: _H) -> None:
         """Take note that a request was handled."""
-        self.held -= request.held
-        self._count(-1, -request.held)
+        self.finished_all(1, request.held)
+
+    def finished_all(self, count: int, held: int) -> None:
+        """Take note that requests were handled.
+
+        Args:
+            count: how many.
+            held: bytes that they hold.
+        """
+        self.held -= held
+        self._count(-count, -held)
 
     def forget_waiting(self) -> list[_H]:
         """Drop the requests that wait, and return them."""

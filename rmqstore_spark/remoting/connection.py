@@ -22,7 +22,7 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import frame_head
 from rmqstore_spark.remoting.inbox import FrameInbox, Scratch
 from rmqstore_spark.remoting.peerlog import PeerLog
-from rmqstore_spark.remoting.room import FrameRoom
+from rmqstore_spark.remoting.room import SMALL, FrameRoom
 from rmqstore_spark.remoting.turns import Turns
 
 _REQUEST_BYTES: Final = 1024
@@ -143,6 +143,31 @@ class Request:
             self.connection.finished(self, answer)
 
         self._turns.in_loop(finish)
+
+
+def reply_all(requests: Sequence[Request], answers: Sequence[bytes]) -> None:
+    """Finish requests with the frames of their answers, as `Request.reply` does with each.
+
+    Args:
+        requests: n, on any connections with the same turns.
+        answers: n.
+    """
+    if not requests[0]._turns.is_here:
+        for request, answer in zip(requests, answers, strict=True):
+            request.reply(answer)
+        return
+    of: dict[RemotingConnection, tuple[list[Request], list[bytes]]] = {}
+    for request, answer in zip(requests, answers, strict=True):
+        if request.is_finished:
+            continue
+        own = of.get(request.connection)
+        if own is None:
+            own = of[request.connection] = [], []
+        own[0].append(request)
+        if not request.command.is_one_way:
+            own[1].append(answer)
+    for connection, (finished, frames) in of.items():
+        connection.finished_all(finished, b"".join(frames))
 
 
 def _body_size(answer: Command | bytes | None) -> int:
@@ -321,6 +346,28 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.send(answer)
         self._proceed()
 
+    def finished_all(self, requests: Sequence[Request], frames: bytes) -> None:
+        """Take note that requests were handled, none of which is finished; see `reply_all`.
+
+        Args:
+            requests: those that came on this connection.
+            frames: of their answers.
+        """
+        held = small = 0
+        for request in requests:
+            request.is_finished = True
+            held += request.held
+            if request.command.size <= SMALL:
+                small += request.held
+            else:
+                self._room.give_back(request.command.size, request.held)
+        self._backlog.finished_all(len(requests), held)
+        if small:
+            self._room.give_back(SMALL, small)
+        if frames:
+            self._send_frame(frames, b"")
+        self._proceed()
+
     def put_back(self, request: Request) -> None:
         """Take a request back that would have got a large answer; see `Request.put_back`."""
         if request.is_finished:
@@ -469,15 +516,21 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._used_at = self._loop.time()
         was_part = bool(self._inbox.held)
         commands, error = self._inbox.received(nbytes)
+        small = 0
         for command in commands:
             if command.is_response:
                 self._room.give_back(command.size, command.size)
                 self._calls.arrived(command)
             else:
                 request = Request(self, command, self._turns)
-                self._room.hold(command.size, request.held - command.size)
+                if command.size <= SMALL:
+                    small += request.held - command.size
+                else:
+                    self._room.hold(command.size, request.held - command.size)
                 self._backlog.add(request)
                 self.has_asked = True
+        if small:
+            self._room.hold(SMALL, small)
         if self._inbox.held and (commands or not was_part):
             self._frame_since = self._used_at
         if error is not None:

@@ -15,6 +15,7 @@ actions      answers single requests: topics, offsets, commits, queries
 puts         reads streams of blocks, and puts or stages them
 view, reads  give readers access to the store's files
 monitoring, metrics    show operators the state of the process
+status/      pages for people: figures, and the messages of the stores
 
 From outside it imports `engine`, `consensus`, `ha`, `broker`, `wire`, `reader` and what lies
 below, but no client.

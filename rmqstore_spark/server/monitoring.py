@@ -1,7 +1,8 @@
 """The HTTP port for monitoring: `/metrics` for Prometheus, `/healthz` for supervisors.
 
-It shows no secrets and changes nothing, so it has no password. Bind it to loopback, or to a network
-that only monitoring can reach. Every other path answers 404.
+These show no secrets and change nothing, so they have no password. Bind the port to loopback, or to
+a network that only monitoring can reach. With `statusPageEnable`, it also has pages for people
+(`status`), which may need an account. Every other path answers 404.
 
 Each connection has a thread, one of a few places, and little time to send a small request. When all
 places are taken, the oldest connection that waits for its client is closed. Clients that connect
@@ -19,18 +20,23 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.server.metrics import Stats, new_registry
+from rmqstore_spark.server.status.asking import HEADERS
 from rmqstore_spark.server.stores.sidecar import READ_ONLY
+
+if TYPE_CHECKING:
+    from rmqstore_spark.server.status.site import StatusSite
 
 HEALTHY: Final = "RUNNING"
 """The only state in which the store accepts messages."""
@@ -45,6 +51,21 @@ _HEAD_BYTES: Final = 8 << 10
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _ANSWER_SECONDS: Final = 10.0
 _GIVE_WAY_SECONDS: Final = 1.0
+_PAGES: Final = "/status"
+_NO_FRAME: Final = "frame-ancestors 'none'"
+_SAFE: Final = (
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Frame-Options", "DENY"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; " + _NO_FRAME,
+    ),
+)
+"""The headers of all answers: no script, no frame, nothing from elsewhere, no copy is kept."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,14 +77,15 @@ class Monitoring:
         stats: returns the store's figures; called for each request, from other threads.
         host: address to bind.
         port: port to bind; 0 for any free one.
+        site: has the pages for people; None without any. It is not closed here.
 
     Raises:
         ServiceError: the address cannot be bound.
     """
 
-    def __init__(self, stats: Stats, host: str, port: int) -> None:
+    def __init__(self, stats: Stats, host: str, port: int, site: StatusSite | None = None) -> None:
         try:
-            self._server = _Server((host, port), stats, new_registry(stats))
+            self._server = _Server((host, port), stats, new_registry(stats), site)
         except OSError as error:
             raise ServiceError(
                 f"The store process cannot serve metrics on {host}:{port}: "
@@ -151,8 +173,15 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], stats: Stats, registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        stats: Stats,
+        registry: CollectorRegistry,
+        site: StatusSite | None,
+    ) -> None:
         self.stats = stats
+        self.site = site
         self.registry = registry
         self.places = _Places()
         self.scrapes = threading.Semaphore(_MOST_SCRAPES)
@@ -181,6 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version = "rmqstore"
     sys_version = ""
+    error_content_type = "text/plain; charset=utf-8"
+    error_message_format = "%(code)d %(message)s\n"
 
     def setup(self) -> None:
         super().setup()
@@ -211,8 +242,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._metrics()
         elif path == "/healthz":
             self._health()
+        elif self.server.site is not None and (path == _PAGES or path.startswith(f"{_PAGES}/")):
+            self._page(self.server.site)
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"There are /metrics and /healthz.\n")
+            more = "" if self.server.site is None else f", and pages under {_PAGES}"
+            self._answer(
+                HTTPStatus.NOT_FOUND,
+                "text/plain",
+                f"There are /metrics and /healthz{more}.\n".encode(),
+            )
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def _page(self, site: StatusSite) -> None:
+        headers = {name: self.headers[name] for name in HEADERS if name in self.headers}
+        answer = site.answer(self.path, self.client_address[0], headers)
+        self._answer(answer.status, answer.kind, answer.body, answer.headers)
 
     def _metrics(self) -> None:
         encode, kind = choose_encoder(self.headers.get("Accept", ""))
@@ -235,13 +281,27 @@ class _Handler(BaseHTTPRequestHandler):
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
         self._answer(status, "application/json", body)
 
-    def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def end_headers(self) -> None:
+        for header in _SAFE:
+            self.send_header(*header)
+        super().end_headers()
+
+    def _answer(
+        self,
+        status: HTTPStatus,
+        kind: str,
+        body: bytes,
+        headers: Iterable[tuple[str, str]] = (),
+    ) -> None:
         self.server.places.note(self.connection, _Doing.WRITING)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        for header in headers:
+            self.send_header(*header)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         _log.debug("%s %s", self.address_string(), format % args)

@@ -27,6 +27,7 @@ from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.files.durable import replace_file
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.server import StoreServer
+from rmqstore_spark.server.status.guard import check_protection
 from rmqstore_spark.server.stores.served import ServedPort
 from rmqstore_spark.server.system import memory_given_back, prepare, use_idle_io
 
@@ -194,6 +195,7 @@ class _Run:
         self.end = _End()
         # What is wrong with these shows before a store is opened, and recovered for minutes.
         self._protection = Protection.of(config)
+        check_protection(config)
         self._bound: socket.socket | None = None
         if config.listen_port >= 0:
             self._bound = bound_port(config.bind_address, config.listen_port)
@@ -241,7 +243,13 @@ class _Run:
             from rmqstore_spark.server.monitoring import Monitoring
 
             host, port = config.metrics_prom_exporter_host, config.metrics_prom_exporter_port
-            monitoring = Monitoring(lambda: {**service.stats(), **server.stats()}, host, port)
+            site = None
+            if config.status_page_enable:
+                from rmqstore_spark.server.status.site import StatusSite
+
+                site = StatusSite(service, server.stats, protection.accounts)
+                opened.callback(site.close)
+            monitoring = Monitoring(lambda: {**service.stats(), **server.stats()}, host, port, site)
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
@@ -255,6 +263,7 @@ class _Run:
         places += [f"slaves on {service.slaves}"] if service.slaves else []
         places += [f"broker on {service.broker}"] if service.broker else []
         places += [f"metrics on http://{metrics}/metrics"] if metrics else []
+        places += [f"pages on http://{metrics}/status"] if config.status_page_enable else []
         begin = f"serving {names} " if endpoints else f"running {names}; "
         self._announce(f"rmqstore: {begin}{'; '.join(places)}".rstrip("; "))
         while not end.wait(service.look_seconds) and service.continues():

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 _MOST_BLOCKS: Final = 256
 _MOST_BYTES: Final = 4 << 20
 """Maximum bytes of blocks that are taken together. A single block may be larger."""
+_SMALL: Final = 4 << 10
+"""Bytes of a block of which several are received at once."""
 _ROOM_SECONDS: Final = 10.0
 
 
@@ -93,6 +95,8 @@ class BlockReader:
             size += len(request.data)
             if len(found) >= _MOST_BLOCKS or size >= _MOST_BYTES:
                 break
+            if len(request.data) <= _SMALL and not self.call.connection.has_more:
+                break  # small blocks of a client that does not wait for each come together
             try:
                 request = self.call.connection.ready()
             except (RmqStoreError, OSError):
@@ -209,16 +213,9 @@ class BlockStreams:
         blocks.call.is_precious = True
         is_kept = False
         try:
-            while not blocks.is_finished:
-                group = blocks.group()
-                if not (group or blocks.is_finished):
-                    return  # the client has gone
-                try:
-                    if not _append(stage, blocks, group):
-                        return
-                finally:
-                    for block in group:
-                        block.release()
+            with blocks.call.connection.receiving_into(stage.room):
+                if not _append_all(stage, blocks):
+                    return
             info = stage.finish()
             is_kept = True
             blocks.finish(encode(info))
@@ -227,13 +224,28 @@ class BlockStreams:
                 stage.discard()
 
 
+def _append_all(stage: Stage, blocks: BlockReader) -> bool:
+    """Stage and answer the blocks of a stream; return whether its client has finished it."""
+    while not blocks.is_finished:
+        group = blocks.group()
+        if not (group or blocks.is_finished):
+            return False  # the client has gone
+        try:
+            if not _append(stage, blocks, group):
+                return False
+        finally:
+            for block in group:
+                block.release()
+    return True
+
+
 def _append(stage: Stage, blocks: BlockReader, group: Sequence[ReceivedRequest]) -> bool:
     """Stage and answer blocks; return whether more may follow."""
     allowed, refused = _allowed(blocks.call.caller, group)
     for block in allowed:
         rows = stage.info.rows
         try:
-            total = stage.append(block.data)
+            total = stage.append(block.data, given=True)
         except RefusedError as error:
             refused = Acknowledgement(block.head.opaque, error.status, 0, str(error.args[0]))
             blocks.acknowledge(refused)

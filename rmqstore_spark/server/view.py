@@ -220,16 +220,19 @@ class StoreView:
     def is_as_on_disk(self, path: str, descriptor: int, offset: int, length: int) -> bool:
         """Return whether a range can be sent from the file: readers may see all of its bytes.
 
-        False also if they are read in a way of its own, as when the page cache is spared.
+        If so, it counts as read. False also if that would read it in another way than is wanted, as
+        where the page cache is spared and does not have it.
 
         Args:
             path, descriptor: the file.
             offset, length: the range.
         """
-        if self._reads is not PLAIN or offset + length > os.fstat(descriptor).st_size:
+        if offset + length > os.fstat(descriptor).st_size:
             return False
         start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
-        return start is None or start + offset + length <= self._published_end()
+        if start is not None and start + offset + length > self._published_end():
+            return False
+        return self._reads.may_send(descriptor, length, offset)
 
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""

@@ -35,14 +35,15 @@ import secrets
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, Protocol
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.wire.codec import MessageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 PROTOCOL: Final = 6
 ALPN: Final = "rmqstore"
@@ -126,6 +127,8 @@ def pieces_head(lengths: npt.NDArray[np.int64], last: npt.NDArray[np.bool_]) -> 
 
 def piece_lengths(words: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Decode the lengths of pieces, and which of them are last; see `pieces_head`."""
+    import numpy as np  # an action of a command needs no arrays
+
     found = np.frombuffer(words, "<u4")
     return (found >> 1).astype(np.int64), (found & 1).astype(np.bool_)
 
@@ -199,6 +202,8 @@ class Acknowledgement:
         is_open = bool(flags & _OPEN)
         if not has_offsets:
             return cls(number, status, rows, remark, is_open=is_open)
+        import numpy as np  # as above
+
         both = np.frombuffer(data, "<i8", offset=end).astype(np.int64)
         return cls(number, status, rows, remark, both[:rows], both[rows:], is_open)
 

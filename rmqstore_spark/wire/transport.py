@@ -21,6 +21,8 @@ _TIMEVAL: Final = struct.Struct("ll")
 _MOST_PARTS: Final = 256
 _SHORTEST: Final = 0.001
 """Seconds: a time limit of 0 is none to a socket."""
+_LEAST_PART: Final = 0.99
+"""A time limit that is a little longer than wanted stays: to set one is a system call."""
 SEND_SECONDS: Final = 0.5
 """How often a peer that takes nothing is looked at."""
 _WATCH_SECONDS: Final = 0.9 * SEND_SECONDS  # less, as a timer of the system may end a little early
@@ -102,7 +104,8 @@ class PlainTransport:
             raise TimeoutError("the peer sent nothing for too long") from None
 
     def _limit(self, seconds: float | None) -> None:
-        if seconds != self._patience:
+        now = self._patience
+        if seconds != now and not (seconds and now and _LEAST_PART * now <= seconds < now):
             self._patience = seconds
             limit = 0.0 if seconds is None else max(seconds, _SHORTEST)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(limit))

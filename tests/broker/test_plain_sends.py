@@ -16,11 +16,13 @@ from rmqstore_spark.broker.faces.remoting.lanes.sending import SendRequests
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
+from rmqstore_spark.verify import verify
 from tests.broker.broker import Served, batch, broker, message
 from tests.support.processes.ports import free_port
 from tests.support.waiting import PATIENCE, eventually
@@ -56,6 +58,7 @@ def _asked(served: Served, commands: list[Command]) -> list[Command]:
 def _stored(path: Path) -> list[dict[str, Any]]:
     with Store.open(path) as store:
         rows = [row for part in store.scan() for row in part.to_pylist()]
+        assert verify(store).ok  # queues and index are as the log says
     for row in rows:
         for given in ("brokerName", "storeTimestamp", "bornHost"):
             del row[given]
@@ -170,6 +173,40 @@ def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:
                 answers += reader.feed(peer.recv(1 << 16))[0]
     assert {each.code for each in answers} == {0}
     assert [row["body"].decode() for row in _stored(tmp_path / "store")][1:] == texts
+
+
+def test_a_turn_may_send_to_many_queues(tmp_path: Path) -> None:
+    """Of topics with different numbers of them; their messages have tags and keys."""
+    queues = [(name, queue) for name, count in (("a", 1), ("b", 3), ("c", 2))
+              for queue in range(count)]  # fmt: skip
+    with broker(tmp_path / "store") as served:
+        for name, count in (("a", 1), ("b", 3), ("c", 2)):
+            served.store.create_topic(name, write_queue_nums=count, read_queue_nums=count)
+        host, _, port = served.address.rpartition(":")
+        with socket.create_connection((host, int(port)), PATIENCE) as peer:
+            for number in range(4):
+                frames = [
+                    encode_frame(
+                        message(
+                            b"%d" % number, name, queue,
+                            i=f"TAGS\x01{name}\x02KEYS\x01{name}{queue} {number}",
+                        )
+                    )
+                    for name, queue in queues
+                ]  # fmt: skip
+                peer.sendall(b"".join(frames))
+                reader, answers = FrameReader(), list[Command]()
+                while len(answers) < len(queues):
+                    answers += reader.feed(peer.recv(1 << 16))[0]
+                told = [(each.ext["queueId"], each.ext["queueOffset"]) for each in answers]
+                assert told == [(str(queue), str(number)) for _, queue in queues]
+    with Store.open(tmp_path / "store") as store:
+        found = [row for part in store.scan() for row in part.to_pylist()]
+        of = {(row["topic"], row["queueId"], row["queueOffset"]): row["tags"] for row in found}
+        assert of == {(name, queue, n): name for name, queue in queues for n in range(4)}
+        assert verify(store).problems == ()
+        keyed = query_by_key(store, "b", "b1").to_pylist()
+        assert [row["queueOffset"] for row in keyed] == [0, 1, 2, 3]
 
 
 def test_who_resets_a_connection_fails_no_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pty
@@ -19,45 +20,34 @@ from typing import IO
 import pytest
 
 from tests.cli.conftest import Golden, read_terminal
-from tests.cli.processes import COMMAND, PATIENCE, ROOT, run_anew
+from tests.cli.processes import COMMAND, HEAVY, PATIENCE, ROOT, modules_of, run_anew
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.expected import expected_scan
 
 
-def test_help_is_quick_and_imports_little() -> None:
-    program = (
-        "import sys\n"
-        "from rmqstore_spark.cli import main\n"
-        "heavy = {'pyspark', 'numpy', 'pyarrow', 'fsspec', 'rich'} & set(sys.modules)\n"
-        "print(sorted(heavy))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "[]"
-    helped = run_anew("--help")
-    assert helped.returncode == 0
-    assert all(name in helped.stdout for name in ("info", "topics", "groups", "offsets", "read"))
-    assert all(name in helped.stdout for name in ("tail", "query", "verify", "serve", "recover"))
-    assert helped.stderr == ""
+def test_the_help_imports_little() -> None:
+    printed, modules = modules_of("--help")
+    offered = {line.split()[0] for line in printed if line.startswith("  ") and line.strip()}
+    assert {"info", "topics", "groups", "offsets", "read", "tail", "query", "verify"} <= offered
+    assert {"serve", "recover", "create-topic", "reset-offset", "namesrv"} <= offered
+    assert not HEAVY & modules
+
+
+def test_what_needs_one_command_imports_no_other() -> None:
+    _, modules = modules_of("create-topic", "--help")
+    commands = {name for name in modules if name.startswith("rmqstore_spark.cli.commands.")}
+    assert commands == {"rmqstore_spark.cli.commands.administration"}
+    assert not HEAVY & modules
+    _, modules = modules_of("--version")
+    assert not any(name.startswith("rmqstore_spark.cli.commands") for name in modules)
+    assert not HEAVY & modules
 
 
 def test_no_command_imports_spark_or_pandas(golden: Golden) -> None:
-    # pyarrow would import pandas.
-    program = (
-        "import importlib.util, sys\n"
-        "from rmqstore_spark.cli import main\n"
-        "assert importlib.util.find_spec('pandas')\n"
-        f"sys.argv = ['rmqstore', 'read', {str(golden('tiny') / 'store')!r}, '--json']\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    print([name for name in ('pyspark', 'pandas') if sys.modules.get(name)])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert importlib.util.find_spec("pandas")  # pyarrow would import it
+    _, modules = modules_of("read", golden("tiny") / "store", "--json")
+    assert "pyarrow" in modules
+    assert not {"pandas", "pyspark", "rmqstore_spark.engine"} & modules
 
 
 def test_usage_errors() -> None:

@@ -24,7 +24,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.server.process import _replicates
 from tests.broker.broker import ask, message
 from tests.cli.conftest import Golden, Rmqstore
-from tests.cli.processes import run
+from tests.cli.processes import HEAVY, modules_of, run
 from tests.support.accounts import SECRET, account_file, guarded
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of
@@ -84,6 +84,13 @@ def test_segments_are_listed_and_removed_by_hand(tmp_path: Path, rmqstore: Rmqst
         assert (left > 0, left + kept) == (True, 40)
     wrong = rmqstore("expire", "rmq://127.0.0.1:1", "--before", "yesterday", code=2)
     assert "--before must be milliseconds since 1970" in wrong.stderr
+
+
+def test_what_takes_no_messages_needs_no_arrow(endpoint: str) -> None:
+    for args in (("create-topic", endpoint, "quick"), ("flush", endpoint), ("stats", endpoint)):
+        printed, modules = modules_of(*args)
+        assert printed
+        assert not (HEAVY - {"rich"}) & modules  # tables are made with rich
 
 
 def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:

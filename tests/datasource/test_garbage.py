@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.datasource import tasks
 from rmqstore_spark.datasource.options.parsing import parse_sink_options
 from rmqstore_spark.datasource.sink.columns import find_columns
 from rmqstore_spark.datasource.sink.commit import Place
@@ -28,8 +29,9 @@ class Knot:
 
 
 @pytest.fixture(autouse=True)
-def new_worker() -> Iterator[None]:
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is exempt, as in a process that has run no task yet."""
+    monkeypatch.setattr(tasks, "_is_exempt", False)
     gc.unfreeze()
     yield
     gc.unfreeze()

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreConfig, StoreWriter
-from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from tests.fault.messages import TOPICS, block
 from tests.fault.process import Told, replace, say, work
@@ -29,19 +28,10 @@ _FAR: Final = 1_000_000
 _KILLED_AT: Final = os.environ.get("RMQSTORE_FAILPOINT", "")
 _PATIENT: Final = 0.05
 """How often it waits until all is on disk."""
+_WITH_ROOM: Final = 0.5
+"""How often its batches leave room before them."""
 _UNIT: Final = 7
 """Messages of a unit: every other put is one of batches that must not span two segments."""
-
-
-def _publish_before_the_flush() -> None:
-    module, write, publish = BatchBlock.__module__, BatchBlock.write, BatchBlock.publish
-
-    def write_and_publish(block: BatchBlock) -> None:
-        write(block)
-        publish(block)
-
-    replace(module, "BatchBlock.write", write_and_publish)
-    replace(module, "BatchBlock.publish", lambda _: None)
 
 
 def _without(module: str, name: str, answer: object = None) -> Callable[[], None]:
@@ -55,11 +45,16 @@ MUTANTS: Final[dict[str, Callable[[], None]]] = {
     ),
     "skip-folder-fsync": _without("rmqstore_spark.engine.log.open_segments", "sync_folder"),
     "no-fdatasync": _without("os", "fdatasync"),
-    "publish-before-flush": _publish_before_the_flush,
+    "publish-before-flush": _without(
+        "rmqstore_spark.engine.batches.batch_block", "BatchBlock.flush"
+    ),
 }
 
 
 def _operate(store: StoreWriter, told: Told) -> int:
+    if told.drawn.random() < _WITH_ROOM:  # as batches that others need not wait for
+        for name, value in (("_LARGE", 0), ("_ROOM_PART", 1)):
+            replace("rmqstore_spark.engine.batches.writing", name, value)
     for topic in TOPICS:
         store.create_topic(topic, write_queue_nums=4)
     say("ready")

@@ -90,14 +90,14 @@ def say(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def replace(module: str, name: str, function: Callable[..., object]) -> None:
-    """Break the store: put another function in the place of one."""
+def replace(module: str, name: str, value: object) -> None:
+    """Change the store: put another function or constant in the place of one."""
     *path, last = name.split(".")
     holder: Any = importlib.import_module(module)
     for part in path:
         holder = getattr(holder, part)
     assert hasattr(holder, last)
-    setattr(holder, last, function)
+    setattr(holder, last, value)
 
 
 class MovingClock:

@@ -78,6 +78,28 @@ def test_cold_pages_go_again_and_hot_ones_stay(
     files.close()
 
 
+def test_what_the_page_cache_has_may_be_sent_from_the_file(
+    file: Path, sparing: SparingReads
+) -> None:
+    """To send the rest from there would leave it in the page cache."""
+    drop_pages(file)
+    file.read_bytes()
+    drop_pages(file, 0, HOT)
+    paced = PacedReads(sparing)
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        assert paced.may_send(descriptor, SIZE - HOT, HOT)
+        assert paced.may_send(descriptor, 100, SIZE - 100)
+        assert paced.total == SIZE - HOT + 100
+        assert not paced.may_send(descriptor, HOT, HOT - 1)
+        assert not paced.may_send(descriptor, 100, 0)
+        assert paced.total == SIZE - HOT + 100
+        assert PLAIN.may_send(descriptor, 100, 0)
+    finally:
+        os.close(descriptor)
+    assert resident(file, 0, HOT) == 0
+
+
 def test_plain_reads_leave_the_pages(file: Path) -> None:
     """The test before this one can fail."""
     drop_pages(file)

@@ -9,6 +9,8 @@ import pytest
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import solid_end, written_end
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.segments import Segments
 
 SIZE = 1 << 20
 
@@ -58,3 +60,26 @@ def test_a_full_file_is_solid(tmp_path: Path) -> None:
         assert solid_end(descriptor, 100) == 100
     finally:
         os.close(descriptor)
+
+
+def test_what_follows_what_is_used_are_zeros(sparse: Path) -> None:
+    files = LocalFiles()
+    assert files.used_size(str(sparse)) is None  # there is a hole before it
+    with sparse.open("r+b") as file:
+        file.truncate(1 << 20)
+        file.seek(0)
+        file.write(b"x" * 5_000)
+    used = files.used_size(str(sparse))
+    assert used is not None
+    assert 5_000 <= used <= 1 << 16
+
+
+def test_the_used_end_of_a_segment(tmp_path: Path) -> None:
+    for start, written in ((0, SIZE), (SIZE, 100)):
+        with (tmp_path / f"{start:020}").open("wb") as file:
+            file.write(b"x" * written)
+            file.truncate(SIZE)
+    segments = Segments.load(LocalFiles(), [str(tmp_path)])
+    first, last = segments
+    assert segments.used_end(first) == SIZE
+    assert SIZE + 100 <= segments.used_end(last) <= SIZE + (1 << 16)

@@ -13,8 +13,9 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
 )
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.open import local_path, open_files
+from rmqstore_spark.files.open import open_files
 from rmqstore_spark.files.remote import FsspecFiles
+from rmqstore_spark.files.schemes import local_path
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.remote import FsspecFiles
 from rmqstore_spark.reader import Store
 from tests.support.messages.traffic import Traffic
@@ -145,3 +146,37 @@ def test_a_queue_that_cannot_be_read_says_so_itself(tmp_path: Path) -> None:
         found = ends_of(store)
         assert found == ends_of(local)
         assert found["orders", 0] == found["orders", 2] == (0, 1_000)
+
+
+class OldHoles(LocalFiles):
+    """Files whose holes are told as they were before the last entries were written."""
+
+    def __init__(self, used: int) -> None:
+        super().__init__()
+        self.used = used
+        self.reads = 0
+
+    def used_size(self, path: str) -> int | None:
+        return self.used
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        self.reads += 1
+        return super().read(path, offset, length)
+
+
+@pytest.mark.parametrize("used", [0, 4096, 8192])
+def test_what_the_system_says_of_holes_is_not_taken_for_granted(tmp_path: Path, used: int) -> None:
+    path = build_store(tmp_path / "store", Traffic(1_000, topics={"orders": 1}, body_size=10))
+    with Store(StoreDirectory(OldHoles(used), str(path)), "b") as store:
+        assert ends_of(store) == {("orders", 0): (0, 1_000)}
+
+
+def test_a_hole_saves_most_of_the_search(tmp_path: Path) -> None:
+    path = build_store(tmp_path / "store", Traffic(100, topics={"orders": 1}, body_size=10))
+    counts = []
+    for used in (4096, 300_000 * 20):
+        files = OldHoles(used)
+        with Store(StoreDirectory(files, str(path)), "b") as store:
+            assert ends_of(store) == {("orders", 0): (0, 100)}
+        counts.append(files.reads)
+    assert counts[0] <= counts[1] - 8

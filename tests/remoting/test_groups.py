@@ -13,9 +13,19 @@ import pytest
 from rmqstore_spark.errors import RemotingError
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.codec.frames import encode_frame
+from rmqstore_spark.remoting.connection import RemotingConnection, Request, reply_all
 from rmqstore_spark.remoting.dispatch import Dispatch
-from tests.remoting.talking import Peer, TestService, listening, request, run, until
+from tests.remoting.talking import (
+    ECHO,
+    HOLD,
+    Peer,
+    TestService,
+    listening,
+    request,
+    run,
+    until,
+)
 
 COLLECT, REFUSE, HALF, SINGLE = 10, 11, 12, 13
 
@@ -186,5 +196,38 @@ def test_a_client_that_ends_its_side_gets_the_answers_of_its_last_requests() -> 
             writer.write_eof()
             assert (await reader.read()).count(b"last") == 50
             writer.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("from_thread", [False, True])
+def test_requests_that_are_answered_together_are_finished(from_thread: bool) -> None:
+    """Each once, on its connection, in order; one that is one-way, or finished, gets no answer."""
+
+    async def test() -> None:
+        service = TestService()
+        async with listening(service) as address:
+            peers = [await Peer.connect(address) for _ in range(2)]
+            for peer in peers:
+                body = bytes(10_000)
+                peer.send_some(b"".join(request(HOLD, body[:n], n) for n in (1, 2, 9_000, 3)))
+                peer.send_some(encode_frame(Command(HOLD, body=b"one-way", opaque=4).one_way()))
+            await until(lambda: len(service.held) == 10)
+            held = service.held
+            held[1].drop()
+            answers = [encode_frame(each.command.answer(body=b"x")) for each in held]
+            if from_thread:
+                await asyncio.to_thread(reply_all, held, answers)
+            else:
+                reply_all(held, answers)
+                reply_all(held, answers)  # the second time does nothing
+            await until(lambda: all(each.holds == 0 for each in service.connections))
+            found: list[list[int]] = []
+            for peer in peers:
+                await peer.send(request(ECHO, b"last", 5))
+                found.append([])
+                while found[-1][-1:] != [5]:
+                    found[-1] += [each.opaque for each in await peer.commands(1)]
+            assert sorted(found) == [[1, 2, 9_000, 3, 5], [1, 9_000, 3, 5]]
 
     run(test())

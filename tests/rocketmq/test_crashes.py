@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.cli.processes import ROOT, run
 from tests.rocketmq.processes import Broker, Client
 from tests.rocketmq.reading import bodies_of, ends, verify
 from tests.support.messages.batches import PARTITIONS, ROWS, bodies, small_segments
+from tests.support.processes.beside import PLACES
 
 Brokers = Callable[..., Broker]
 pytestmark = pytest.mark.fault
@@ -103,10 +105,43 @@ def test_a_batch_whose_commit_was_killed_without_a_recovery_of_ours(
     with broker(path, **sizes(small_segments())) as running:
         pulled = [m for topic in ("orders", "bills") for m in client.pull(topic)]
         running.stop()
+    assert pulled_by_queue(pulled) == in_queues(wanted)
+    verify(path)
+
+
+def pulled_by_queue(pulled: list[dict[str, Any]]) -> dict[tuple[str, int], list[bytes]]:
+    """The bodies of messages that were pulled, whose offsets in their queues have no gap."""
     found: dict[tuple[str, int], list[bytes]] = {}
     for message, body in zip(pulled, bodies_of(pulled), strict=True):
         queue = found.setdefault((message["topic"], message["queueId"]), [])
         assert message["queueOffset"] == len(queue)
         queue.append(body)
-    assert found == in_queues(wanted)
+    return found
+
+
+@pytest.mark.parametrize("size", ["8192", "1048576"])
+@pytest.mark.parametrize("place", [*PLACES, "after_filler", "after_publish"])
+def test_what_was_put_beside_a_commit_that_was_killed_without_a_recovery_of_ours(
+    client: Client, broker: Brokers, tmp_path: Path, place: str, size: str
+) -> None:
+    path = tmp_path / "store"
+    killed = subprocess.run(
+        [sys.executable, "-m", "tests.support.processes.beside", str(path), place, size],
+        cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert killed.returncode == -signal.SIGKILL
+    StoreGuard(str(path / "commitlog")).remove()  # never do that
+
+    told = killed.stdout.split()
+    assert set(told) == {"first", *PLACES[: PLACES.index(place) + 1 if place in PLACES else None]}
+    batch = staged(0) if place == "after_publish" else []
+    config = small_segments(mappedFileSizeCommitLog=size)
+    with broker(path, **sizes(config)) as running:
+        pulled = [m for topic in ("others", "orders", "bills") for m in client.pull(topic)]
+        (again,) = client.ask("send", "others", 0, 1, "after-", 0)
+        assert again["queueOffset"] == len(told)
+        running.stop()
+    found = pulled_by_queue(pulled)
+    assert found.pop(("others", 0)) == [b for name in told for b in bodies(f"other {name}", 1)]
+    assert found == in_queues(batch)
     verify(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import struct
@@ -9,6 +10,7 @@ import subprocess
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +327,8 @@ def bombs(tmp_path: Path) -> Iterator[StoreProcess]:
             batch = pa.RecordBatch.from_pydict(rows)
             for row in range(0, count, 10):  # a block that unpacks to more is refused
                 assert store.put_batch(batch.slice(row, 10)).ok
-    with StoreProcess(path, tmp_path, begin=subprocess.Popen) as process:
+    pages = ("--set=metricsPromExporterPort=0", "--set=statusPageEnable=true")
+    with StoreProcess(path, tmp_path, *pages, begin=subprocess.Popen) as process:
         process.ready()
         yield process
 
@@ -369,6 +372,29 @@ def test_answers_that_nobody_reads_do_not_pile_up(bombs: StoreProcess) -> None:
     for client in unread:
         client.close()
     eventually(lambda: memory(bombs, "VmRSS") < 400 << 20, 10)
+
+
+@pytest.mark.threat("Status pages")
+@pytest.mark.threat("Compressed bodies are bounded")
+def test_pages_of_much_that_is_compressed(bombs: StoreProcess) -> None:
+    address = bombs.ready()["metrics"]
+
+    def page(path: str) -> int:
+        connection = http.client.HTTPConnection(address, timeout=60)
+        with closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert len(answer.read()) < 1 << 20
+            return answer.status
+
+    paths = [f"/status/message?topic=T&queue=0&offset={number}" for number in range(40)]
+    paths += ["/status/messages?topic=T", "/status/messages?topic=T&key=zstd"] * 10
+    with ThreadPoolExecutor(16) as threads:
+        found = list(threads.map(page, paths))
+    assert set(found) <= {200, 503}
+    assert memory(bombs, "VmHWM") < 600 << 20
+    eventually(lambda: memory(bombs, "VmRSS") < 400 << 20, 10)
+    assert page(paths[0]) == 200
 
 
 def memory(process: StoreProcess, what: str) -> int:

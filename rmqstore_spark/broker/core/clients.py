@@ -181,6 +181,10 @@ class Clients:
         """Return a consumer group; None if no member of it is connected."""
         return self._consumers.get(name)
 
+    def consumer_groups(self) -> dict[str, Group]:
+        """Return the consumer groups of which a member is connected, by name."""
+        return self._consumers.copy()
+
     def consumers(self, name: str) -> Group:
         """Return a consumer group of which members are connected.
 
@@ -239,7 +243,7 @@ class Clients:
 
     def consumers_of(self, topic: str) -> set[str]:
         """Return the groups whose members consume a topic."""
-        return {name for name, group in self._consumers.copy().items() if group.subscription(topic)}
+        return {name for name, group in self.consumer_groups().items() if group.subscription(topic)}
 
     def hear(
         self,

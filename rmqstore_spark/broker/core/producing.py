@@ -36,6 +36,7 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_MASK,
     topic_fault,
 )
+from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
@@ -85,6 +86,11 @@ class Producing:
     def would_wait(self) -> bool:
         """Whether storing waits now: for the disk, for slaves, or for other puts."""
         return self._waits_for_disk or self._store.role.waits_for_slaves or self._store.is_busy
+
+    @property
+    def held_topics(self) -> frozenset[str]:
+        """The topics whose messages wait for a commit; see `StoreWriter.held_topics`."""
+        return self._store.held_topics
 
     def needs_no_topic(self, name: str) -> bool:
         """Return whether a send to a topic surely creates none, and no dead letters' either."""
@@ -250,18 +256,20 @@ class Producing:
         for at, send in enumerate(ordered):
             self._note([send], results[min(at, len(results) - 1)])
 
-    def store_records(
-        self, data: U1, topics: Mapping[str, tuple[int, int]], units: Sequence[int] | None
+    def store_written(
+        self, block: Block, topics: Mapping[str, tuple[int, int]], *, patient: bool
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
         Args:
-            data: the records, at least one.
+            block: the records, at least one; see `Admission.written`.
             topics: how many messages, and how many requests, are for each topic.
-            units: how many records each batch has, in order, and 1 for what is in none; None if
-                there is no batch.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
         """
-        result = self._store.puts.put(data, units=units)
+        result = self._store.put_written(block, patient=patient)
         if result.status.is_stored:
             for topic, (messages, requests) in topics.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)

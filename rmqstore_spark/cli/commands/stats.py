@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.printable import duration, escaped
 from rmqstore_spark.cli.shared.parameters import AsJson, EndpointOf, connect
 from rmqstore_spark.cli.shared.tables import QUEUE_COLUMNS, json_text, print_facts, print_table
 
@@ -36,7 +36,7 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     counted = f"{len(lengths)} in {len(figures['queues'])} topic(s), {sum(lengths)} messages"
     yield "endpoint", endpoint
     yield "state", figures["state"]
-    yield "uptime", _duration(figures["uptimeSeconds"])
+    yield "uptime", duration(figures["uptimeSeconds"])
     if figures["state"] == _READ_ONLY:
         yield "log", f"{begin} to {end}"
         yield "queues", counted
@@ -112,15 +112,6 @@ def _bound(buckets: Sequence[tuple[float | str, int]], rank: float) -> str:
     if upper == float("inf"):
         return f"over {bounds[-2][0] * 1000:g} ms" if len(bounds) > 1 else "-"
     return f"within {upper * 1000:g} ms"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (rest, "s")]
-    shown = [f"{number} {unit}" for number, unit in parts if number] or ["0 s"]
-    return " ".join(shown[:2])
 
 
 def _queue_rows(queues: Mapping[str, Mapping[str, Sequence[int]]]) -> Iterator[Sequence[str]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import typer
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.files.open import is_endpoint
+from rmqstore_spark.files.schemes import is_endpoint
 from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:

@@ -322,8 +322,8 @@ class PartitionOptions:
     min_partitions: int | None = option(
         "minPartitions", "number", parse_integer,
         "Split ranges until there are about this many partitions, each with at least one message. "
-        "A stream that reads along the CommitLog otherwise cuts a micro-batch for four cores, and "
-        "every 64 MiB: set it if you have more cores.",
+        "A stream that reads along the CommitLog otherwise cuts a micro-batch for the cores of the "
+        "driver's machine, at most four, and every 128 MiB: set it if the executors have more.",
         minimum=1,
     )  # fmt: skip
     max_records: int | None = option(

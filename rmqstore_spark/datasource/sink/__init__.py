@@ -6,5 +6,6 @@ targets      finds where to write through name servers
 encode       checks rows, and encodes them as blocks with `produce.encoder`
 sending      opens the stores of a task, finds their queues, and sends blocks
 requests     cuts messages into requests to RocketMQ's brokers
+memory       keeps memory that a task frees for its next blocks
 commit       what tasks report to the driver, which commits or aborts
 """

@@ -25,6 +25,7 @@ from rmqstore_spark.datasource.sink.commit import (
     use_number,
     with_advice,
 )
+from rmqstore_spark.datasource.sink.memory import keep_freed_memory
 from rmqstore_spark.datasource.spark_api import StreamArrowWriter
 from rmqstore_spark.datasource.tasks import SentToTasks, short_collections
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
@@ -81,6 +82,7 @@ def run_task(
         TargetStores,
     )
 
+    keep_freed_memory()
     with ExitStack() as held:
         connection = options.target.connection
         clients = [
@@ -176,6 +178,7 @@ class RmqStoreWriter(SentToTasks, DataSourceArrowWriter):
         return TaskDone(place, {}, done.rows)
 
     @plain_errors
+    @short_collections()
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make everything that was staged appear, once."""
         options = self._options
@@ -222,6 +225,7 @@ class RmqStoreStreamWriter(SentToTasks, StreamArrowWriter):
             raise with_advice(error) from None
 
     @plain_errors
+    @short_collections()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Make a micro-batch appear; Spark may repeat the call."""
         from rmqstore_spark.base.types import WriterId

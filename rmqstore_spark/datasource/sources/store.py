@@ -19,7 +19,7 @@ from rmqstore_spark.datasource.options.values import Earliest, Latest
 from rmqstore_spark.datasource.sources.source import Clock, QueueName, Source, SourcePartition
 from rmqstore_spark.datasource.sources.store_watch import StoreWatch
 from rmqstore_spark.errors import OptionError, RmqStoreError, StoreNotFoundError
-from rmqstore_spark.files.open import is_endpoint, local_path
+from rmqstore_spark.files.schemes import is_endpoint, local_path
 from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,

@@ -2,8 +2,10 @@
 
 puts          checks a block, appends it, and waits until it is durable
 group_commit  puts single messages of many threads as a group
-appender      assigns offsets to records and appends them, under one lock (`batches.batch_block`
-              assigns those of a commit)
+append_lock   the lock of all that changes the log
+store_time    assigns storeTimestamps
+appender      assigns offsets to records and appends them, before the block of a commit, if
+              one is being written (`batches.batch_block`)
 durability    waits for the disk and for slaves, of which it knows what each has
 replica       the other way into the log: bytes of a master's log
 stamped       checks these bytes, and finds where Spark batches begin and end in them

@@ -1,9 +1,7 @@
 """Assigns offsets to records and appends them to the log, under the append lock.
 
-Their storeTimestamps never go back even if the clock does: searching a queue by time relies on
-that. While the clock is behind the last one, that one is used again, so all messages of that period
-have the same time. Each leap is logged once, and the metrics show it for as long as it lasts
-(docs/operate.md, "When the clock went back").
+A commit writes its block without that lock, beyond the log's end. Others append before it
+meanwhile, except to the same queues: the offsets there come after those of the batch.
 
 (Upstream: CommitLog.asyncPutMessage, putMessageLock, topicQueueTable.)
 """
@@ -11,10 +9,8 @@ have the same time. Each leap is logged once, and the metrics show it for as lon
 from __future__ import annotations
 
 import errno
-import logging
-import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,79 +18,19 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.append.append_lock import AppendLock, Patiently
+from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError, place
+from rmqstore_spark.engine.log.reserved import ReservedBlock
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.spans import I8
-
-_log = logging.getLogger(__name__)
-
-_TOLERANCE_MS: Final = 1000
-"""A clock synchronized with NTP goes back by less."""
-
-
-class StoreTime:
-    """Assigns storeTimestamps. `stamp` is for one thread at a time, the rest for any.
-
-    Args:
-        clock: returns milliseconds since the epoch.
-        last: the last storeTimestamp in the log.
-    """
-
-    def __init__(self, clock: Callable[[], int], last: int) -> None:
-        self._clock = clock
-        self._last = last
-        self._lock = threading.Lock()
-        self._noted = 0
-        self.look()
-
-    @property
-    def behind_ms(self) -> int:
-        """Milliseconds that the clock is behind the last storeTimestamp; 0 if it is not."""
-        return max(0, self._last - self._clock())
-
-    def stamp(self, *, later: bool = False) -> int:
-        """Return the storeTimestamp for now: never less than an earlier one.
-
-        Args:
-            later: make it greater than all earlier ones.
-        """
-        now = self._clock()
-        if self._last - now > _TOLERANCE_MS:
-            self._note(self._last - now)
-        self._last = max(self._last + later, now)
-        return self._last
-
-    def continue_after(self, last: int) -> None:
-        """Assign no storeTimestamp before one that is in the log. As `stamp`, for one thread."""
-        self._last = max(self._last, last)
-
-    def look(self) -> None:
-        """Check whether the clock went back or has caught up, and log it."""
-        self._note(self.behind_ms)
-
-    def _note(self, behind: int) -> None:
-        with self._lock:
-            leapt = behind > self._noted + _TOLERANCE_MS
-            caught_up = self._noted > _TOLERANCE_MS >= behind
-            self._noted = behind
-        if leapt:
-            _log.warning(
-                "The clock is %.1f s behind the storeTimestamp of the last message (%d): it went "
-                "back, or was ahead before. Until it has caught up, all messages get that "
-                "timestamp, and readers by time find them there. Check the machine's clock and "
-                "its synchronization; see docs/operate.md, \"When the clock went back\".",
-                behind / 1000, self._last,
-            )  # fmt: skip
-        elif caught_up:
-            _log.warning("The clock has caught up with the storeTimestamps.")
-
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
@@ -115,106 +51,31 @@ class Stored:
     end_offset: int
 
 
-class AppendLock:
-    """The lock of all that changes the log, as a context. An instance waits only so long.
+class HeldUpError(Exception):
+    """A commit holds up a block: it writes records for the same queues, which come first."""
 
-    Args:
-        patience: seconds that another thread may hold it (`osPageCacheBusyTimeOutMills`).
-        dispatcher: takes what is appended; nothing is, while it has no room.
-        health: says whether the store is closing, and fails if an invariant does not hold.
+
+@dataclass(frozen=True)
+class Commit:
+    """A commit that writes its block.
 
     Attributes:
-        held_since: since when a thread holds it, by `time.monotonic`; None: none does.
+        reserved: the block's place.
+        next_offsets: the first offset of its records in each of their queues.
+        topics: the topics of these.
+        timestamp: storeTimestamp of its records.
+        begin: where the log ended when it began.
     """
 
-    def __init__(self, patience: float, dispatcher: Dispatcher, health: Health) -> None:
-        self._patience = patience
-        self._dispatcher = dispatcher
-        self._health = health
-        self._lock = threading.Lock()
-        self._turnstile = threading.Lock()  # held by the thread that has the lock next
-        self.held_since: float | None = None
+    reserved: ReservedBlock
+    next_offsets: Mapping[Route, int]
+    topics: frozenset[str]
+    timestamp: int
+    begin: int
 
-    def __enter__(self) -> None:
-        # A thread that has just released the lock, and wants it again, waits for one that came
-        # before: it finds the turnstile taken.
-        now, held = time.monotonic(), self.held_since
-        if held is not None and now - held > self._patience:
-            raise self._busy()
-        if not self._turnstile.acquire(timeout=self._patience):
-            raise self._busy()
-        try:
-            left = now + self._patience - time.monotonic()
-            has_lock = self._lock.acquire(timeout=max(left, 0))
-        finally:
-            self._turnstile.release()
-        if not has_lock:
-            raise self._busy()
-        self._begin()
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        try:
-            if isinstance(error, AssertionError):
-                wrong = self._health.fail_wrong_state(error)
-                status = PutStatus.SERVICE_NOT_AVAILABLE
-                raise RefusedError(str(wrong), status, is_open=True) from error
-        finally:
-            self.held_since = None
-            self._lock.release()
-
-    def acquire(self) -> None:
-        """Enter it however long another thread holds it."""
-        with self._turnstile:
-            self._lock.acquire()
-        self._begin()
-
-    def finish(self) -> None:
-        """Wait for the thread that holds it. After the store was closed, no other follows."""
-        with self._lock:
-            pass
-
-    def require_room(self) -> None:
-        """Refuse what queues and index have no room for."""
-        stalled = self._dispatcher.stalled
-        if stalled is not None:
-            raise RefusedError(
-                f"There is no space for queues and index: {stalled} The store accepts messages "
-                "again once there is.",
-                PutStatus.SERVICE_NOT_AVAILABLE,
-            )
-
-    def _begin(self) -> None:
-        try:
-            assert self.held_since is None, "two threads hold the append lock"
-            self.held_since = time.monotonic()
-            if self._health.is_closed:
-                text = "The store is closing. Try again when it is open."
-                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE)
-            if self._dispatcher.stalled is not None:
-                self.require_room()
-        except BaseException as error:
-            self.__exit__(None, error, None)
-            raise
-
-    def _busy(self) -> RefusedError:
-        return RefusedError(
-            "The log has been busy for longer than osPageCacheBusyTimeOutMills "
-            f"({self._patience * 1000:.0f} ms). Try again.",
-            PutStatus.OS_PAGECACHE_BUSY,
-        )
-
-
-class _Patiently:
-    """An append lock for which a thread waits as long as it takes."""
-
-    def __init__(self, lock: AppendLock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._lock.__exit__(kind, error, trace)
+    def holds_up(self, routes: Iterable[Route]) -> bool:
+        """Whether records for some queues have to wait for it."""
+        return not self.next_offsets.keys().isdisjoint(routes)
 
 
 class Appender:
@@ -229,6 +90,7 @@ class Appender:
         log: the store's log.
         lock: everything below and the log's own methods need it.
         time: the source of storeTimestamps.
+        commit: the commit that writes its block, if there is one.
     """
 
     def __init__(self, store: OpenStore, dispatcher: Dispatcher, health: Health) -> None:
@@ -241,50 +103,125 @@ class Appender:
         self._health = health
         patience = store.config.os_page_cache_busy_time_out_mills / 1000
         self.lock = AppendLock(patience, dispatcher, health)
-        self._patiently = _Patiently(self.lock)
+        self._patiently = Patiently(self.lock)
         self._next: dict[Route, int] = {}
+        self.commit: Commit | None = None
 
-    def append(self, block: Block) -> Stored:
+    def append(self, block: Block, *, patient: bool = True) -> Stored:
         """Append the records of a checked block.
 
         Args:
             block: its data is changed in place, and must not be changed by others afterwards.
+            patient: wait for a commit to the same queues, whose records come first, as long as for
+                the append lock.
 
         Raises:
+            HeldUpError: there is such a commit, and the caller is not patient.
             RefusedError: the records were not appended. If `is_open` is set, they may be in the
                 log.
         """
-        with self.lock:
-            if not self._role.accepts:  # `Admission` has looked, and it can have changed since
-                raise RefusedError(
-                    "The store has just become a slave, and accepts no messages.",
-                    PutStatus.SERVICE_NOT_AVAILABLE,
-                )
-            log = self.log
-            begin, units = log.published.offset, block.unit_ends
-            try:
-                placement = place(block.sizes, begin, log.segment_size, units)
-            except TooLargeError as error:
-                raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
-            if placement.end > log.made_until:
-                self.reserve_until(placement.end)
-            next_offsets = self.next_offsets(block.routes)
-            queue_offset = number_rows(block.route_of, block.queued, next_offsets)
-            timestamp = self.time.stamp()
-            stamp_records(
-                block.data, block.starts, queue_offset, placement.physical, timestamp, self._host
+        began = time.monotonic()
+        while True:
+            with self.lock:
+                commit = self.commit
+                if commit is not None and commit.holds_up(block.routes):
+                    if not patient:
+                        raise HeldUpError
+                else:
+                    stored = self._append(block)
+                    if stored is not None:
+                        return stored
+            assert commit is not None, "a block has no room, and no commit takes it"
+            left = began + self.lock.patience - time.monotonic()
+            if left <= 0 or not commit.reserved.over.wait(left):
+                raise self.lock.busy()
+
+    def _append(self, block: Block) -> Stored | None:
+        """Append a block; return None if it has no room before a commit. Needs the append lock."""
+        if not self._role.accepts:  # `Admission` has looked, and it can have changed since
+            raise RefusedError(
+                "The store has just become a slave, and accepts no messages.",
+                PutStatus.SERVICE_NOT_AVAILABLE,
             )
-            reach("put.before_write")
-            self._write(placement, block)
-            reach("put.after_write")
-            codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
-            if codes is not block.tags_code:
-                block = replace(block, tags_code=codes)
-            self.appended(
-                Appended(block, placement.physical, queue_offset, timestamp), next_offsets
-            )
-            reach("put.after_dispatch")
-            return Stored(placement.physical, queue_offset, placement.end)
+        log = self.log
+        begin, units = log.published.offset, block.unit_ends
+        try:
+            placement = place(block.sizes, begin, log.segment_size, units, block.starts)
+        except TooLargeError as error:
+            raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
+        if log.reserved is not None and placement.end > log.reserved.limit:
+            return None
+        if placement.end > log.made_until:
+            self.reserve_until(placement.end)
+        next_offsets = self.next_offsets(block.routes)
+        first_offsets = next_offsets.copy()
+        queue_offset = number_rows(block.route_of, block.queued, next_offsets)
+        timestamp = self.time.stamp()
+        stamp_records(
+            block.data, block.starts, queue_offset, placement.physical, timestamp, self._host
+        )
+        reach("put.before_write")
+        self._write(placement, block)
+        reach("put.after_write")
+        codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
+        if codes is not block.tags_code:
+            block = replace(block, tags_code=codes)
+        appended = Appended(
+            block, placement.physical, queue_offset, timestamp, first_offsets=first_offsets
+        )
+        self.appended(appended, next_offsets)
+        reach("put.after_dispatch")
+        return Stored(placement.physical, queue_offset, placement.end)
+
+    # ---- a commit, which writes its block while others append -----------------------------------
+
+    def begin_commit(self, routes: Collection[Route], room: int, span: int) -> Commit:
+        """Reserve the place of a commit's block. Needs the append lock.
+
+        Until `publish_commit` or `give_up_commit`, records for the same queues wait: they get later
+        offsets there.
+
+        Args:
+            routes: the queues of the block.
+            room: bytes that others may append before it, about.
+            span: in how many milliseconds it will be part of the log, about.
+        """
+        begin = self.log.published.offset
+        offsets = dict(zip(routes, self.next_offsets([*routes]).tolist(), strict=True))
+        topics = frozenset(route.topic for route in routes)
+        timestamp = self.time.stamp_ahead(span)
+        self.commit = Commit(self.log.reserve(room), offsets, topics, timestamp, begin)
+        return self.commit
+
+    def publish_commit(
+        self, commit: Commit, end: int, offsets: Mapping[Route, int], jobs: Sequence[DispatchJob]
+    ) -> None:
+        """Make a commit's block, which is on disk, part of the log. Needs the append lock.
+
+        Args:
+            commit: the commit.
+            end: where the log ends then.
+            offsets: the next offset of each of its queues.
+            jobs: put its records into queues and index.
+
+        Raises:
+            StoreWriteError: the write failed. It is unknown whether a crash leaves the block
+                visible.
+        """
+        self.log.publish_reserved(commit.reserved, end, commit.timestamp - 1)
+        self.log.last_timestamp = commit.timestamp
+        self._next.update(offsets)
+        self._pass(stored=True)
+        self._dispatcher.submit_all(jobs)
+
+    def give_up_commit(self, commit: Commit) -> None:
+        """Let others append in place of a commit without a block. Needs the append lock.
+
+        Raises:
+            StoreWriteError: a segment that was created for it could not be removed.
+        """
+        self._pass(stored=False)
+        self.log.give_up(commit.reserved)
 
     # ---- steps of an append, for callers that combine them differently ---------------------------
 
@@ -301,6 +238,10 @@ class Appender:
                 `is_open` is set.
         """
         return self._patiently if patient else self.lock
+
+    def ending_commit(self) -> AbstractContextManager[None]:
+        """Hold the append lock to publish a commit or to give it up; see `AppendLock.acquire`."""
+        return Patiently(self.lock, checked=False)
 
     def reserve_until(self, end: int) -> None:
         """Create the segments up to a physical offset.
@@ -360,10 +301,14 @@ class Appender:
             # Records in the log must be dispatched before any that come after them.
             while not self._dispatcher.submit(job, _WAIT_S):
                 if self._health.is_closed:
-                    self.lock.require_room()
+                    self.lock.require_room(is_open=True)
         except StoreWriteError as error:
             self._health.fail(error)
             raise RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=True) from error
+
+    def await_dispatched(self, end: int) -> bool:
+        """Wait for records up to a physical offset to be dispatched; see `Dispatcher.await_end`."""
+        return self._dispatcher.await_end(end)
 
     def published(self, timestamp: int) -> None:
         """Register the storeTimestamp of records that belong to the log now."""
@@ -396,3 +341,7 @@ class Appender:
             raise RefusedError(
                 str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed
             ) from error
+
+    def _pass(self, *, stored: bool) -> None:
+        self.time.pass_ahead(stored=stored)
+        self.commit = None

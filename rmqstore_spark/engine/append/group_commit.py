@@ -11,10 +11,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
+from rmqstore_spark.engine.append.appender import HeldUpError
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE, SYS_FLAG_LAST, TOTAL_SIZE_PLACE
@@ -31,16 +32,17 @@ class _Put:
     Attributes:
         block: the record.
         leads: whether this put does all puts of a group.
+        is_alone: whether it is held up, so that it waits alone.
         result: its outcome.
         failure: the exception that was raised instead.
-        gate: locked until `leads`, `result` or `failure` is set.
+        gate: locked until `leads`, `is_alone`, `result` or `failure` is set.
     """
 
-    __slots__ = ("block", "failure", "gate", "leads", "result")
+    __slots__ = ("block", "failure", "gate", "is_alone", "leads", "result")
 
     def __init__(self, block: U1) -> None:
         self.block = block
-        self.leads = False
+        self.leads = self.is_alone = False
         self.result: PutResult | None = None
         self.failure: BaseException | None = None
         self.gate = threading.Lock()
@@ -51,20 +53,24 @@ class GroupCommit:
     """Puts single records of many threads as groups. Thread-safe.
 
     Args:
-        append: stores a block, without waiting for the disk.
+        append: stores a block, without waiting for the disk. Unless it is patient, it raises
+            HeldUpError if a commit holds the block up.
         settle: waits for the disk.
+        holds_up: returns whether a commit holds a record up.
         patience: seconds that a put waits for those before it. After that, it is tried alone, and
             refused if the log is busy.
     """
 
     def __init__(
         self,
-        append: Callable[[U1], PutResult],
+        append: _Append,
         settle: Callable[[PutResult], PutResult],
+        holds_up: Callable[[U1], bool],
         patience: float,
     ) -> None:
         self._append = append
         self._settle = settle
+        self._holds_up = holds_up
         self._patience = patience
         self._lock = threading.Lock()
         self._waiting: deque[_Put] = deque()
@@ -76,6 +82,8 @@ class GroupCommit:
         Args:
             block: a block for which `is_single` holds.
         """
+        if self._holds_up(block):  # else all of a group would wait
+            return self._settle(self._append(block))
         mine = None
         with self._lock:
             if self._is_led:
@@ -84,12 +92,16 @@ class GroupCommit:
             self._is_led = True
         if mine is None:  # nobody has gathered yet
             try:
-                return self._settle(self._append(block))
+                mine = _Put(block)
+                self._store([mine])
             finally:
                 self._pass_on()
-        self._wait(mine)
+        else:
+            self._wait(mine)
         if mine.leads:
             self._lead(mine)
+        if mine.is_alone:
+            return self._settle(self._append(block))
         if mine.failure is not None:
             raise mine.failure
         assert mine.result is not None, "a put of a group is done, but has no outcome"
@@ -142,26 +154,48 @@ class GroupCommit:
                 self._is_led = False
 
     def _store(self, group: list[_Put]) -> None:
-        if len(group) == 1:
-            group[0].result = self._settle(self._append(group[0].block))
-            return
-        stored = list(append_together(self._append, [put.block for put in group]))
-        for put, result in zip(group, settle_all(self._settle, stored), strict=True):
-            put.result = result
+        while group:
+            try:
+                if len(group) == 1:
+                    result = self._append(group[0].block, patient=False)
+                    group[0].result = self._settle(result)
+                else:
+                    blocks = [put.block for put in group]
+                    stored = list(append_together(self._append, blocks, patient=False))
+                    for put, result in zip(group, settle_all(self._settle, stored), strict=True):
+                        put.result = result
+            except HeldUpError:  # by a commit that has just begun
+                held = [self._holds_up(put.block) for put in group]
+                for put, is_held in zip(group, held, strict=True):
+                    put.is_alone = is_held or not any(held)  # as a delayed one, in another topic
+                group = [put for put in group if not put.is_alone]
+            else:
+                return
 
 
-def append_together(append: Callable[[U1], PutResult], blocks: Sequence[U1]) -> Iterator[PutResult]:
+class _Append(Protocol):
+    """Stores a block, without waiting for the disk."""
+
+    def __call__(self, data: U1, *, patient: bool = True) -> PutResult:
+        """Store it."""
+        ...
+
+
+def append_together(
+    append: _Append, blocks: Sequence[U1], *, patient: bool = True
+) -> Iterator[PutResult]:
     """Append single records as one block. If one of them is invalid, append each on its own.
 
     Args:
-        append: stores a block, without waiting for the disk.
+        append: stores a block.
         blocks: n, for which `is_single` holds.
+        patient: see `Appender.append`; each on its own is patient.
 
     Returns:
         n outcomes. Records that are appended on their own are appended as their outcomes are read.
     """
     if len(blocks) > 1:
-        result = append(np.concatenate(blocks))
+        result = append(np.concatenate(blocks), patient=patient)
         if result.status.is_stored or result.status.is_transient:
             yield from (result.of_row(row) for row in range(len(blocks)))
             return

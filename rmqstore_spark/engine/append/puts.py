@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.append.appender import Stored
+from rmqstore_spark.engine.append.appender import Commit, Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -25,7 +25,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
-from rmqstore_spark.layout.record.block import Block
+from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.spans import U1
 
 
@@ -40,8 +40,13 @@ class _Checks(Protocol):
 class _Appends(Protocol):
     """Appends blocks: an `Appender`, or that of half messages."""
 
-    def append(self, block: Block) -> Stored:
-        """Append the records of a checked block."""
+    @property
+    def commit(self) -> Commit | None:
+        """The commit that writes its block, if there is one."""
+        ...
+
+    def append(self, block: Block, *, patient: bool = True) -> Stored:
+        """Append the records of a checked block; see `Appender.append`."""
         ...
 
 
@@ -67,11 +72,11 @@ class Puts:
         self._durability = durability
         self._host = config.store_host
         self._lock = threading.Lock()
-        self._messages = self._bytes = 0
+        self._messages = self._bytes = self._batch_bytes = 0
         self._latency = Histogram()
         self._failures = Failures()
         patience = config.os_page_cache_busy_time_out_mills / 1000
-        self._group_commit = GroupCommit(self._append, self._settle, patience)
+        self._group_commit = GroupCommit(self._append, self._settle, self._is_held_up, patience)
 
     def put(self, data: U1, *, wait: bool = True, units: Sequence[int] | None = None) -> PutResult:
         """Store a block; see `StoreWriter.put`."""
@@ -82,6 +87,24 @@ class Puts:
             result = self._append(data, units)
             if wait:
                 result = self._settle(result)
+        if result.status is not PutStatus.PUT_OK:
+            self._failures.count(result.status)
+        if result.rows:
+            self._latency.observe(time.monotonic() - begin)
+        return result
+
+    def put_block(self, checked: Callable[[], Block], *, patient: bool = True) -> PutResult:
+        """Store a block that a function checks and returns, or refuses as `Admission` does.
+
+        Args:
+            checked: the function.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
+        """
+        begin = time.monotonic()
+        result = self._settle(self._appended(checked, patient))
         if result.status is not PutStatus.PUT_OK:
             self._failures.count(result.status)
         if result.rows:
@@ -145,17 +168,29 @@ class Puts:
                     return
 
     def _append(
-        self, data: U1, units: Sequence[int] | None = None, *, is_unit: bool = False
+        self,
+        data: U1,
+        units: Sequence[int] | None = None,
+        *,
+        is_unit: bool = False,
+        patient: bool = True,
     ) -> PutResult:
         """Append a block without waiting for the disk."""
+
+        def checked() -> Block:
+            block = self._admission.check(data if data.flags.writeable else data.copy())
+            ends = [len(block)] if is_unit else units
+            if ends is None:
+                return block
+            return replace(block, unit_ends=np.cumsum(ends, dtype=np.int64))
+
+        return self._appended(checked, patient)
+
+    def _appended(self, checked: Callable[[], Block], patient: bool) -> PutResult:
+        """Append a block; see `put_block`."""
         try:
-            mine = data if data.flags.writeable else data.copy()
-            block = self._admission.check(mine)
-            if is_unit:
-                units = [len(block)]
-            if units is not None:
-                block = replace(block, unit_ends=np.cumsum(units, dtype=np.int64))
-            stored = self._appender.append(block)
+            block = checked()
+            stored = self._appender.append(block, patient=patient)
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
@@ -170,6 +205,28 @@ class Puts:
             end_offset=stored.end_offset,
             store_host=self._host,
         )
+
+    def _is_held_up(self, data: U1) -> bool:
+        commit = self._appender.commit
+        if commit is None:
+            return False
+        try:
+            return commit.holds_up(read_block(data).routes)
+        except BlockError:
+            return False  # it is refused soon
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the messages that were put, without those of batches."""
+        with self._lock:
+            return self._bytes - self._batch_bytes
+
+    def count_batch(self, messages: int, size: int) -> None:
+        """Count the messages of a batch that was committed, and their bytes."""
+        with self._lock:
+            self._batch_bytes += size
+            self._messages += messages
+            self._bytes += size
 
     def count(self, messages: int, size: int) -> None:
         """Count messages that are in the log, and their bytes."""

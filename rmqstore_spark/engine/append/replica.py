@@ -46,7 +46,7 @@ from rmqstore_spark.errors import (
     RmqStoreError,
     StoreWriteError,
 )
-from rmqstore_spark.layout.constants import is_safe_topic_name
+from rmqstore_spark.layout.constants import FILLER_TOPIC, is_safe_topic_name
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8, U1
 
@@ -337,6 +337,8 @@ class Replica:
         end = self._held + stamped.size
         for name, queue_id in _routes(stamped):
             is_deleted = end <= self._store.deleted.end(name)
+            if name == FILLER_TOPIC:
+                continue
             if queue_id >= 0 and is_safe_topic_name(name) and not is_deleted:
                 least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
         made = []

@@ -7,7 +7,7 @@ staged_records    the records of a block or portion, with their queues and keys
 batch_block       the block of a commit: numbers its records, writes it hidden, publishes it
 marker, markers   write and read the record that marks a commit, and says whose it is
 ledger            knows which batches are committed
-batches           all of this for the store, and the order of a commit: check, write, flush,
-                  publish, dispatch. The batch becomes visible in `CommitLogWriter.publish`
-                  (`engine.log.commitlog`)
+writing           the order of a commit: place, write, flush, publish, dispatch. The batch becomes
+                  visible in `CommitLogWriter.publish_reserved` (`engine.log.commitlog`)
+batches           all of this for the store
 """

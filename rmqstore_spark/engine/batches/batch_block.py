@@ -6,28 +6,31 @@ copied once, to the log.
 
 1. Ascending, to find the place and the number of each record, from the stages' tables of rows.
 2. Descending, to stamp the records and write them behind a hidden head.
-3. Ascending again, after that head was published, to hand the records to queues and index, from
+3. Ascending again, after that head was published, to put the records into queues and index, from
    the stages' tables of rows and keys.
 
-See docs/format.md, "A block that is not published yet".
+None of them needs the append lock: the place is reserved (`log.reserved`), and nobody else numbers
+records of its queues. See docs/format.md, "A block that is not published yet".
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import cycle
 from typing import Final, Protocol
 
 import numpy as np
 
+from rmqstore_spark.engine.append.appender import Commit
 from rmqstore_spark.engine.batches.staged_records import Portion, Rows
 from rmqstore_spark.engine.dispatch.jobs import Appended
+from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement, place
 from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
@@ -80,23 +83,20 @@ class _Known:
         placement: their places in the log.
         route_of: n, numbers among the routes that the part uses.
         queue_offset: n, the offset of each in its queue.
-        next_offsets: the next offset of each of the part's queues.
     """
 
     rows: Rows
     placement: Placement
     route_of: I4
     queue_offset: I8
-    next_offsets: I8
 
 
 class BatchBlock:
-    """A block with the records of several sources, in order. Used under the append lock.
+    """A block with the records of several sources, in order.
 
     Args:
-        log: the log.
-        next_offsets: returns the next offsets of some queues.
-        timestamp: storeTimestamp of the records; later than that of every record before the block.
+        commit: its place, its queues, and its storeTimestamp.
+        segment_size: bytes of a segment.
         host: address and port of the store, for the records.
 
     Attributes:
@@ -105,23 +105,18 @@ class BatchBlock:
         last: where the last record goes; -1 if there is none.
         end: where the log ends with the block.
         timestamp: storeTimestamp of the records.
+        next_offsets: the next offset of each of its queues.
     """
 
-    def __init__(
-        self,
-        log: CommitLogWriter,
-        next_offsets: Callable[[Sequence[Route]], I8],
-        timestamp: int,
-        host: bytes,
-    ) -> None:
-        self._log = log
-        self._next_offsets = next_offsets
+    def __init__(self, commit: Commit, segment_size: int, host: bytes) -> None:
+        self._reserved = commit.reserved
+        self._segment_size = segment_size
         self._host = host
-        self._next: dict[Route, int] = {}
+        self.next_offsets: dict[Route, int] = dict(commit.next_offsets)
         self.rows = self.bytes = 0
-        self.timestamp = timestamp
+        self.timestamp = commit.timestamp
         self.begin = self.last = -1
-        self.end = log.max_offset
+        self.end = commit.reserved.begin
         self._parts: list[_Part] = []
         self._lowest: int | None = None
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
@@ -143,10 +138,6 @@ class BatchBlock:
             StoreWriteError: the write failed: `erase` the block.
             RefusedError: a stage could not be read back: `erase` the block.
         """
-        begin = self._parts[0].begin
-        assert begin == self._log.max_offset, (
-            f"a batch was placed at {begin}, but the log ends at {self._log.max_offset}"
-        )
         assert sum(part.portion.count for part in self._parts) == self.rows, (
             "a batch has lost some of its rows"
         )
@@ -156,21 +147,20 @@ class BatchBlock:
         first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
         data = data.copy()  # changed: another commit of the stage needs its first record as it was
         write_batch_end(data, int(first.rows.starts[0]), self.end)
-        self._log.hide(first.placement, data, 0)
+        self._reserved.hide(first.placement, data, 0)
         reach("commit.after_head")
         with ThreadPoolExecutor(1, "rmqstore-read-ahead") as reader:
             for part in self._read_ahead(reader):
                 self._write_part(*part)
         self._write_part(0, first, data)
 
-    def publish(self) -> None:
-        """Make the block part of the log. It must have been flushed; this change is not.
+    def flush(self) -> None:
+        """Flush the block.
 
         Raises:
-            StoreWriteError: the write failed. It is unknown whether a crash leaves the block
-                visible.
+            StoreWriteError: the flush failed.
         """
-        self._log.publish(self.end)
+        self._reserved.flush()
 
     def erase(self) -> bool:
         """Overwrite with zeros what was written, the head last.
@@ -185,32 +175,34 @@ class BatchBlock:
             return False
         for number in reversed(range(len(self._parts))):
             if number >= self._lowest or number == 0:
-                self._log.erase(self._parts[number].extent)
+                self._reserved.erase(self._parts[number].extent)
+        self._lowest = None
         return True
 
-    def appended(self) -> Iterator[tuple[Appended, I8]]:
-        """Yield the block's parts, ascending, each with the next offsets of its queues.
+    def jobs(self) -> list[PartJob]:
+        """Return what puts the block's parts into queues and index, ascending."""
+        return [PartJob(self, part) for part in self._parts]
+
+    def appended(self, part: _Part) -> Appended:
+        """Return the records of a part, without their bytes.
 
         Raises:
             RefusedError: a stage could not be read back.
         """
+        known = self._known(part)
+        rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
+        codes = due_codes(routes, known.route_of, rows.tags_code, self.timestamp)
         nothing = np.empty(0, np.uint8)
-        for part in self._parts:
-            known = self._known(part)
-            rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
-            codes = due_codes(routes, known.route_of, rows.tags_code, self.timestamp)
-            block = Block(
-                nothing, rows.starts, rows.sizes, routes, known.route_of, codes, rows.queued
-            )
-            keys = part.portion.read_keys(self._files)
-            yield (
-                Appended(block, known.placement.physical, known.queue_offset, self.timestamp, keys),
-                known.next_offsets,
-            )
+        block = Block(nothing, rows.starts, rows.sizes, routes, known.route_of, codes, rows.queued)
+        keys = part.portion.read_keys(self._files)
+        placed = known.placement.physical
+        first = part.next_offsets
+        return Appended(block, placed, known.queue_offset, self.timestamp, keys, first)
 
     def close(self) -> None:
-        """Close the files of the stages."""
+        """Close the files of the stages and of the log."""
         self._files.close()
+        self._reserved.close()
 
     def _place(self, source: StagedSource, portion: Portion) -> _Part:
         rows = portion.read_rows(self._files)
@@ -221,11 +213,9 @@ class BatchBlock:
         count = len(source.routes)
         used = np.flatnonzero(np.bincount(rows.route_of, minlength=count))
         routes = [source.routes[n] for n in used.tolist()]
-        new = [route for route in routes if route not in self._next]
-        self._next.update(zip(new, self._next_offsets(new).tolist(), strict=True))
-        first = np.array([self._next[route] for route in routes], np.int64)
+        first = np.array([self.next_offsets[route] for route in routes], np.int64)
         taken = np.bincount(rows.route_of[rows.queued], minlength=count)[used]
-        self._next.update(zip(routes, (first + taken).tolist(), strict=True))
+        self.next_offsets.update(zip(routes, (first + taken).tolist(), strict=True))
         extent = replace(placement, physical=placement.physical[:0])
         part = _Part(source, portion, self.end, used, first, extent)
         self.end = placement.end
@@ -234,11 +224,11 @@ class BatchBlock:
         return part
 
     def _placement(self, rows: Rows, begin: int) -> Placement:
-        return place(rows.sizes, begin, self._log.segment_size)
+        return place(rows.sizes, begin, self._segment_size)
 
     def _write_part(self, number: int, known: _Known, data: U1) -> None:
         self._lowest = number
-        self._log.write_hidden(known.placement, data, known.rows.starts)
+        self._reserved.write(known.placement, data, known.rows.starts)
         reach("commit.after_portion")
 
     def _read_ahead(self, reader: Executor) -> Iterator[tuple[int, _Known, U1]]:
@@ -263,14 +253,13 @@ class BatchBlock:
         numbers = np.zeros(len(part.source.routes), np.int32)
         numbers[part.used] = np.arange(len(part.used))
         route_of = numbers[rows.route_of]
-        next_offsets = part.next_offsets.copy()
-        queue_offset = number_rows(route_of, rows.queued, next_offsets)
+        queue_offset = number_rows(route_of, rows.queued, part.next_offsets.copy())
         placement = self._placement(rows, part.begin)
         assert placement.end == part.extent.end, (
             f"a portion of a batch was to end at {part.extent.end}, and ends at {placement.end}: "
             "its stage has changed"
         )
-        return _Known(rows, placement, route_of, queue_offset, next_offsets)
+        return _Known(rows, placement, route_of, queue_offset)
 
     def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
         """Return a part, and its records as they will be in the log."""
@@ -286,3 +275,38 @@ class BatchBlock:
             self.timestamp, self._host,
         )  # fmt: skip
         return known, data
+
+
+class PartJob:
+    """Puts a part of a published block into queues and index. It is read when its turn comes."""
+
+    def __init__(self, block: BatchBlock, part: _Part) -> None:
+        self._block = block
+        self._part = part
+
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return self._part.portion.size
+
+    @property
+    def store_timestamp(self) -> int:
+        """The storeTimestamp of the records, milliseconds."""
+        return self._block.timestamp
+
+    @property
+    def end(self) -> int:
+        """Physical offset of the byte after the last record."""
+        return self._part.extent.end
+
+    def to_queues(self, queues: ConsumeQueues) -> None:
+        """Write the records' entries."""
+        self._appended.to_queues(queues)
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return the records' index keys."""
+        return self._appended.keys()
+
+    @cached_property
+    def _appended(self) -> Appended:
+        return self._block.appended(self._part)

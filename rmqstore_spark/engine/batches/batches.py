@@ -1,70 +1,48 @@
-"""Spark's batches: appends the stages of a batch to the log, as a whole and once.
+"""Spark's batches: stages their records, and commits each batch as a whole and once.
 
-    ask the ledger what the log knows of the batch
-    under the append lock:
-        ask the ledger -> claim and compare the stages -> place them, and the marker after them
-        -> write hidden -> flush -> publish the head -> flush
-        -> add to the ledger -> dispatch to queues and index
-    remove the stages, and wait for a slave if the store is a SYNC_MASTER
+    one commit at a time:
+        ask the ledger -> claim and compare the stages -> write them (`writing`)
+        -> add to the ledger
+    wait for queues and index -> remove the stages
+    -> wait for a slave if the store is a SYNC_MASTER
 
-Until the head is published, the log ends before the block, for every reader and for a broker's
-recovery (`batch_block`). After that, the log holds all of it, and the marker as well, which makes a
-repeated commit do nothing (`ledger`). A commit that fails earlier leaves the log, the queues'
-offsets and the stages as they were. If publishing itself fails, the outcome is unknown: the store
-accepts nothing more, and its next start finds out from what is on disk.
+The log holds the marker of a batch as well, which makes a repeated commit do nothing (`ledger`).
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
+import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.base.types import (
-    CommitRequest,
-    CommitResult,
-    Content,
-    StageInfo,
-    WriterId,
-    topics_with_most_rows,
-)
+from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
-from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.batches.ledger import Ledger
-from rmqstore_spark.engine.batches.marker import (
-    MARKER_TOPIC,
-    Committed,
-    Marker,
-    is_identity,
-    marker_body,
-)
+from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, is_identity
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
+from rmqstore_spark.engine.batches.writing import BatchWriter
 from rmqstore_spark.engine.counters import Failures, Histogram
-from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.log.flush import FlushService
-from rmqstore_spark.engine.log.placement import TooLargeError
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
 from rmqstore_spark.files.names import OWN_FOLDER
-from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _INTERVAL_MS: Final = 1000
 _SAVE_EVERY: Final = 60  # intervals
 
@@ -97,8 +75,6 @@ class Batches:
         self._log = store.log
         self._topics = store.topics
         self._admission = admission
-        self._appender = appender
-        self._flusher = flusher
         self._durability = durability
         self._puts = puts
         self.latency = Histogram()
@@ -118,10 +94,12 @@ class Batches:
         path = os.path.join(store.path, OWN_FOLDER, "ledger.json")
         self._ledger = Ledger.open(path, Markers(store.path), store.log.max_offset)
         self._save_ledger()
-        self._host_text, self._host = config.host
         self._max_bytes = config.max_transaction_bytes
+        self._committing = threading.Lock()
+        self._writer = BatchWriter(store, self._staging, admission, appender, flusher)
         self._commits = 0
         self._commit_failures = Failures()
+        self._put_bytes = 0
         self._intervals = 0
         self._tending = Periodic("rmqstore-staging", _INTERVAL_MS, self._tend, admission.health)
 
@@ -160,7 +138,7 @@ class Batches:
             done = self._commit(request, identity)
             self._make_marker_topic()  # later than the topics of the batch, which need their room
             if done.status == "COMMITTED":
-                self._puts.count(done.rows, sum(stage.bytes for stage in request.stages))
+                self._puts.count_batch(done.rows, sum(stage.bytes for stage in request.stages))
                 self.latency.observe(time.monotonic() - begin)
             return done
 
@@ -201,6 +179,12 @@ class Batches:
         """
         self._ledger.catch_up()
 
+    @contextmanager
+    def nothing_committed(self) -> Iterator[None]:
+        """Let no commit run: wait for one that does, and let others wait."""
+        with self._committing:
+            yield
+
     def close(self) -> None:
         """Stop the thread, and remove all stages."""
         self._tending.close()
@@ -217,6 +201,9 @@ class Batches:
     def _tend(self) -> None:
         self._staging.expire()
         self._log.expect(self._staging.staged_bytes)
+        put = self._puts.bytes
+        self._writer.puts_per_ms = max(0, put - self._put_bytes) // _INTERVAL_MS
+        self._put_bytes = put
         self._intervals += 1
         if self._intervals % _SAVE_EVERY == 0:
             self._save_ledger()
@@ -240,19 +227,25 @@ class Batches:
         writer = request.writer
         content = replace(request.content, topics=self._staging.topics(request.stages))
         recalled = self._ledger.recall(writer)
-        with self._appender.appending(patient=True):
+        written, stages = None, list[Stage]()
+        with self._committing:
             self._admission.check_state()
-            begin = self._log.max_offset
+            begin = end = self._log.max_offset
             done = self._ledger.find(writer, content, identity, recalled)
-            stages = [] if done else self._claim(request, identity)
-            committed = done or self._append(writer, content, stages, identity)
-            end = self._log.max_offset
-        if done:
+            if done is None:
+                stages = self._claim(request, identity)
+                written = self._writer.write(writer, content, stages, identity)
+                self._ledger.add(writer, written.committed, written.marker_offset)
+                self._commits += 1
+        if written is not None:
+            self._writer.finish(written.block)
+            self._staging.finish(stages)
+            begin, end, committed = written.begin, written.block.end, written.committed
+        else:
+            assert done is not None, f"{writer} was neither committed before nor now"
+            committed = done
             ids = [info.stage_id for info in request.stages]
             self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
-        else:
-            self._commits += 1
-            self._staging.finish(stages)
         self._durability.await_commit(begin, end)
         rows, first = committed.content.rows, committed.physical_offset
         return CommitResult("ALREADY_COMMITTED" if done else "COMMITTED", rows, first)
@@ -267,113 +260,3 @@ class Batches:
                 PutStatus.MESSAGE_ILLEGAL,
             )
         return self._staging.claim(request.stages, identity)
-
-    def _append(
-        self, writer: WriterId, content: Content, stages: Sequence[Stage], identity: str
-    ) -> Committed:
-        """Append stages, whose content is given, and their marker. Needs the append lock."""
-        # Later than every time in the checkpoint, whose times must never cover a hidden block.
-        stored = self._appender.time.stamp(later=True)
-        made = BatchBlock(self._log, self._appender.next_offsets, stored, self._host)
-        with closing(made) as block:
-            return self._append_block(writer, content, stages, block, identity)
-
-    def _append_block(
-        self,
-        writer: WriterId,
-        content: Content,
-        stages: Sequence[Stage],
-        block: BatchBlock,
-        identity: str,
-    ) -> Committed:
-        try:
-            for stage in stages:
-                block.add(stage)
-            assert block.rows == content.rows, (
-                f"{writer} has {content.rows} rows, and its stages hold {block.rows}"
-            )
-            # Creates topics, so it comes last. Where delayed messages wait is not for clients;
-            # `Admission.scheduled` put them there.
-            routes = (route for stage in stages for route in stage.routes)
-            self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
-            # A batch without rows begins where the log ends before its marker.
-            begin = block.begin if block.rows else block.end
-            size, stored = block.bytes, block.timestamp
-            ids = tuple(stage.stage_id for stage in stages)
-            body = marker_body(writer, content, size, begin, stored, ids, identity)
-            marker = Marker(writer, body, self._host_text, block.timestamp)
-            (marker_offset,) = self._appender.next_offsets(marker.routes).tolist()
-            block.add(marker)
-            self._write(block)
-        except BaseException as error:
-            self._staging.give_back(stages)
-            if isinstance(error, TooLargeError):
-                text = f"{writer} cannot be committed: {error}."
-                raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
-            raise
-        self._publish(block, writer)
-        kept = replace(content, topics=topics_with_most_rows(content.topics))
-        committed = Committed(writer.number, kept, size, begin, block.last, stored, identity)
-        self._ledger.add(writer, committed, marker_offset)
-        self._dispatch(block)
-        return committed
-
-    def _write(self, block: BatchBlock) -> None:
-        """Write and flush the block, hidden. If that fails, erase what was written.
-
-        Raises:
-            RefusedError: the write or the flush failed.
-        """
-        try:
-            self._appender.reserve_until(block.end)
-            block.write()
-            reach("commit.before_sync")
-            self._flusher.flush()
-            reach("commit.before_publish")
-        except StoreWriteError as error:
-            if error.errno not in _NO_ROOM or self._log.failure is not None:
-                self._admission.fail(error)
-            self._take_back(block)
-            text = f"Nothing was committed: {error}"
-            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
-        except AssertionError:
-            # Nothing more is written in a wrong state. The next start cuts the hidden block off.
-            raise
-        except BaseException:
-            self._take_back(block)
-            raise
-
-    def _take_back(self, block: BatchBlock) -> None:
-        try:
-            if block.erase():
-                self._flusher.flush()
-            self._log.remove_unused()
-        except StoreWriteError as error:
-            self._admission.fail(error)
-
-    def _publish(self, block: BatchBlock, writer: WriterId) -> None:
-        try:
-            block.publish()
-            assert self._log.max_offset == block.end, (
-                f"{writer} ends at {block.end}, and the log at {self._log.max_offset}"
-            )
-            reach("commit.after_publish")
-            self._appender.published(block.timestamp)
-            self._flusher.flush()
-            reach("commit.after_sync")
-        except StoreWriteError as error:
-            self._admission.fail(error)
-            raise StoreWriteError(
-                f"It is unknown whether {writer} was committed: {error} Restart the store "
-                "process, then commit again: records that are in the log by then are not "
-                "written twice."
-            ) from error
-
-    def _dispatch(self, block: BatchBlock) -> None:
-        """Hand a committed block to queues and index. If that fails, the next start does it."""
-        try:
-            for appended, next_offsets in block.appended():
-                self._appender.appended(appended, next_offsets)
-            reach("commit.after_dispatch")
-        except Exception as error:  # noqa: BLE001 - the batch is committed, whatever comes now
-            self._admission.fail(error)

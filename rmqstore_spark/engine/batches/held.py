@@ -1,10 +1,16 @@
-"""Staged records in memory, and the memory that all stages share (`stagingMemoryBytes`)."""
+"""Staged records in memory, and the memory that all stages share (`stagingMemoryBytes`).
+
+A large block is received into pages of that memory (`StagingMemory.block`), and stays in them when
+it is staged. Smaller ones are copied, and put together.
+"""
 
 from __future__ import annotations
 
 import mmap
 import threading
+import weakref
 from collections import deque
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -34,6 +40,11 @@ _PAGES: Final = 512 << 10
 T = TypeVar("T", bound=np.generic)
 
 
+def _in_pages(size: int) -> int:
+    """Return the bytes of the pages for so many bytes."""
+    return -(-size // _PAGES) * _PAGES
+
+
 class StagingMemory:
     """Counts the bytes that stages hold in memory, and keeps their pages for the next. Thread-safe.
 
@@ -50,7 +61,8 @@ class StagingMemory:
         self._most = most
         self.used = 0
         self._kept: deque[mmap.mmap] = deque()
-        self._lock = threading.Lock()
+        # A collection of garbage can return a block's pages at any time, also while it is held.
+        self._lock = threading.RLock()
 
     def try_take(self, count: int) -> bool:
         """Take bytes if there is room; return whether there was."""
@@ -76,11 +88,12 @@ class StagingMemory:
         Raises:
             MemoryError: the system has no memory for them.
         """
-        with self._lock:
-            for number, pages in enumerate(self._kept):
+        with self._lock, suppress(IndexError):
+            for _ in range(len(self._kept)):
+                pages = self._kept.popleft()
                 if len(pages) == size:
-                    del self._kept[number]
                     return pages
+                self._kept.append(pages)
         try:
             return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except OSError as error:
@@ -90,6 +103,28 @@ class StagingMemory:
         """Keep pages whose bytes were given back. Nobody uses them any more."""
         with self._lock:
             self._kept.append(pages)
+
+    def block(self, size: int) -> U1:
+        """Return room for a block that is going to be staged; a large one has pages.
+
+        They are kept as soon as nobody uses the array any more.
+
+        Args:
+            size: its bytes.
+
+        Raises:
+            MemoryError: the system has no memory for it.
+        """
+        if size < _TOGETHER_BYTES:
+            return np.empty(size, np.uint8)
+        pages = self.pages(_in_pages(size))
+        array = np.frombuffer(pages, np.uint8)
+        weakref.finalize(array, self._take_back, pages).atexit = False
+        return array[:size]
+
+    def _take_back(self, pages: mmap.mmap) -> None:
+        self.keep(pages)
+        self.make_room()
 
     def make_room(self) -> None:
         """Return pages that no stage holds to the system, until the rest is within the limit."""
@@ -118,10 +153,19 @@ class HeldPortion:
         self._keys = _Growing(KEY_DTYPE, memory)
 
     @classmethod
-    def try_hold(cls, memory: StagingMemory, block: StagedBlock) -> HeldPortion | None:
-        """Return a portion with a copy of a block; None if there is no memory for it."""
+    def try_hold(
+        cls, memory: StagingMemory, block: StagedBlock, *, given: bool = False
+    ) -> HeldPortion | None:
+        """Return a portion with a block; None if there is no memory for it.
+
+        Args:
+            memory: what all stages hold.
+            block: the records.
+            given: nobody else uses the array of the records: a large one is not copied.
+        """
         portion = cls(memory)
-        if portion.append(block):
+        is_kept = given and len(block.records) >= _TOGETHER_BYTES
+        if portion._take(block) if is_kept else portion.append(block):
             return portion
         portion.release()
         return None
@@ -150,6 +194,19 @@ class HeldPortion:
         self._records.append(block.records)
         self._rows.append(block.rows)
         self._keys.append(keys)
+        return True
+
+    def _take(self, block: StagedBlock) -> bool:
+        """Become a portion of a block, with its array; return False if there is no memory."""
+        size = _in_pages(len(block.records))
+        if not self._memory.try_take(size):
+            return False
+        self._charge += size
+        self._records.take(block.records)
+        if not self._grow(0, len(block.rows), len(block.keys)):
+            return False
+        self._rows.append(block.rows)
+        self._keys.append(block.keys)
         return True
 
     def read_rows(self, _files: HandleCache[int]) -> Rows:
@@ -236,6 +293,11 @@ class _Growing(Generic[T]):
         self._all[self.size : self.size + len(more)] = more
         self.size += len(more)
 
+    def take(self, values: npt.NDArray[T]) -> None:
+        """Have an array's values instead of those that it has."""
+        self.size = len(values)
+        self._replace(values, None)
+
     def clear(self) -> None:
         self.size = 0
         self._replace(np.empty(0, self._dtype), None)
@@ -253,7 +315,7 @@ class _Growing(Generic[T]):
             return self.capacity
         needed = max(needed, 2 * self.capacity)
         size = needed * self._dtype.itemsize
-        return needed if size < _MAPPED else -(-size // _PAGES) * _PAGES // self._dtype.itemsize
+        return needed if size < _MAPPED else _in_pages(size) // self._dtype.itemsize
 
     def _allocated(self, count: int) -> tuple[npt.NDArray[T], mmap.mmap | None]:
         """Return a new array, and its pages if it has pages of its own.

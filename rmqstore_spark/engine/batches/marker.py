@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 _MOST: Final = 2**63 - 1
 _MOST_TIME: Final = 253_402_300_799_999  # the last millisecond of the year 9999
 MARKER_TOPIC: Final = "rmq_sys_RMQSTORE_COMMIT"
+MARKER_ROUTE: Final = Route(MARKER_TOPIC, 0)
 _VERSION: Final = 3
 _MOST_TOPICS: Final = 1000
 _LONGEST: Final = 2048

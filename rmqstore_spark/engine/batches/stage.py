@@ -116,11 +116,20 @@ class Stage:
         folder.mkdir(mode=FOLDER_MODE)
         self._files = SpillFiles(folder, room.spares)
 
-    def append(self, data: U1) -> int:
+    def room(self, size: int) -> U1:
+        """Return uint8[size] for a block to append, from the memory of stages.
+
+        Raises:
+            MemoryError: the system has no memory for it.
+        """
+        return self._room.memory.block(size)
+
+    def append(self, data: U1, *, given: bool = False) -> int:
         """Append a block of encoded records: all of it or nothing.
 
         Args:
             data: uint8, contiguous records.
+            given: nobody uses the array any more, so the stage may keep it instead of a copy.
 
         Returns:
             The number of records in the stage.
@@ -131,9 +140,9 @@ class Stage:
                 and is removed.
         """
         with self._room.failures.counting():
-            return self._append(data)
+            return self._append(data, given)
 
-    def _append(self, data: U1) -> int:
+    def _append(self, data: U1, is_given: bool) -> int:
         # A long stage must not fill the disk. Topics are created when it is committed.
         given = self._admission.check_clients(data, creates=False, digested=True)
         sums = add_up(self._sums, given)  # as it was given: a replay can find other delay levels
@@ -149,7 +158,7 @@ class Stage:
             rows["route"] = np.where(block.queued, routes, ~routes)
             reach("stage.before_write")
             try:
-                self._add(StagedBlock(block.data, rows, keys))
+                self._add(StagedBlock(block.data, rows, keys), is_given)
             except OSError as error:
                 why = f"discarded because it could not be written: {error.strerror}"
                 self._close(f"it was {why}")
@@ -229,11 +238,12 @@ class Stage:
         keys["hash"], keys["row"] = hashes, rows
         return keys
 
-    def _add(self, block: StagedBlock) -> None:
+    def _add(self, block: StagedBlock, is_given: bool) -> None:
         """Add a block: to the last portion if that has room, else to portions of its own."""
         for piece in block.pieces():
             if not (self.portions and self.portions[-1].append(piece)):
-                held = HeldPortion.try_hold(self._room.memory, piece)
+                is_whole = is_given and piece is block
+                held = HeldPortion.try_hold(self._room.memory, piece, given=is_whole)
                 self.portions.append(held or SpilledPortion(self._files, piece))
             size = len(piece.records)
             self._checksum = isal_zlib.crc32_combine(self._checksum, piece.checksum, size)

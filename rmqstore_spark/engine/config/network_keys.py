@@ -243,3 +243,8 @@ class NetworkKeys:
         -1, -1, 65_535, "Port of `/metrics` and `/healthz`; 0: any free one, -1: none.",
         group=_SERVICE,
     )  # fmt: skip
+    status_page_enable: bool = flag(
+        False, "Show pages for people on that port, under `/status`: figures, lag, commits, "
+        "messages (docs/operate.md#status-pages). With `aclEnable`, they need an account.",
+        group=_SERVICE, own=True,
+    )  # fmt: skip

@@ -3,9 +3,10 @@
 `submit` hands over a block, once the block before it is done. So the log never runs ahead of its
 queues, and memory stays bounded. A small block is dispatched by its caller: a change of threads,
 and the wait for the one after the next block, would take longer. A thread dispatches large ones,
-and what failed: on a full disk it holds a block, and one more, as a put may already be in the log
-when the problem is noticed. It continues once there is room. Any other failure is permanent, and
-all later calls fail.
+those of a commit, and what comes meanwhile: nobody waits for a commit. It also dispatches what
+failed: on a full disk it holds a block, and one more, as a put may already be in the log when the
+problem is noticed. It continues once there is room. Any other failure is permanent, and all later
+calls fail.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +39,9 @@ _SMALL: Final = 1 << 16
 """Bytes of the largest block that its caller dispatches."""
 _MOST_STALLED: Final = 2
 """The most blocks that are held while there is no room."""
+_MOST_WAITING: Final = 1000
+_MOST_BYTES: Final = 16 << 20
+"""Blocks that may wait, and their bytes, while the thread dispatches those of a commit."""
 
 
 @dataclass(slots=True)
@@ -48,11 +52,13 @@ class _Work:
         job: the block.
         end: physical offset of the byte after its last record.
         is_in_queues: whether its entries are written.
+        held: bytes of records that it holds in memory.
         has_keys: whether it has keys for the index, which are held there; None: not known yet.
     """
 
     job: DispatchJob
     end: int
+    held: int
     is_in_queues: bool = False
     has_keys: bool | None = None
 
@@ -92,7 +98,10 @@ class Dispatcher:
         self._putting_off: set[int] = set()
         self._closing = False
         self._done_timestamp = 0
-        self._done_until = self._submitted_until = 0
+        self._done_until = self._submitted_until = self._held = 0
+        self._submitted = self._done = 0  # how many blocks
+        self._catches_up = False  # with the blocks of a commit
+        self._has_ended = False
         self.failure: Exception | None = None
         self.stalled: StoreWriteError | None = None
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
@@ -126,27 +135,47 @@ class Dispatcher:
         """
         self.dispatch_now()
         with self._lock:
-            if self._works and not self._wait_for(self._has_room, timeout):
+            if not (self._has_room() or self._wait_for(self._has_room, timeout)):
                 return False
-            if self.failure is not None:
-                self._raise_failure()
-            end = job.end or self._submitted_until
-            assert end >= self._submitted_until, (
-                f"a block that ends at {end} is to be dispatched after one that ends at "
-                f"{self._submitted_until}"
-            )
-            self._submitted_until = end
-            work = _Work(job, end)
-            self._works.append(work)
-            self._is_here = len(self._works) == 1 and job.size <= _SMALL
-            if not self._is_here:
+            is_first = not self._works
+            work = self._add(job, job.size)
+            if not is_first or job.size > _SMALL:
                 self._has_come.notify()
                 return True
+            self._is_here = True
             if threading.get_ident() in self._putting_off:
                 self._put_off = work
                 return True
         self._dispatch_here(work)
         return True
+
+    def submit_all(self, jobs: Iterable[DispatchJob]) -> None:
+        """Hand over the blocks of a commit, however many others wait.
+
+        Raises:
+            StoreWriteError: dispatching has failed permanently.
+        """
+        self.dispatch_now()
+        with self._lock:
+            for job in jobs:
+                self._add(job, 0)
+            self._catches_up = True
+            self._has_come.notify()
+
+    def _add(self, job: DispatchJob, held: int) -> _Work:
+        """Add a block after the others. Needs the lock."""
+        self._raise_failure()
+        end = job.end or self._submitted_until
+        assert end >= self._submitted_until, (
+            f"a block that ends at {end} is to be dispatched after one that ends at "
+            f"{self._submitted_until}"
+        )
+        self._submitted_until = end
+        work = _Work(job, end, held)
+        self._works.append(work)
+        self._held += held
+        self._submitted += 1
+        return work
 
     @contextmanager
     def putting_off(self) -> Iterator[None]:
@@ -182,7 +211,7 @@ class Dispatcher:
                 self._is_here = False
                 if is_done:
                     self._finish(work)
-                if not is_done or self._closing:
+                if self._works or self._closing:
                     self._has_come.notify()
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -193,9 +222,25 @@ class Dispatcher:
         """
         self.dispatch_now()
         with self._lock:
-            done = self._wait_for(self._is_idle, timeout)
+            wanted = self._submitted
+            done = self._wait_for(lambda: self._done >= wanted or self.failure is not None, timeout)
             self._raise_failure()
             return done
+
+    def await_end(self, end: int, timeout: float | None = None) -> bool:
+        """Wait until what ends at a physical offset, or before it, is in queues and index.
+
+        Returns:
+            Whether it is; False on timeout, or if the store was closed before.
+
+        Raises:
+            StoreWriteError: dispatching has failed permanently.
+        """
+        with self._lock:
+            self._wait_for(lambda: self._done_until >= end or self._has_ended, timeout)
+            if self._done_until < end:
+                self._raise_failure()
+            return self._done_until >= end
 
     def drain_or_refuse(self) -> None:
         """Wait until all submitted blocks are in queues and index.
@@ -233,7 +278,12 @@ class Dispatcher:
         return not self._works or self.failure is not None
 
     def _has_room(self) -> bool:
-        return self._is_idle() or (self.stalled is not None and len(self._works) < _MOST_STALLED)
+        count = len(self._works)
+        if self._is_idle():
+            return True
+        if self.stalled is not None:  # behind a commit, what is in the log already comes too
+            return count < _MOST_STALLED or self._catches_up
+        return self._catches_up and count < _MOST_WAITING and self._held < _MOST_BYTES
 
     def _wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         self._waiting += 1
@@ -269,12 +319,24 @@ class Dispatcher:
         self._done_timestamp = work.job.store_timestamp
         self._done_until = work.end
         self._works.popleft()
+        self._done += 1
+        self._held -= work.held
+        if not self._works:
+            self._catches_up = False
         if self._waiting:
             self._has_moved.notify_all()
 
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        try:
+            self._dispatch_all()
+        finally:
+            with self._lock:
+                self._has_ended = True
+                self._has_moved.notify_all()
+
+    def _dispatch_all(self) -> None:
         while True:
             with self._lock:
                 self._has_come.wait_for(self._has_work)
@@ -292,7 +354,7 @@ class Dispatcher:
                     self._finish(work)
                     continue
                 if self.failure is not None:
-                    self._works.popleft()
+                    self._held -= self._works.popleft().held
                     self._has_moved.notify_all()
                 return
 

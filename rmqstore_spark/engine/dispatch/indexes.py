@@ -198,7 +198,7 @@ class IndexFiles:
                     file.header, file.slots, file.shape.entries, hashes, offsets, times
                 )
                 at = entry_position(file.shape.slots, file.header.next_entry)
-                file.unwritten.append((at, entries.view(np.uint8)))
+                file.unwritten.append((at, np.frombuffer(entries, np.uint8)))
                 file.header, file.changed = header, True
                 taken = len(entries)
                 self._held.popleft()

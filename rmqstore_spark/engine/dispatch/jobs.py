@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Protocol
 
@@ -51,6 +50,8 @@ class Appended:
         queue_offset: n, the offset of each in its queue.
         store_timestamp: of all records, milliseconds.
         hashes: the keys of the records as `index_hashes` returns them, if they are known already.
+        first_offsets: the offset of the first queued record of each of the block's routes, if they
+            are known already.
     """
 
     block: Block
@@ -58,6 +59,7 @@ class Appended:
     queue_offset: I8
     store_timestamp: int
     hashes: tuple[I4, I4] | None = None
+    first_offsets: I8 | None = None
 
     @property
     def size(self) -> int:
@@ -68,17 +70,21 @@ class Appended:
         """Write the records' entries."""
         entries, bounds = queues.format.of_block(self.block, self.physical_offset)
         assert int(bounds[-1]) == len(entries), "not each entry of a block has its queue"
-        first = self._first_offsets(len(bounds) - 1)
-        for number, (begin, end) in enumerate(pairwise(bounds.tolist())):
+        first = self.first_offsets
+        if first is None:
+            first = self._first_offsets(len(bounds) - 1)
+        pieces = pairwise(bounds.tolist())
+        for route, offset, (begin, end) in zip(
+            self.block.routes, first.tolist(), pieces, strict=True
+        ):
             if begin < end:
-                route = self.block.routes[number]
-                part = entries[begin:end]
-                queues.append(route.topic, route.queue_id, part, int(first[number]))
+                queues.append(route.topic, route.queue_id, entries[begin:end], offset)
 
     def keys(self) -> tuple[I4, I8, I8]:
         """Return the records' index keys."""
         block = self.block
-        hashes, rows = self.hashes or index_hashes(block.data, block.starts, block.sizes)
+        known = self.hashes or block.hashes
+        hashes, rows = known or index_hashes(block.data, block.starts, block.sizes)
         times = np.empty(len(rows), np.int64)
         times.fill(self.store_timestamp)
         return hashes, self.physical_offset[rows], times
@@ -90,7 +96,7 @@ class Appended:
         first[self.block.route_of[rows]] = self.queue_offset[rows]
         return first
 
-    @cached_property
+    @property
     def end(self) -> int:
         """Physical offset of the byte after its last record; 0 for an empty block."""
         if not len(self.physical_offset):

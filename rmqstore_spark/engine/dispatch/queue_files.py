@@ -38,6 +38,7 @@ from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1
 
+_UNNAMED: Final = getattr(os, "O_TMPFILE", 0) if os.path.isdir("/proc/self/fd") else 0
 _FLUSHED_AT_ONCE: Final = 16
 _MANY: Final = 128
 """Files whose flushes, one after the other, take longer than threads are worth."""
@@ -103,8 +104,11 @@ class QueueFiles:
         try:
             while count > 0:
                 start = self.begin(at)
+                path, last = self._last.get((topic, queue_id), ("", -1))
+                if last != start:
+                    path = self._path(topic, queue_id, start)
                 try:
-                    handle = self._open(self._path(topic, queue_id, start), make=False)
+                    handle = self._open(path, make=False)
                 except FileNotFoundError:
                     break
                 part = read(handle, min(count, start + self.size - at), at - start)
@@ -133,7 +137,8 @@ class QueueFiles:
                 if last != start:
                     path = self._path(topic, queue_id, start)
                     self._last[route] = path, start
-                part = data[: start + self.size - at]
+                room = start + self.size - at
+                part = data if len(data) <= room else data[:room]
                 self._dirty.add(path)
                 try:  # without a call of `explained`: this is done for each message
                     write_all(self._handles.get(path, self._make), part, at - start)
@@ -250,12 +255,17 @@ class QueueFiles:
         return self._handles.get(path, self._make if make else _open_existing)
 
     def _make(self, path: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, FILE_MODE)
+        """Open a file, which is as long as it must be: a broker does not start beside others."""
+        folder = os.path.dirname(path)
+        descriptor = _new_or_existing(path, folder)
         try:
             if os.fstat(descriptor).st_size < self.size:
                 os.ftruncate(descriptor, self.size)
-                self._new_folders.add(os.path.dirname(path))
+                self._new_folders.add(folder)
+            if not os.fstat(descriptor).st_nlink:  # it gets its name with its length
+                # Python follows the link only with `src_dir_fd`, which an absolute path ignores.
+                source = f"/proc/self/fd/{descriptor}"
+                os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)
         except BaseException:
             os.close(descriptor)
             raise
@@ -295,6 +305,17 @@ def _checked(topic: str) -> str:
             f"topic name {topic!r} cannot be the name of a folder: the topic has no queue on disk."
         )
     return topic
+
+
+def _new_or_existing(path: str, folder: str) -> int:
+    """Open a file; if there is none, make one without a name, where the system can do that."""
+    with suppress(FileNotFoundError):
+        return _open_existing(path)
+    if _UNNAMED:
+        with suppress(OSError):  # the file system cannot, or the folder is missing
+            return os.open(folder, os.O_RDWR | _UNNAMED | os.O_CLOEXEC, FILE_MODE)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, FILE_MODE)
 
 
 def _open_existing(path: str) -> int:

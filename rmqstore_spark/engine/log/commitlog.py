@@ -21,14 +21,15 @@ from weakref import WeakSet
 
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.open_segments import OpenSegments
-from rmqstore_spark.engine.log.placement import Placement
+from rmqstore_spark.engine.log.placement import Placement, blank_head, pieces_to_write
 from rmqstore_spark.engine.log.published_end import PublishedEnd
+from rmqstore_spark.engine.log.reserved import ReservedBlock
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import sync_folder
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.fields import MAGIC_AT, MAGIC_PLACE, MIN_RECORD_SIZE
-from rmqstore_spark.layout.record.format import encode_blank
+from rmqstore_spark.layout.fields import MAGIC_AT, MAGIC_PLACE
+from rmqstore_spark.layout.record.filler import MIN_FILLER, fillers
 from rmqstore_spark.layout.spans import I8, U1
 
 
@@ -56,6 +57,7 @@ class CommitLogWriter:
         made_until: physical offset at which the last existing segment ends.
         last_timestamp: a storeTimestamp in ms that no message in the log exceeds; 0 for an empty
             log. The appender advances it.
+        reserved: the block that is being written beyond the log's end, if there is one.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class CommitLogWriter:
         self._adding = threading.Lock()
         self._hidden_at = 0
         self._hidden_magic = b""
+        self.reserved: ReservedBlock | None = None
 
     @property
     def max_offset(self) -> int:
@@ -138,7 +141,8 @@ class CommitLogWriter:
         """
         self._require_next(placement)
         try:
-            self._write_rows(placement, data, starts)
+            for at, chunks in pieces_to_write(placement, data, starts, self.segment_size):
+                self._segments.write(at, chunks)
         except StoreWriteError as error:
             self._take_back(placement, error)
             raise
@@ -223,52 +227,74 @@ class CommitLogWriter:
             yield at, stop
             at = stop
 
-    # ---- hidden blocks, which become visible as a whole (docs/format.md, "A block that is not
-    # published yet"). Their portions are written in descending order.
+    # ---- blocks that become visible as a whole (docs/format.md, "A block that is not published
+    # yet")
 
-    def hide(self, placement: Placement, data: U1, start: int) -> None:
-        """Write the head of a block's first record with a zero magic, before the rest of the block.
+    def reserve(self, room: int) -> ReservedBlock:
+        """Reserve a place for a block beyond the log's end, after room for other records.
 
-        From then on the log ends there for every reader, whatever follows.
-
-        Args:
-            placement: of the block's first portion, reserved.
-            data: uint8, the bytes of that portion; the first record's magic is zeroed in it.
-            start: where that record starts in it.
-
-        Raises:
-            StoreWriteError: the write failed: `erase` the portion.
-        """
-        self._require_next(placement)
-        self._hidden_at = int(placement.physical[0])
-        magic = data[start:][MAGIC_PLACE]
-        self._hidden_magic = magic.tobytes()
-        magic[:] = 0
-        if placement.begin in placement.blanks:
-            self._write_blank(placement.begin)
-        head = data[start : start + MIN_RECORD_SIZE].data
-        self._segments.write(self._hidden_at, [head])
-
-    def write_hidden(self, placement: Placement, data: U1, starts: I8) -> None:
-        """Write a portion after the head that hides it, later segments first.
-
-        The disk begins to write it at once, so that the flush of the block has less to wait for.
+        Until it is published or given up, other records go into that room only.
 
         Args:
-            placement: of this portion, reserved.
-            data: uint8, its bytes.
-            starts: n offsets into it.
+            room: bytes of the room, about. If they are too few for a filler, there is none.
+        """
+        assert self.reserved is None, "two blocks are to be written beyond the log's end"
+        assert room >= 0, f"a block is to be written {-room} bytes before the log's end"
+        begin = limit = self.published.offset
+        if room >= 2 * MIN_FILLER:  # else it could not be filled up
+            begin += room
+            crossed, left = begin % self.segment_size, -begin % self.segment_size
+            if crossed <= room // 2:  # the rest of a segment needs no filling up
+                begin -= crossed
+            elif left < BLANK_SIZE:  # and has room for a blank
+                begin += left
+            limit = max(begin - MIN_FILLER, limit)
+        self.reserved = ReservedBlock(self._files, begin, limit)
+        return self.reserved
+
+    def publish_reserved(self, block: ReservedBlock, end: int, store_timestamp: int) -> None:
+        """Make a reserved block part of the log at once. All of it must have been flushed.
+
+        This change is on disk after the next `flush`.
+
+        Args:
+            block: the block.
+            end: where the log ends then.
+            store_timestamp: storeTimestamp of what fills up the room before it.
 
         Raises:
-            StoreWriteError: the write failed: `erase` this portion and those written before.
+            StoreWriteError: the write failed. It is unknown whether the block is visible after a
+                crash.
         """
-        assert placement.begin >= self.published.offset, (
-            f"a hidden portion at {placement.begin} lies in the log, which ends at "
-            f"{self.published.offset}"
+        assert any(block.magic), "there is no hidden block to publish"
+        at = self.published.offset
+        assert at <= block.begin <= block.hidden_at < end, (
+            f"a block from {block.begin} to {end} does not follow the log's end, {at}"
         )
-        self._write_rows(placement, data, starts, later_first=True)
-        for piece in placement.pieces:
-            self._segments.start_write_back(piece.begin, piece.end)
+        segment = block.begin - block.begin % self.segment_size
+        if at < segment:
+            self._segments.write(at, [blank_head(at, self.segment_size)])
+            at = segment
+        for place, data in fillers(at, block.begin, store_timestamp):
+            self._segments.write(place, [data])
+        reach("commit.after_filler")
+        self._segments.write(block.hidden_at + MAGIC_AT, [block.magic])
+        self._advance(end)
+        self._release(block)
+
+    def give_up(self, block: ReservedBlock) -> None:
+        """Let other records be appended in place of a reserved block, of which nothing is left.
+
+        Raises:
+            StoreWriteError: a segment that was created for it could not be removed.
+        """
+        self._release(block)
+        self.remove_unused()
+
+    def _release(self, block: ReservedBlock) -> None:
+        assert block is self.reserved, "a block is released that is not reserved"
+        self.reserved = None
+        block.over.set()
 
     def publish(self, end: int) -> None:
         """Make a hidden block part of the log at once. All of it must have been flushed.
@@ -290,20 +316,6 @@ class CommitLogWriter:
         self._segments.write(self._hidden_at + MAGIC_AT, [self._hidden_magic])
         self._hidden_magic = b""
         self._advance(end)
-
-    def erase(self, placement: Placement) -> None:
-        """Overwrite with zeros what was written of a placement after the log's end.
-
-        Raises:
-            StoreWriteError: the write failed.
-        """
-        assert placement.begin >= self.published.offset, (
-            f"bytes from {placement.begin} on cannot be erased: the log ends at {self.max_offset}"
-        )
-        for piece in reversed(placement.pieces):
-            self._segments.erase(piece.begin, piece.end)
-        for at in reversed(placement.blanks):
-            self._segments.erase(at, at + BLANK_SIZE)
 
     # ---- flushing ------------------------------------------------------------------------------
 
@@ -380,6 +392,9 @@ class CommitLogWriter:
         assert placement.end <= self.made_until, (
             f"records up to {placement.end} have segments up to {self.made_until} only"
         )
+        assert self.reserved is None or placement.end <= self.reserved.limit, (
+            f"records up to {placement.end} reach into a block that is being written"
+        )
 
     def _advance(self, end: int) -> None:
         assert self.published.offset <= end <= self.made_until, (
@@ -391,33 +406,20 @@ class CommitLogWriter:
             self._files.prepare()
         self._segments.close_finished()
 
-    def _write_rows(
-        self, placement: Placement, data: U1, starts: I8, *, later_first: bool = False
-    ) -> None:
-        """Write records with one call per segment, its blank included."""
-        blanks = set(placement.blanks)
-        if placement.begin in blanks:
-            self._write_blank(placement.begin)
-        for piece in reversed(placement.pieces) if later_first else placement.pieces:
-            source = int(starts[piece.first])
-            chunks: list[memoryview | bytes]
-            chunks = [data[source : source + piece.end - piece.begin].data]
-            if piece.end in blanks:
-                chunks.append(self._blank_head(piece.end))
-            self._segments.write(piece.begin, chunks)
-
-    def _write_blank(self, at: int) -> None:
-        self._segments.write(at, [self._blank_head(at)])
-
-    def _blank_head(self, at: int) -> bytes:
-        # The bytes after the head may be anything, and are zeros already.
-        return encode_blank(self.segment_size - at % self.segment_size)[:BLANK_SIZE]
-
     def _take_back(self, placement: Placement, error: StoreWriteError) -> None:
         try:
-            self.erase(placement)
+            self._erase(placement)
         except StoreWriteError:
             error.errno = -1
+
+    def _erase(self, placement: Placement) -> None:
+        assert placement.begin >= self.published.offset, (
+            f"bytes from {placement.begin} on cannot be erased: the log ends at {self.max_offset}"
+        )
+        for piece in reversed(placement.pieces):
+            self._segments.erase(piece.begin, piece.end)
+        for at in reversed(placement.blanks):
+            self._segments.erase(at, at + BLANK_SIZE)
 
 
 def _existing_end(files: SegmentFiles, max_offset: int) -> int:

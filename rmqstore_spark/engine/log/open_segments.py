@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from rmqstore_spark.engine.failpoints import reach
@@ -90,23 +90,7 @@ class OpenSegments:
         descriptor = self._open.get(start)
         if descriptor is None:
             descriptor = self._descriptor(start)
-        views: list[memoryview] = list(map(memoryview, chunks))  # type: ignore[arg-type]
-        size = sum(map(len, views))
-        assert offset + size <= self._files.size, (
-            f"{size} bytes at physical offset {at} do not fit into their segment of "
-            f"{self._files.size} bytes"
-        )
-        try:  # without a call of `explained`: this is done for each message
-            while views:
-                first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
-                written = os.pwritev(descriptor, first, offset)
-                offset += written
-                while views and written >= len(views[0]):
-                    written -= len(views.pop(0))
-                if views:
-                    views[0] = views[0][written:]
-        except OSError as error:
-            raise explanation(error, self._files.path(start), "written") from error
+        write_chunks(descriptor, self._files, at, chunks)
         with self._lock:
             self._dirty.add(start)
 
@@ -119,9 +103,8 @@ class OpenSegments:
         Raises:
             StoreWriteError: the write failed.
         """
-        zeros = bytes(min(_ERASE_BYTES, end - begin))
-        for at in reversed(range(begin, end, _ERASE_BYTES)):
-            self.write(at, [zeros[: end - at]])
+        for at, zeros in zeros_backwards(begin, end):
+            self.write(at, [zeros])
 
     def start_write_back(self, begin: int, end: int) -> None:
         """Ask the system to start writing a part of one segment to disk; returns at once."""
@@ -208,3 +191,43 @@ class OpenSegments:
         if len(self._open) >= _OPEN_FILES:
             self.flush()
             self.close_finished()
+
+
+def write_chunks(
+    descriptor: int, files: SegmentFiles, at: int, chunks: Sequence[memoryview | bytes]
+) -> None:
+    """Write chunks one after the other into one segment, from a physical offset on.
+
+    Args:
+        descriptor: the segment, open for writing.
+        files: the files of all segments.
+        at: the physical offset.
+        chunks: the bytes.
+
+    Raises:
+        StoreWriteError: the write failed. A part may have been written.
+    """
+    offset = at % files.size
+    views: list[memoryview] = list(map(memoryview, chunks))  # type: ignore[arg-type]
+    size = sum(map(len, views))
+    assert offset + size <= files.size, (
+        f"{size} bytes at physical offset {at} do not fit into their segment of {files.size} bytes"
+    )
+    try:  # without a call of `explained`: this is done for each message
+        while views:
+            first = views if len(views[0]) <= WRITE_BYTES else [views[0][:WRITE_BYTES]]
+            written = os.pwritev(descriptor, first, offset)
+            offset += written
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
+    except OSError as error:
+        raise explanation(error, files.path(at - at % files.size), "written") from error
+
+
+def zeros_backwards(begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the zeros for a part of a segment, and the physical offset of each, its end first."""
+    zeros = bytes(min(_ERASE_BYTES, end - begin))
+    for at in reversed(range(begin, end, _ERASE_BYTES)):
+        yield at, zeros[: end - at]

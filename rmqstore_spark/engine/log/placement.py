@@ -7,21 +7,23 @@ END_FILE_MIN_BLANK_LENGTH).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.constants import BLANK_SIZE
-from rmqstore_spark.layout.spans import I8
+from rmqstore_spark.layout.record.format import encode_blank
+from rmqstore_spark.layout.spans import I8, U1
 
 
 class TooLargeError(ValueError):
     """A record, or a unit, is larger than a segment can hold."""
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """Contiguous records in one segment.
 
     Attributes:
@@ -61,6 +63,7 @@ def place(
     begin: int,
     segment_size: int,
     unit_ends: I8 | None = None,
+    starts: I8 | None = None,
 ) -> Placement:
     """Find places for records.
 
@@ -70,6 +73,7 @@ def place(
         segment_size: bytes of a segment; each starts at a multiple of it.
         unit_ends: ascending, the row after the last one of each unit; the last of them is n. None:
             each record is a unit.
+        starts: n, where each record starts behind those before it, if that is known.
 
     Raises:
         TooLargeError: a unit does not fit into an empty segment.
@@ -80,10 +84,10 @@ def place(
         raise ValueError(f"the units do not end with the last of {count} records")
     if not count:
         return Placement(begin, begin, np.empty(0, np.int64), (), (), ())
-    ends = sizes.cumsum(dtype=np.int64)
+    ends = sizes.cumsum(dtype=np.int64) if starts is None else starts + sizes
     total = int(ends[-1])
     if begin % segment_size + total + BLANK_SIZE <= segment_size:
-        physical = ends - sizes + begin
+        physical = (ends - sizes if starts is None else starts) + begin
         piece = Piece(0, count, begin, begin + total)
         return Placement(begin, piece.end, physical, (piece,), (), (begin - begin % segment_size,))
     # Segments may end behind these rows, and these bytes.
@@ -111,6 +115,41 @@ def place(
     assert placed == total, f"{placed} of {total} bytes of records were given places"
     written = {offset - offset % segment_size for offset in (*blanks, *(p.begin for p in pieces))}
     return Placement(begin, at, physical, tuple(pieces), tuple(blanks), tuple(sorted(written)))
+
+
+def pieces_to_write(
+    placement: Placement, data: U1, starts: I8, segment_size: int
+) -> Iterator[tuple[int, Sequence[memoryview | bytes]]]:
+    """Yield what to write where: the records of each segment, with the blank that closes it.
+
+    Args:
+        placement: the places of n contiguous records.
+        data: uint8, their bytes.
+        starts: n offsets into it.
+        segment_size: bytes of a segment.
+
+    Yields:
+        A physical offset, and the chunks of bytes that belong there. A blank that closes a segment
+        before the first record comes first.
+    """
+    blanks = set(placement.blanks)
+    if placement.begin in blanks:
+        yield placement.begin, [blank_head(placement.begin, segment_size)]
+    for piece in placement.pieces:
+        source = int(starts[piece.first])
+        chunks: list[memoryview | bytes]
+        chunks = [data[source : source + piece.end - piece.begin].data]
+        if piece.end in blanks:
+            chunks.append(blank_head(piece.end, segment_size))
+        yield piece.begin, chunks
+
+
+def blank_head(at: int, segment_size: int) -> bytes:
+    """Return the head of the blank that closes a segment from a physical offset on.
+
+    The bytes after it may be anything, and are zeros already.
+    """
+    return encode_blank(segment_size - at % segment_size)[:BLANK_SIZE]
 
 
 def _require_room(stops: I8, rows: I8 | None, segment_size: int) -> None:

@@ -76,8 +76,9 @@ class PublishedLog:
             SegmentExpiredError: the segment is gone.
         """
         start = at - at % self.segment_size
-        with self._held():
+        with self._reading:
             yield self._descriptor(start), start
+        self._drop_expired()
 
     def let_go(self) -> None:
         """Close a segment that has expired; called from any thread. A read in progress does so."""
@@ -144,15 +145,13 @@ class PublishedLog:
         read = kernel.active.pread_spans if may_wait else cached_spans
         ends = np.cumsum(lengths, dtype=np.int64)
         data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
-        starts = offsets - offsets % self.segment_size
-        is_one = len(offsets) > 0 and int(starts.min()) == int(starts.max())
-        changes = [] if is_one else (np.flatnonzero(np.diff(starts)) + 1).tolist()
-        for first, last in pairwise([0, *changes, len(offsets)] if len(offsets) else []):
-            start = int(starts[first])
+        for first, last in self._parts(offsets):
+            start = int(offsets[first]) // self.segment_size * self.segment_size
             out = data[int(ends[first]) - int(lengths[first]) : int(ends[last - 1])]
-            with self._held():
+            with self._reading:
                 descriptor = self._descriptor(start)
                 done = read(descriptor, offsets[first:last] - start, lengths[first:last], out)
+            self._drop_expired()
             if done < last - first:
                 raise self.shorter(start)
         return data, ends - lengths
@@ -163,10 +162,20 @@ class PublishedLog:
             os.close(self._open[1])
             self._open = None
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        with self._reading:
-            yield
+    def _parts(self, offsets: I8) -> Iterator[tuple[int, int]]:
+        """Yield the first row, and the one after the last, of those in one segment each."""
+        if not len(offsets):
+            return
+        size = self.segment_size
+        begin = int(offsets[0]) // size * size
+        # Usually all: this is done for each request of a consumer.
+        if begin <= np.minimum.reduce(offsets) and np.maximum.reduce(offsets) < begin + size:
+            yield 0, len(offsets)
+            return
+        changes = (np.flatnonzero(np.diff(offsets // size)) + 1).tolist()
+        yield from pairwise([0, *changes, len(offsets)])
+
+    def _drop_expired(self) -> None:
         if self._open is not None and self._open[0] < self.begin:
             self.let_go()  # it has expired meanwhile
 

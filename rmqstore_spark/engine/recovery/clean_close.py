@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.files.directory import StoreDirectory
@@ -24,6 +24,8 @@ from rmqstore_spark.files.names import OWN_FOLDER
 _log = logging.getLogger(__name__)
 
 _MOST = 64 << 20  # bytes that are read of the file
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,34 +52,51 @@ class StoreState:
     @classmethod
     def load(cls, store: str) -> StoreState:
         """Load the recorded state; an empty one if the file is missing or invalid."""
-        try:
-            with open(_path(store), "rb") as file:
-                raw: Any = json.loads(file.read(_MOST))
-            begins = {
-                (str(topic), _number(int(queue_id))): _number(begin)
-                for topic, numbers in raw["queues"].items()
-                for queue_id, begin in numbers.items()
-            }
-            absent = frozenset((str(topic), _number(queue_id)) for topic, queue_id in raw["absent"])
-            names = tuple(str(name) for name in raw["indexFiles"])
-            config = frozenset(map(str, raw.get("config", ())))
-            return cls(frozenset(begins), begins, absent, _number(raw["indexEnd"]), names, config)
-        except FileNotFoundError:
-            return cls()
-        except (
-            OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
-        ) as error:  # fmt: skip
-            _log.warning(
-                "%s cannot be read (%r). Recovery does not notice queues and index files that "
-                "went missing since the last close. `rmqstore verify` finds them.",
-                _path(store), error,
-            )  # fmt: skip
-            return cls()
+        return _recorded(store, cls._of) or cls()
+
+    @classmethod
+    def _of(cls, raw: Any) -> StoreState:
+        begins = {
+            (str(topic), _number(int(queue_id))): _number(begin)
+            for topic, numbers in raw["queues"].items()
+            for queue_id, begin in numbers.items()
+        }
+        absent = frozenset((str(topic), _number(queue_id)) for topic, queue_id in raw["absent"])
+        names = tuple(str(name) for name in raw["indexFiles"])
+        index_end = _number(raw["indexEnd"])
+        return cls(frozenset(begins), begins, absent, index_end, names, _config_of(raw))
 
     def complete_end(self, directory: StoreDirectory) -> int:
         """Return the offset up to which the index holds every key; 0 if a file is missing."""
         there = {info.name for info in directory.index_files()[0]}
         return self.index_end if there.issuperset(self.index_files) else 0
+
+
+def recorded_config(store: str) -> frozenset[str]:
+    """Return the names of the files of `config/` that a store had, as `StoreState` has them."""
+    return _recorded(store, _config_of) or frozenset()
+
+
+def _config_of(raw: Any) -> frozenset[str]:
+    return frozenset(map(str, raw.get("config", ())))
+
+
+def _recorded(store: str, take: Callable[[Any], T]) -> T | None:
+    """Take something from the file; None if it is missing or invalid."""
+    try:
+        with open(_path(store), "rb") as file:
+            return take(json.loads(file.read(_MOST)))
+    except FileNotFoundError:
+        return None
+    except (
+        OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
+        _log.warning(
+            "%s cannot be read (%r). Recovery does not notice queues and index files that "
+            "went missing since the last close. `rmqstore verify` finds them.",
+            _path(store), error,
+        )  # fmt: skip
+        return None
 
 
 def remember(

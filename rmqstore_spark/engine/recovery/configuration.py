@@ -19,7 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.engine.recovery.clean_close import StoreState
+from rmqstore_spark.engine.recovery.clean_close import recorded_config
 from rmqstore_spark.files.configfiles import SHAPES, read_config
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.names import OWN_FOLDER
@@ -66,7 +66,7 @@ def _had(store: str, there: set[str]) -> Iterator[str]:
     Args:
         there: the names of those that it has.
     """
-    yield from SHAPES.keys() & StoreState.load(store).config
+    yield from SHAPES.keys() & recorded_config(store)
     queues = os.path.join(store, "consumequeue")
     if os.path.isdir(queues) and not all(map(is_system_topic, os.listdir(queues))):
         yield _TOPICS

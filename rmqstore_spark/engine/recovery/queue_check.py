@@ -88,13 +88,15 @@ def check_queues(
         state: the recorded state of the store.
         clean: whether the store was closed cleanly.
     """
-    known = survey.bounds_before(start)
+    known, plain_queues = survey.bounds_before(start), dict(survey.queues())
     there: set[tuple[str, int]] = set()
-    is_broken, has_entries = False, False
+    is_broken, has_entries, log_begin = False, False, log.min_offset
+    usual = [survey.file_size]
     for route in _routes(directory):
-        plain, bounds = survey.queues[route] if route in known else None, known.get(route)
+        bounds = known.get(route)
+        plain = None if bounds is None else plain_queues[route]
         if plain is not None:
-            first, sizes = plain.first_slot, [plain.file_size]
+            first, sizes = plain.first_slot, usual
         else:
             queue = _queue(directory, log, *route, start, killed=False)
             if not queue.segments:
@@ -107,9 +109,9 @@ def check_queues(
                 bounds = None
         there.add(route)
         queues.load(*route, sizes, bounds, first, plain.end if plain else -1)
-        is_broken |= bounds is None or _may_lack_first(route, first, bounds, log, state)
+        is_broken |= bounds is None or _may_lack_first(route, first, bounds, log_begin, state)
         has_entries |= bounds is not None and bounds[1] > first
-    is_lost = not has_entries and start > log.min_offset
+    is_lost = not has_entries and start > log_begin
     configured = _configured(directory)
     absent, missing = (
         frozenset(route for route in routes - there if configured is None or route[0] in configured)
@@ -135,7 +137,7 @@ def _may_lack_first(
     route: tuple[str, int],
     first_slot: int,
     bounds: tuple[int, int],
-    log: CommitLog,
+    log_begin: int,
     state: StoreState,
 ) -> bool:
     """Return whether a queue's first files may have been lost.
@@ -145,7 +147,7 @@ def _may_lack_first(
     their files were lost. Only the log can decide that. It is asked once: then the queue's
     beginning is recorded.
     """
-    if log.min_offset == 0:  # nothing has expired
+    if log_begin == 0:  # nothing has expired
         return first_slot > 0
     if first_slot in (0, state.begins.get(route)):
         return False
@@ -191,8 +193,9 @@ def entries_past(
     known = survey.bounds_before(end)
     found = {}
     for route in routes:
-        if route in known:
-            found[route] = survey.queues[route].end - known[route][1]
+        plain = survey.queue(*route) if route in known else None
+        if plain is not None:
+            found[route] = plain.end - known[route][1]
             continue
         bounds = _bounds(_queue(directory, log, *route, _NO_CUT, killed=False))
         before = _bounds(_queue(directory, log, *route, end, killed=False))
@@ -230,8 +233,9 @@ def _last_entries(
     directory: StoreDirectory, log: CommitLog, survey: QueueSurvey
 ) -> Iterator[tuple[tuple[str, int], int, int]]:
     """Yield physical offset and size of the record that each queue's last entry names."""
+    plain_queues = dict(survey.queues())
     for route in _routes(directory):
-        plain = survey.queues.get(route)
+        plain = plain_queues.get(route)
         if plain is not None:
             if plain.least < plain.end:
                 yield route, plain.physical_offset, plain.size

@@ -97,7 +97,8 @@ class QueuesAndIndex:
         self.state = StoreState.load(directory.path)
         self.deleted = DeletedTopics(directory.path)
         self.deleted.settle(log.min_offset, end.offset)
-        self.deleted.finish(directory, log)
+        if self.deleted.ends:
+            self.deleted.finish(directory, log)
         self.queues = ConsumeQueues(
             directory.path,
             directory.queue_format,
@@ -165,6 +166,7 @@ class QueuesAndIndex:
         older = self._queue_feed(from_begin=True)
         for part in self._blocks("queues", self.log.min_offset, self.end.start):
             older.feed(part)
+        older.settle()
         self.feed.restore()
         self.feed.written += older.written
         self.feed.made |= older.made
@@ -223,6 +225,7 @@ class QueuesAndIndex:
                     self.feed.feed(part)
                 if tail is not None and begin >= index_from:
                     tail[1].feed(part)
+        self.feed.settle()
 
     def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
         for part in log_blocks(self.log, begin, end):

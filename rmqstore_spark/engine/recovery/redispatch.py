@@ -9,7 +9,7 @@ CommitLogDispatcherBuildConsumeQueue).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ from rmqstore_spark.layout.constants import (
     is_safe_folder_name,
 )
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
-from rmqstore_spark.layout.queues.format import Entries
+from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
@@ -37,6 +37,7 @@ from rmqstore_spark.reader.log.walk import Flaw, walk_log
 _log = logging.getLogger(__name__)
 
 _MANY_ROWS: Final = 1 << 20
+_GATHERED: Final = 1 << 18  # entries
 _MOST_LOST: Final = 1 << 20
 _MOST_SLOTS: Final = 1 << 58
 
@@ -94,9 +95,52 @@ class Run(NamedTuple):
     first: int
 
 
+class _Gathered:
+    """Entries of log blocks, by queue. Those of a queue are in the order of the log."""
+
+    def __init__(self, queue_format: QueueFormat) -> None:
+        self._format = queue_format
+        self._numbers: dict[tuple[str, int], int] = {}
+        self._parts: list[tuple[I8, Entries, I8]] = []
+        self.count = 0
+
+    def add(
+        self, routes: Sequence[tuple[str, int]], counts: I8, entries: Entries, slots: I8
+    ) -> None:
+        """Add entries, of several queues one after the other.
+
+        Args:
+            routes, counts: the queues, and how many entries each has.
+            entries, slots: the entries, and the offset of each in its queue.
+        """
+        known = self._numbers
+        numbers = [known.setdefault(route, len(known)) for route in routes]
+        of_entry = np.repeat(np.array(numbers, np.int64), counts)
+        self._parts.append((of_entry, entries, slots))
+        self.count += len(entries)
+
+    def by_queue(self) -> Iterator[tuple[str, int, Entries, I8]]:
+        """Yield each queue with its entries and their offsets in it."""
+        if not self.count:
+            return
+        of_entry = np.concatenate([part[0] for part in self._parts])
+        entries = np.concatenate([part[1] for part in self._parts], dtype=self._format.dtype)
+        slots = np.concatenate([part[2] for part in self._parts])
+        order = np.argsort(of_entry, kind="stable")
+        entries, slots = entries[order], slots[order]
+        ends = np.cumsum(np.bincount(of_entry, minlength=len(self._numbers))).tolist()
+        begin = 0
+        for (topic, queue_id), end in zip(self._numbers, ends, strict=True):
+            yield topic, queue_id, entries[begin:end], slots[begin:end]
+            begin = end
+
+
 @dataclass
 class QueueFeed:
     """Writes the entries of log blocks into queues, unless they are there already.
+
+    Entries of several blocks are gathered, so that each queue is read once for all of them:
+    `settle` compares and writes them.
 
     Attributes:
         queues: the queues.
@@ -125,17 +169,37 @@ class QueueFeed:
     unsafe: set[str] = field(default_factory=set)
     _ends: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     _known: dict[tuple[str, int], bool] = field(default_factory=dict)
+    _gathered: _Gathered | None = None
 
     def feed(self, part: LogBlock) -> None:
-        """Write the entries of a block's records into their queues."""
-        for run in self.runs(part):
-            self.written += self.queues.reconcile(*run)
+        """Take the entries of a block's records, to be written into their queues."""
+        if self._gathered is None:
+            self._gathered = _Gathered(self.queues.format)
+        self._gather(part, self._gathered)
+        if self._gathered.count >= _GATHERED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the entries of all blocks so far into their queues."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            for run in self._runs(gathered):
+                self.written += self.queues.reconcile(*run)
 
     def runs(self, part: LogBlock) -> Iterator[Run]:
         """Yield the entries of a block's records, with their places. Nothing is written.
 
         They are taken as written: a later record gets its place behind them.
         """
+        gathered = _Gathered(self.queues.format)
+        self._gather(part, gathered)
+        yield from self._runs(gathered)
+
+    def _runs(self, gathered: _Gathered) -> Iterator[Run]:
+        for found in gathered.by_queue():
+            yield from self._put(*found)
+
+    def _gather(self, part: LogBlock, gathered: _Gathered) -> None:
         block = part.block
         self._due(part)
         entries, bounds = self.queues.format.of_block(block, part.physical_offset)
@@ -143,12 +207,10 @@ class QueueFeed:
         assert len(entries) == len(slots), (
             f"{len(entries)} entries of the log at {part.offset} have {len(slots)} offsets"
         )
-        for number, route in enumerate(block.routes):
-            rows = slice(int(bounds[number]), int(bounds[number + 1]))
-            yield from self._put(route.topic, route.queue_id, entries[rows], slots[rows])
+        gathered.add(block.routes, np.diff(bounds), entries, slots)
         names = find_properties(part.records.properties, (PROPERTY_INNER_MULTI_DISPATCH,))
         if names[PROPERTY_INNER_MULTI_DISPATCH].lengths.max(initial=-1) >= 0:
-            yield from self._light(part)
+            self._gather_light(part, gathered)
 
     def restore(self) -> None:
         """Set the queues' ends to those of this feed, after another feed has walked the log."""
@@ -161,7 +223,8 @@ class QueueFeed:
             entries, slots = entries[kept], slots[kept]
         if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
             return
-        breaks = (np.flatnonzero(np.diff(slots) != 1) + 1).tolist() if len(slots) > 1 else ()
+        is_run = len(slots) == 1 or bool((slots[1:] - slots[:-1] == 1).all())
+        breaks = () if is_run else (np.flatnonzero(np.diff(slots) != 1) + 1).tolist()
         edges = [0, *breaks, len(slots)]
         for begin, end in pairwise(edges):
             run = entries[begin:end]
@@ -226,21 +289,16 @@ class QueueFeed:
                 if level > 0:
                     block.tags_code[row] = time + self.delays[level - 1]
 
-    def _light(self, part: LogBlock) -> Iterator[Run]:
-        """Yield the entries of the light queues that records name."""
+    def _gather_light(self, part: LogBlock, gathered: _Gathered) -> None:
+        """Take the entries of the light queues that records name."""
         rows = np.flatnonzero(part.block.queued)
         owner, names, queue_ids, slots = dispatches(part.records.take(rows))
         of = rows[owner]
         entries = self.queues.format.encode(
             part.physical_offset[of], part.block.sizes[of], part.block.tags_code[of]
         )
-        topics = names.to_pylist()
-        routes = list(zip(topics, queue_ids.tolist(), strict=True))
-        numbers = {route: n for n, route in enumerate(dict.fromkeys(routes))}
-        of_route = np.array([numbers[route] for route in routes], np.int64)
-        for (topic, queue_id), number in numbers.items():
-            chosen = of_route == number
-            yield from self._put(topic, queue_id, entries[chosen], slots[chosen])
+        routes = list(zip(names.to_pylist(), queue_ids.tolist(), strict=True))
+        gathered.add(routes, np.ones(len(routes), np.int64), entries, slots)
 
 
 def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:

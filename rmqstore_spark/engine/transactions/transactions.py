@@ -21,7 +21,7 @@ from typing import Any, Final
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Stored
+from rmqstore_spark.engine.append.appender import Appender, Commit, Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
@@ -121,7 +121,12 @@ class Transactions:
         with self._lock:
             self._waiting().check_room(named)
 
-    def append(self, block: Block) -> Stored:
+    @property
+    def commit(self) -> Commit | None:
+        """The commit that writes its block, if there is one."""
+        return self._appender.commit
+
+    def append(self, block: Block, *, patient: bool = True) -> Stored:
         """Append half messages, and remember them.
 
         Raises:
@@ -130,7 +135,7 @@ class Transactions:
         with self._lock:
             waiting = self._waiting()
             reach("transactions.before_half")
-            stored = self._appender.append(block)
+            stored = self._appender.append(block, patient=patient)
             records = decode_records(block.data, block.starts, block.sizes)
             waiting.add(transactions_of(records, stored.queue_offset))
             if len(block):

@@ -6,8 +6,6 @@ The writer is responsible for an order of writes that survives a crash.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -65,8 +63,7 @@ def link_entries(
         entries.view(np.uint8),
     )
     begins = start == 1
-    return entries, replace(
-        header,
+    return entries, IndexHeader(
         begin_timestamp=int(times[0]) if begins else header.begin_timestamp,
         begin_phy_offset=int(offsets[0]) if begins else header.begin_phy_offset,
         end_timestamp=int(times[-1]),

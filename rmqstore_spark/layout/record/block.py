@@ -119,6 +119,7 @@ class Block:
         sums: two sums of hashes of what the records say, if they were asked for (`digest`).
         unit_ends: ascending, the row after the last one of each unit, whose records lie in one
             segment; None: each record is a unit.
+        hashes: the keys of the records as `index_hashes` returns them, if they are known already.
     """
 
     data: U1
@@ -132,6 +133,7 @@ class Block:
     delayed: int = 0
     sums: tuple[int, int] = (0, 0)
     unit_ends: I8 | None = None
+    hashes: tuple[I4, I4] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -30,6 +30,8 @@ from rmqstore_spark.layout.spans import (
     U1,
     Spans,
     binary_array,
+    checked_strings,
+    int_array,
     string_array,
 )
 
@@ -132,7 +134,9 @@ def _repeated(text: str, n: int) -> pa.StringArray:
 
 @lru_cache(maxsize=4)
 def _repeat(text: str, n: int) -> pa.StringArray:
-    return pa.repeat(text.encode("utf-8", "replace").decode(), n)
+    data = text.encode("utf-8", "replace")
+    offsets = np.arange(n + 1, dtype=np.int32) * np.int32(len(data))
+    return checked_strings(offsets, pa.py_buffer(data * n))
 
 
 class _Sources:
@@ -268,7 +272,7 @@ def build_batch(
         else:
             built = _BUILDERS[name](sources)
             if isinstance(built, np.ndarray):
-                built = pa.array(np.ascontiguousarray(built))
+                built = int_array(built)
             arrays.append(built)
             fields.append(pa.field(name, COLUMNS[name]))
     if not arrays:

@@ -16,6 +16,7 @@ may never arrive (docs/format.md, "A block that is not published yet").
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -30,11 +31,13 @@ from rmqstore_spark.layout.constants import (
     STOREHOST_V6_FLAG,
 )
 from rmqstore_spark.layout.fields import (
+    BODY_LENGTH_AT,
     BORN_HOST_AT,
     HOST_SIZE,
     HOST_V6_SIZE,
     MIN_RECORD_SIZE,
     PREPARED_OFFSET_AT,
+    QUEUE_ID_AT,
     STORE_HOST_AT,
     SYS_FLAG_LAST,
     V6_EXTRA,
@@ -50,6 +53,7 @@ __all__ = [
     "crc_property_mismatch",
     "decode_records",
     "encode_blank",
+    "states_place",
     "walk_records",
     "write_batch_end",
 ]
@@ -260,6 +264,27 @@ def walk_records(
     positions = np.empty(room, np.int64)
     found, stop, at = kernel.active.walk(buffer, start, end, base, lead, positions)
     return Walk(positions[:found], stop, at)
+
+
+_MOST_TOPIC: Final = 255
+_PLACE: Final = struct.Struct(">i4xq")  # queueId, flag, queueOffset
+
+
+def states_place(data: bytes, topic: bytes, queue_id: int, queue_offset: int) -> bool:
+    """Return whether the bytes of one record state that it is a certain message of a queue.
+
+    A quick look: whether the record is sound is left open, and of messages in light queues, and of
+    those with a topicLength of 2 bytes, it says False (`dispatches.belongs_to`).
+    """
+    if len(data) < MIN_RECORD_SIZE or len(topic) > _MOST_TOPIC:
+        return False
+    if _PLACE.unpack_from(data, QUEUE_ID_AT) != (queue_id, queue_offset):
+        return False
+    flags = data[SYS_FLAG_LAST]
+    wide = bool(flags & BORNHOST_V6_FLAG) + bool(flags & STOREHOST_V6_FLAG)
+    at = BODY_LENGTH_AT + V6_EXTRA * wide
+    at += 4 + max(int.from_bytes(data[at : at + 4], "big", signed=True), 0)
+    return data[at : at + 1 + len(topic)] == bytes((len(topic),)) + topic
 
 
 def encode_blank(size: int) -> bytes:

@@ -21,6 +21,7 @@ from rmqstore_spark.layout.spans import (
     array_texts,
     binary_array,
     checked_strings,
+    int_array,
     join_texts,
     string_array,
 )
@@ -55,7 +56,7 @@ def split_properties(
         _encoded(wanted), at, length,
     )  # fmt: skip
     texts = _texts(name_ends, names, m), _texts(value_ends, values, m)
-    maps = pa.MapArray.from_arrays(pa.array(rows), *texts)
+    maps = pa.MapArray.from_arrays(int_array(rows), *texts)
     return maps, _by_name(wanted, spans.buffer, at, length)
 
 
@@ -94,9 +95,11 @@ def split_keys(keys: Spans) -> pa.ListArray:
     )
     pieces = string_array(Spans(keys.buffer, piece_at[:count], piece_length[:count]))
     missing = keys.lengths < 0
-    return pa.ListArray.from_arrays(
-        pa.array(rows), pieces, mask=pa.array(missing) if missing.any() else None
-    )
+    if not missing.any():
+        return pa.ListArray.from_arrays(int_array(rows), pieces)
+    validity = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    kind = pa.list_(pa.string())
+    return pa.Array.from_buffers(kind, len(keys), [validity, pa.py_buffer(rows)], children=[pieces])
 
 
 def encode_properties(maps: pa.MapArray) -> pa.BinaryArray:

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.layout.spans import int_array, numbers_of
 
 # Hive's list (FileUtils.charToEscape), which Spark uses too.
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
@@ -24,6 +25,7 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _DAY_MICROS: Final = 86_400_000_000
 _NO_DAY: Final = np.iinfo(np.int64).min
 _EPOCH: Final = date(1970, 1, 1)
+_EPOCH_TIME: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class Partition(NamedTuple):
@@ -68,11 +70,13 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Re
         return
     topics = batch.column("topic").dictionary_encode()
     micros = batch.column("storeTimestamp").cast(pa.int64())
-    days = np.asarray(micros.fill_null(0)) // _DAY_MICROS
     if micros.null_count:
+        days = np.asarray(micros.fill_null(0)) // _DAY_MICROS
         days[np.asarray(micros.is_null())] = _NO_DAY
+    else:
+        days = numbers_of(micros) // _DAY_MICROS
     known_days, day_codes = _codes(days)
-    codes = topics.indices.to_numpy().astype(np.int64) * len(known_days) + day_codes
+    codes = numbers_of(topics.indices).astype(np.int64) * len(known_days) + day_codes
     names = topics.dictionary.to_pylist()
 
     def partition(code: int) -> Partition:
@@ -88,7 +92,7 @@ def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.Re
     starts = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(ordered)]
     for start, end in itertools.pairwise(starts):
         # One `take` each: slices of a common array would keep all of it in memory.
-        yield partition(int(ordered[start])), batch.take(pa.array(order[start:end]))
+        yield partition(int(ordered[start])), batch.take(int_array(order[start:end]))
 
 
 def _codes(days: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[list[int], np.ndarray]:
@@ -336,16 +340,20 @@ def _statistics(metadata: pq.FileMetaData) -> str:
 def _bounds(metadata: pq.FileMetaData, index: int) -> tuple[Any, Any] | None:
     """Return the lowest and the highest value of a column; None if a row group does not say."""
     low, high = [], []
+    is_time = metadata.schema.column(index).logical_type.type == "TIMESTAMP"
     for group in range(metadata.num_row_groups):
         found = metadata.row_group(group).column(index).statistics
         if found is None or not found.has_min_max:
             return None
-        low.append(found.min)
-        high.append(found.max)
-    return (_text(min(low)), _text(max(high))) if low else None
+        # Not `min` and `max`, which load pandas, if it is installed, to make a time.
+        low.append(found.min_raw)
+        high.append(found.max_raw)
+    if not low:
+        return None
+    bounds = min(low), max(high)
+    return (_time(bounds[0]), _time(bounds[1])) if is_time else bounds
 
 
-def _text(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return value
+def _time(micros: int) -> str:
+    time = _EPOCH_TIME + timedelta(microseconds=micros)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -37,6 +37,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.layout.spans import int_array, numbers_of
 from rmqstore_spark.pipelines.parquet.files import WrittenFile
 
 
@@ -332,8 +333,8 @@ class Tally(Counter[QueueName]):
         broker = batch.column("brokerName")[0].as_py()
         topics = batch.column("topic").dictionary_encode()
         # A queue id has 31 bits.
-        codes = topics.indices.to_numpy().astype(np.int64) << 32
-        codes += batch.column("queueId").to_numpy()
+        codes = numbers_of(topics.indices).astype(np.int64) << 32
+        codes += numbers_of(batch.column("queueId"))
         names = topics.dictionary.to_pylist()
         for code, count in zip(*(part.to_pylist() for part in _counts(codes)), strict=True):
             self[broker, names[code >> 32], code & 0xFFFFFFFF] += count
@@ -353,7 +354,7 @@ class Tally(Counter[QueueName]):
 
 def _counts(codes: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
     """Return the distinct codes, and how often each occurs. NumPy would sort all of them."""
-    found = pc.value_counts(pa.array(codes))
+    found = pc.value_counts(int_array(codes))
     return found.field("values"), found.field("counts")
 
 

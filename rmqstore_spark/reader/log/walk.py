@@ -7,7 +7,7 @@ is not published yet ends the walk (docs/format.md, "A block that is not publish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -144,18 +144,19 @@ def walk_log(
                     return
                 flaw = replace(flaw, cause="no whole record begins here (its magic code is 0)")
             room = _FIRST_CHUNK  # the next flaw may be close
-            resumes = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
-            lead = _lead_at(segments, resumes)
-            at = resumes - lead if resumes is not None else end
-            yield replace(flaw, resumes=at if resumes is not None else None)
+            resumes = _resumption(log, flaw, check_crc, patience) if resume else None
+            yield replace(flaw, resumes=resumes)
             if resumes is None:
                 return
+            at = resumes
 
 
-def _lead_at(segments: Sequence[LogSegment], offset: int | None) -> int:
-    if offset is None:
-        return 0
-    return next((s.lead for s in segments if s.start <= offset < s.end), 0)
+def _resumption(log: CommitLog, flaw: Flaw, check_crc: bool, patience: Patience) -> int | None:
+    """Return where the unit of the next whole record after a flaw begins; None if none follows."""
+    found = next_record(log, flaw.offset + 1, check_crc=check_crc, patience=patience)
+    if found is None:
+        return None
+    return found - next((s.lead for s in log.segments() if s.start <= found < s.end), 0)
 
 
 def _fill(log: CommitLog, segment: LogSegment, at: int, buffer: U1) -> tuple[U1, int]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.errors import CorruptRecordError, RmqStoreError
+from rmqstore_spark.layout.record.filler import without_fillers
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
@@ -118,6 +119,9 @@ def _batches(
     decoder: Decoder, stretch: Stretch, split: ScanSplit, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     records, offsets = stretch.records, stretch.offsets
+    rows = without_fillers(records)
+    if rows is not None:
+        records, offsets = records.take(rows), offsets[rows]
     if split.topics is not None:
         rows = _of_topics(records, split.topics)
         records, offsets = records.take(rows), offsets[rows]

@@ -89,9 +89,10 @@ class Fields:
                 continue
             if found is None:
                 found = self.text(field)  # which tells that it is missing
-            if not _INTEGER.fullmatch(found) or not least <= int(found) <= most:
+            number = int(found) if _INTEGER.fullmatch(found) else None
+            if number is None or not least <= number <= most:
                 raise _refused(f"the field {field} must be a number from {least} to {most}", found)
-            numbers.append(int(found))
+            numbers.append(number)
         return numbers
 
     def flag(self, field: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 from rmqstore_spark.errors import FrameError
+from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import frame_head
@@ -21,6 +22,7 @@ from rmqstore_spark.server.connections.receiver import (
     EndedError,
     ReceivedRequest,
     Receiver,
+    new_room,
 )
 from rmqstore_spark.wire.protocol import DENIED, ILLEGAL, MAX_FRAME, STATUS_FIELD, fingerprint
 from rmqstore_spark.wire.transport import Part, PlainTransport, TlsTransport, Transport, part_size
@@ -196,6 +198,20 @@ class ClientConnection:
     def ready(self) -> ReceivedRequest | None:
         """Return the next request of a call if it has arrived."""
         return self._receiver.ready()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes came together with the last request."""
+        return self._receiver.has_more
+
+    @contextmanager
+    def receiving_into(self, room_of: Callable[[int], U1]) -> Iterator[None]:
+        """Receive the bodies of requests into what a function returns for their size."""
+        self._receiver.room_of = room_of
+        try:
+            yield
+        finally:
+            self._receiver.room_of = new_room
 
     def answer(
         self,

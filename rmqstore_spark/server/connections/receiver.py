@@ -32,6 +32,11 @@ _LOOK_SECONDS: Final = 0.5
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
+def new_room(size: int) -> U1:
+    """Return uint8[size], of memory that nobody has."""
+    return np.empty(size, np.uint8)
+
+
 class EndedError(Exception):
     """The connection has ended: the client disconnected, or was disconnected."""
 
@@ -110,6 +115,7 @@ class Receiver:
     Attributes:
         moved: when a request was complete, in monotonic seconds. A client that sends a byte now and
             then does not move it.
+        room_of: returns uint8[size] for the body of a request, once it is admitted.
     """
 
     def __init__(
@@ -119,6 +125,7 @@ class Receiver:
         admit: Callable[[Command, int], None],
     ) -> None:
         self.moved = time.monotonic()
+        self.room_of: Callable[[int], U1] = new_room
         self._transport = transport
         self._budget_of = budget_of
         self._admit = admit
@@ -173,6 +180,11 @@ class Receiver:
             elif not self._receive_now():  # nothing has come, or the client has gone
                 return None
         return self._take()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes came together with the last request."""
+        return len(self._staged) > 0
 
     def discard(self, seconds: float) -> None:
         """Drop what the client still sends, until it ends the connection or the time is over.
@@ -232,7 +244,7 @@ class Receiver:
     def _install(self, charge: Budget | None) -> None:
         """Allocate the body."""
         self._charge = charge  # first: there may be no memory
-        self._data = np.empty(self._size, np.uint8)
+        self._data = self.room_of(self._size)
         self._body = memoryview(self._data)  # type: ignore[arg-type]
         self._pace = ClientPace(self._size)
 

@@ -20,6 +20,7 @@ from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, OpenRequest, T
 from rmqstore_spark.wire.protocol import DENIED
 
 if TYPE_CHECKING:
+    from rmqstore_spark.broker.core.clients import Group
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.store import Store
@@ -186,6 +187,10 @@ class StoreService(ABC):
     def broker_held(self) -> int:
         """Bytes of requests and answers of RocketMQ's clients in memory."""
         return 0
+
+    def consumer_groups(self) -> Mapping[str, Group]:
+        """Return RocketMQ's consumer groups of which a member is connected, by name."""
+        return {}
 
     @abstractmethod
     def start(self, port: ServedPort) -> None:

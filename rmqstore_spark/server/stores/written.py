@@ -25,6 +25,7 @@ from rmqstore_spark.wire.messages import (
 from rmqstore_spark.wire.protocol import PROTOCOL, UNAVAILABLE
 
 if TYPE_CHECKING:
+    from rmqstore_spark.broker.core.clients import Group
     from rmqstore_spark.broker.runner import BrokerRunner
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.engine.tables.topics import TopicConfig
@@ -176,6 +177,10 @@ class WriterService(StoreService):
     def broker_held(self) -> int:
         """Bytes of requests and answers of RocketMQ's clients in memory."""
         return 0 if self._broker is None else self._broker.held
+
+    def consumer_groups(self) -> Mapping[str, Group]:
+        """Return RocketMQ's consumer groups of which a member is connected, by name."""
+        return {} if self._broker is None else self._broker.consumer_groups()
 
     def start(self, port: ServedPort) -> None:
         """Follow a master, or serve slaves, as the store's role says; serve RocketMQ's clients.

@@ -64,19 +64,19 @@ class _Log:
         self.blocks: list[int] = []
         self.begun, self.released = threading.Event(), threading.Event()
 
-    def append(self, block: U1) -> PutResult:
-        self.blocks.append(len(block))
+    def append(self, data: U1, *, patient: bool = True) -> PutResult:
+        self.blocks.append(len(data))
         if len(self.blocks) == 1:
             self.begun.set()
             assert self.released.wait(20)
-        elif not block.any():
+        elif not data.any():
             raise OSError("a block of zeros")
-        places = np.arange(len(block) // 10)
+        places = np.arange(len(data) // 10)
         return PutResult(PutStatus.PUT_OK, len(places), places, places + 100)
 
 
 def _put_while_first_is_under_way(log: _Log, others: list[U1]) -> list[PutResult | Exception]:
-    group_commit = GroupCommit(log.append, lambda result: result, 20)
+    group_commit = GroupCommit(log.append, lambda result: result, lambda _: False, 20)
     found: list[PutResult | Exception] = []
 
     def put(block: U1) -> None:
@@ -119,7 +119,7 @@ def test_a_failure_is_told_to_all_who_wait() -> None:
 
 def test_what_nobody_takes_in_time_is_tried_alone() -> None:
     log = _Log()
-    group_commit = GroupCommit(log.append, lambda result: result, 0.01)
+    group_commit = GroupCommit(log.append, lambda result: result, lambda _: False, 0.01)
     first = threading.Thread(target=group_commit.put, args=(np.ones(10, np.uint8),))
     first.start()
     assert log.begun.wait(20)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.engine import StoreWriter
-from rmqstore_spark.engine.append.appender import StoreTime
+from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.reader import Store
 from tests.support.stores.storing import Clock, config, messages, until
 
@@ -20,7 +20,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "rmqstore_spark.engine.append.appender"
+        if record.name == "rmqstore_spark.engine.append.store_time"
     ]
 
 
@@ -72,7 +72,7 @@ def test_a_second_leap_is_said_too(caplog: pytest.LogCaptureFixture) -> None:
     clock.now += 1_000
     time.look()
     clock.now -= 60_000
-    time.stamp(later=True)
+    time.stamp()
     assert ["5.0 s" in warnings(caplog)[0], "64.0 s" in warnings(caplog)[1]] == [True, True]
     assert len(warnings(caplog)) == 2
 
@@ -83,7 +83,7 @@ def test_what_synchronization_does_is_not_said(caplog: pytest.LogCaptureFixture)
         time = StoreTime(clock, clock.now)
         for step in (-900, 800, -850, 2_000, -990, 0):
             clock.now += step
-            time.stamp(later=True)
+            time.stamp()
             time.look()
     assert not warnings(caplog)
 
@@ -108,3 +108,28 @@ def test_what_readers_by_time_see(tmp_path: Path) -> None:
         assert queue.offset_at(start + 1) == 1
         assert queue.offset_at(start + 1000) == 1
         assert queue.offset_at(start + 1001) is None
+
+
+def test_others_get_earlier_times_than_what_is_stamped_ahead_and_later_ones_after_it() -> None:
+    clock = Clock()
+    time = StoreTime(clock, clock.now)
+    ahead = time.stamp_ahead(300)
+    assert ahead == clock.now + 301
+    times = []
+    for _ in range(5):
+        clock.now += 100
+        times.append(time.stamp())
+    assert times == [ahead - 201, ahead - 101, ahead - 1, ahead - 1, ahead - 1]
+    time.pass_ahead(stored=True)
+    clock.now = ahead - 50
+    assert time.stamp() == ahead
+    clock.now = ahead + 50
+    assert time.stamp() == ahead + 50
+
+
+def test_a_time_ahead_that_was_not_stored_leaves_no_trace() -> None:
+    clock = Clock()
+    time = StoreTime(clock, clock.now)
+    assert time.stamp_ahead(100_000) - clock.now <= 1_000  # larger leaps are logged
+    time.pass_ahead(stored=False)
+    assert time.stamp() == clock.now

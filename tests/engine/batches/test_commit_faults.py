@@ -20,8 +20,9 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import batch_block as batchblock
-from rmqstore_spark.engine.batches import batches
+from rmqstore_spark.engine.batches import writing
 from rmqstore_spark.engine.failpoints import NAMES
+from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader import Store
@@ -51,7 +52,9 @@ MANY_SEGMENTS = "mappedFileSizeCommitLog=8192"
 SPILLED = "stagingMemoryBytes=0"
 PARTLY_SPILLED = "stagingMemoryBytes=20000"
 """The first stage of a batch and half of the second are in memory, the rest is in files."""
-HIDDEN = ("before_write", "after_head", "after_portion", "before_sync", "before_publish")
+HIDDEN = (
+    "before_write", "after_head", "after_portion", "before_sync", "before_publish", "after_filler",
+)  # fmt: skip
 VISIBLE = ("after_publish", "after_sync", "after_dispatch")
 HIDDEN_WRITES = {ONE_SEGMENT: 5, MANY_SEGMENTS: 9}
 """The head, then at least a write for each stage, the marker and each end of a segment."""
@@ -122,8 +125,7 @@ def test_killed_at_a_place_the_batch_is_whole_or_not_there_and_then_once(
         assert acknowledged == ["0 COMMITTED"]
         assert seen == ([0] if name in HIDDEN else [0, 1])
     with Store.open(path) as store:
-        report = verify(store)
-        assert report.errors == 0
+        assert verify(store).errors == 0
     with StoreWriter.open(path, small_segments()) as store:
         committed = [commit_batch(store, number, attempt=1).status for number in range(3)]
         assert committed == [
@@ -309,7 +311,7 @@ def test_the_checkpoint_never_covers_a_block_that_is_not_published(
 
     with StoreWriter.open(path, small_segments(), clock=lambda: FIRST_TIME) as store:
         assert store.put(rows_block(bodies("a", 3))).ok
-        for module in (batchblock, batches):
+        for module in (batchblock, writing, commitlog):
             monkeypatch.setattr(module, "reach", look)
         commit_batch(store, 0)
         published = flushed_checkpoint()

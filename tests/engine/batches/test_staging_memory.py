@@ -118,7 +118,10 @@ def commit_blocks(store: StoreWriter, number: int, blocks: list[tuple[int, int, 
         if wanted not in stages:
             name = stage_id(f"{number}/{at}")
             stages[wanted] = name, store.batches.begin_stage(name)
-        stages[wanted][1].append(rows_block(bodies(f"b{number}/{at}", rows)))
+        stage, block = stages[wanted][1], rows_block(bodies(f"b{number}/{at}", rows))
+        room = stage.room(len(block))
+        room[:] = block
+        stage.append(room, given=at % 2 == 0)
     infos = tuple(stage.finish() for _, stage in stages.values())
     request = CommitRequest(WriterId.of_stream(QUERY, number), infos)
     assert store.batches.commit(request).status == "COMMITTED"
@@ -375,6 +378,45 @@ def test_pages_and_files_of_stages_that_are_gone_serve_the_next_until_none_comes
         now[0] += 1
         staging.expire()
         assert (staging.memory.kept, staging.spares.kept, spare.exists()) == (0, 0, False)
+
+
+def test_a_large_block_stays_in_the_pages_that_it_was_received_into(tmp_path: Path) -> None:
+    limits = StagingLimits(1 << 30, 1 << 30, 8 << 20, 1 << 40)
+    block = rows_block([bytes(1 << 20)] * 2)
+    with StoreWriter.open(tmp_path / "open") as store:
+        staging = Staging(tmp_path / "staging", store._admission, limits, lambda: FIRST_TIME)
+        for number in range(2):
+            stage = staging.begin(stage_id(str(number)))
+            room = stage.room(len(block))
+            assert staging.memory.kept == 0
+            room[:] = block
+            stage.append(room, given=True)
+            (portion,) = stage.portions
+            files = HandleCache[int](os.close, 1)
+            records = portion.read_records(np.empty(0, np.uint8), files)
+            assert np.shares_memory(records, room)
+            assert records.tobytes() == block.tobytes()
+            assert len(block) < staging.memory.used < 3 << 20
+            del room, records, portion
+            staging.abort([stage.stage_id])
+            assert staging.memory.used == 0
+            assert len(block) < staging.memory.kept < 3 << 20
+
+
+def test_pages_of_a_block_that_is_not_held_are_kept_within_the_limit(tmp_path: Path) -> None:
+    limits = StagingLimits(1 << 30, 1 << 30, 8 << 20, 1 << 40)
+    block = rows_block([bytes(1 << 20)] * 3)
+    with StoreWriter.open(tmp_path / "open") as store:
+        staging = Staging(tmp_path / "staging", store._admission, limits, lambda: FIRST_TIME)
+        stage = staging.begin(stage_id("a"))
+        for _ in range(6):
+            room = stage.room(len(block))
+            room[:] = block
+            stage.append(room, given=True)
+            del room
+            assert staging.memory.used + staging.memory.kept <= 8 << 20
+        assert in_memory(stage) == [True, True, False, False]
+        staging.abort([stage.stage_id])
 
 
 def test_pages_that_are_kept_make_way_for_others(tmp_path: Path) -> None:

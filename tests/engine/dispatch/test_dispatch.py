@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rmqstore_spark.engine.dispatch import dispatcher as dispatcher_module
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.jobs import Appended
@@ -25,6 +26,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from tests.support.stores.golden import load_entries, load_meta, load_records
 from tests.support.stores.recovering import expected_keys, indexed_keys
+from tests.support.stores.storing import until
 from tests.support.waiting import PATIENCE
 
 Golden = Callable[[str], Path]
@@ -155,6 +157,43 @@ def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
         thread.join()
     assert dispatcher.drain()
     assert dispatcher.behind_bytes == 0
+    dispatcher.close()
+
+
+def test_nobody_waits_for_the_blocks_of_a_commit(golden: Golden, tmp_path: Path) -> None:
+    """But for those that came before, if these are too many."""
+    jobs = list(appended(golden("basic")))[:60]
+    queues = SlowQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
+    dispatcher.submit_all(jobs[:2])
+    queues.reached.acquire()
+    for job in jobs[2:-1]:
+        assert dispatcher.submit(job, 0)
+    assert not dispatcher.await_end(jobs[1].end, 0)
+    assert dispatcher.behind_bytes == sum(job.size for job in jobs[:-1])
+    queues.go.release(len(jobs) * 10)
+    assert dispatcher.await_end(jobs[1].end, 20)
+    assert dispatcher.drain(20)
+    assert dispatcher.done_until == jobs[-2].end
+    assert dispatcher.submit(jobs[-1])
+    dispatcher.close()
+
+
+def test_what_waits_behind_a_commit_is_bounded(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = list(appended(golden("basic")))[:10]
+    monkeypatch.setattr(dispatcher_module, "_MOST_BYTES", jobs[2].size + 1)
+    queues = SlowQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
+    dispatcher.submit_all(jobs[:2])
+    queues.reached.acquire()
+    assert dispatcher.submit(jobs[2], 0)
+    assert dispatcher.submit(jobs[3], 0)
+    assert not dispatcher.submit(jobs[4], 0.01)
+    queues.go.release(len(jobs) * 10)
+    assert dispatcher.submit(jobs[4], 20)
+    assert dispatcher.drain(20)
     dispatcher.close()
 
 
@@ -312,6 +351,22 @@ def test_a_failure_is_told_to_all_that_follow(golden: Golden, tmp_path: Path) ->
     assert isinstance(dispatcher.failure, StoreWriteError)
     assert keeper.value.logics_msg_timestamp == 0
     dispatcher.close()
+
+
+def test_what_is_in_the_log_already_waits_for_no_room_behind_a_commit(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """The put that has its lock would keep all others out."""
+    jobs = list(appended(golden("tiny")))[:6]
+    queues = FullQueues(str(tmp_path))
+    dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
+    dispatcher.submit_all(jobs[:4])
+    until(lambda: dispatcher.stalled is not None)
+    assert dispatcher.submit(jobs[4], 0)
+    queues.has_room.set()
+    assert dispatcher.await_end(jobs[4].end, 20)
+    dispatcher.close()
+    assert not dispatcher.await_end(jobs[5].end)  # it does not come any more
 
 
 @pytest.fixture

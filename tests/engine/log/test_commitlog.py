@@ -7,16 +7,21 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import place
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import WRITE_BYTES
+from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.record.filler import MIN_FILLER
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I4, I8, U1
 from tests.support.stores.storing import until
@@ -246,3 +251,23 @@ def test_segments_have_their_blocks(folder: Path) -> None:
     status = (folder / f"{0:020}").stat()
     assert (status.st_size, status.st_blocks * 512 >= size) == (size, True)
     log.close()
+
+
+@given(st.integers(0, 3000), st.integers(0, 400))
+def test_a_block_is_reserved_where_a_blank_or_a_filler_leads_to_it(end: int, room: int) -> None:
+    size = 1000
+    end -= min(end % size, max(0, end % size - (size - BLANK_SIZE)))  # no log ends in less
+    with TemporaryDirectory() as folder:
+        log = CommitLogWriter(SegmentFiles(folder, f"{folder}/own/ready", size), 0, end)
+        block = log.reserve(room)
+        assert end <= block.limit <= block.begin
+        assert block.begin % size <= size - BLANK_SIZE
+        assert (
+            block.begin % size == 0
+            or block.begin - end in range(room // 2, room + BLANK_SIZE)
+            or (block.begin == end)
+        )
+        segment = block.begin - block.begin % size
+        for reached in {end, block.limit}:  # where others may end before it is published
+            start = max(reached, segment)
+            assert start == block.begin or block.begin - start >= MIN_FILLER

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.layout.kernel.reference.answers import ROWS, SIZE
+from rmqstore_spark.layout.record.block import check_block, index_hashes
 from rmqstore_spark.remoting.codec.command import VERSION, Command, Form
 from rmqstore_spark.remoting.codec.frames import command_of, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
@@ -83,23 +85,42 @@ def frames(draw: st.DrawFn) -> bytes:
 
 
 def outcome(
-    module: ModuleType, given: list[bytes], room: int = 4096, texts: int = 40_000, most: int = 99
+    module: ModuleType,
+    given: list[bytes],
+    room: int = 4096,
+    texts: int = 40_000,
+    most: int = 99,
+    keys: int = 99,
 ) -> Any:
     count = len(given)
     counts, asked = np.zeros(2, np.int32), np.zeros(2, np.int32)
-    sizes, rows, opaques, queues = (np.zeros(count, np.int32) for _ in range(4))
-    forms, text, out = (np.zeros(n, np.uint8) for n in (count, texts, room))
-    hosts = b"".join(bytes([row] * 20) for row in range(count))
-    wide = bytes(row % 2 for row in range(count))
+    requests, marks = np.zeros((count, 5), np.int32), np.zeros(10, np.int32)
+    text, out = (np.zeros(n, np.uint8) for n in (texts, room))
+    hosts = b"".join(
+        (bytes([row] * (16 if row % 2 else 4)) + bytes([0, 0, row, row])).ljust(20, b"\0")
+        + bytes([row % 2])
+        for row in range(count)
+    )
+    starts, tags = (np.zeros(most, np.int64) for _ in range(2))
+    sizes, route_of, places = (np.zeros(most, np.int32) for _ in range(3))
+    key_hash, key_rows = (np.zeros(keys, np.int32) for _ in range(2))
     try:
-        written = module.write_sends(
-            given, {b"t": 0, b"topic": 1}, 99, most, np.array([2, 8], np.int32), hosts, wide,
-            bytes(8), b"CLUSTER\1c", counts, asked, opaques, forms, queues, sizes, rows, text, out,
+        written, taken, rows, routes, found, compressed = module.write_sends(
+            given, {b"t": 0, b"topic": 1}, 99, 0x701, np.array([2, 8], np.int32), marks, hosts,
+            bytes(8), b"CLUSTER\1c", counts, asked, requests, starts, tags, sizes, route_of,
+            places, key_hash, key_rows, text, out,
         )  # fmt: skip
     except ValueError as error:
+        assert not marks.any()
         return str(error)
-    arrays = (sizes, rows, counts, asked, *(each[sizes > 0] for each in (opaques, queues, forms)))
-    return bytes(out[:written]), [each.tolist() for each in arrays]
+    assert not marks.any()
+    bytes_of, rows_of = requests[:, SIZE], requests[:, ROWS]
+    assert (taken, rows) == (np.count_nonzero(bytes_of), rows_of.sum())
+    arrays = (
+        bytes_of, rows_of, counts, asked, requests[bytes_of > 0], starts[:rows], tags[:rows],
+        sizes[:rows], route_of[:rows], places[:routes], key_hash[:found], key_rows[:found],
+    )  # fmt: skip
+    return bytes(out[:written]), [each.tolist() for each in arrays], compressed
 
 
 @pytest.mark.threat("The compiled kernel stays within its buffers")
@@ -108,11 +129,12 @@ def outcome(
     st.sampled_from([4096, 4096, 4096, 400, 200, 30]),
     st.sampled_from([40_000, 40_000, 200, 20]),
     st.sampled_from([99, 99, 3, 0]),
+    st.sampled_from([99, 99, 3, 0]),
 )
-@example([encode_frame(Command(310, USUAL, b"x", form=form)) for form in Form], 4096, 40_000, 9)
-@example([encode_frame(Command(320, USUAL, BATCH, form=form)) for form in Form], 4096, 40_000, 9)
+@example([encode_frame(Command(310, USUAL, b"x", form=form)) for form in Form], 4096, 40_000, 9, 9)
+@example([encode_frame(Command(320, USUAL, BATCH, form=form)) for form in Form], 4096, 40_000, 9, 9)
 def test_both_kernels_make_the_same_of_frames(
-    given_frames: list[bytes], room: int, texts: int, most: int
+    given_frames: list[bytes], room: int, texts: int, most: int, keys: int
 ) -> None:
     if not kernel.COMPILED:
         pytest.skip("the compiled kernel was not built on this machine")
@@ -120,7 +142,7 @@ def test_both_kernels_make_the_same_of_frames(
     for frame in given_frames:
         one, other = (module.plain_send(frame) for module in modules)
         assert one == other
-    one, other = (outcome(module, given_frames, room, texts, most) for module in modules)
+    one, other = (outcome(module, given_frames, room, texts, most, keys) for module in modules)
     assert one == other
 
 
@@ -176,9 +198,53 @@ def test_what_has_no_room_is_odd() -> None:
         encode_frame(Command(310, USUAL, b"x")),
     ]
     for module in {kernel.active, plain}:
-        data, (sizes, rows, *_) = outcome(module, given_frames, room=260)
+        data, (sizes, rows, *_), _ = outcome(module, given_frames, room=260)
         assert rows == [2, 0]
         assert len(data) == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"i": "INNER_MULTI_DISPATCH\x01x"}, {"i": "DELAY\x011"}, {"f": "4"}, {"f": "32768"},
+        {"i": "__CRC32#\x010123456789\x02"}, {"e": "2"}, {"i": "KEYS\x01" + "k " * 100},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("code", [310, 320])
+def test_what_a_block_must_not_hold_is_odd(more: dict[str, str], code: int) -> None:
+    """It is decoded, and refused or handled as all such requests are."""
+    body = b"x" if code == 310 else batch([b"one"], more.get("i", "k\x01v").encode()).body
+    odd = encode_frame(Command(code, {**USUAL, **more}, body))
+    usual = encode_frame(Command(310, USUAL, b"x"))
+    for module in {kernel.active, plain}:
+        _, (sizes, rows, _, _, _, starts, *_), _ = outcome(module, [usual, odd, usual])
+        if "CRC" in more.get("i", ""):  # the cluster's property comes behind it
+            assert rows == [1, 1, 1]
+            continue
+        assert rows == [1, 0, 1]
+        assert starts == [0, sizes[0]]
+
+
+def test_a_block_is_as_one_that_is_checked() -> None:
+    frames_given = [
+        encode_frame(Command(310, {**USUAL, "e": queue, "i": "TAGS\x01t\x02KEYS\x01a b"}, b"x"))
+        for queue in "101"
+    ]
+    frames_given.append(encode_frame(Command(320, {**USUAL, "b": "topic"}, BATCH)))
+    for module in {kernel.active, plain}:
+        data, (*_, starts, tags, sizes, route_of, places, hashes, rows), _ = outcome(
+            module, frames_given
+        )
+        block = check_block(
+            np.frombuffer(data, np.uint8), max_body=99, store_host_v6=False, allowed_sys_flag=0
+        )
+        assert [starts, tags, sizes, route_of] == [
+            each.tolist() for each in (block.starts, block.tags_code, block.sizes, block.route_of)
+        ]
+        queues = [("t", 0), ("t", 1), *(("topic", queue) for queue in range(8))]
+        assert [queues[place] for place in places] == list(block.routes)
+        keys = index_hashes(block.data, block.starts, block.sizes)
+        assert [hashes, rows] == [each.tolist() for each in keys]
 
 
 def test_usual_requests_are_plain() -> None:
@@ -209,28 +275,29 @@ def test_answers_are_those_of_commands(
     rows: list[tuple[int, int, int, int, list[int]]], width: int
 ) -> None:
     host = bytes(range(200, 200 + width))
-    opaques, forms, queues, counts = (
-        np.array(column, kind)
-        for column, kind in (
-            ([row[0] for row in rows], "i4"), ([row[1] for row in rows], "u1"),
-            ([row[2] for row in rows], "i4"), ([len(row[4]) for row in rows], "i4"),
-        )
-    )  # fmt: skip
+    odd, requests = (0, 0, 0, 0, 0), []
+    for opaque, form, queue, _, at in rows:
+        requests += [(opaque, form, queue, 1, len(at)), odd]
+    told = np.array(requests, np.int32).reshape(-1, 5)
     places = np.array([place for row in rows for place in row[4]], np.int64)
     offsets = np.array([row[3] for row in rows for _ in row[4]], np.int64)
+    expected = []
+    for opaque, form, queue, offset, at in rows:
+        ids = [f"{host.hex().upper()}{place:016X}" for place in at]
+        ext = {
+            "msgId": ",".join(ids), "queueId": str(queue),
+            "queueOffset": str(offset), "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+        }  # fmt: skip
+        expected.append(encode_frame(Command(0, ext, opaque=opaque, flag=1, form=Form(form))))
     for module in {kernel.active, plain}:
-        ends = np.zeros(len(rows), np.int64)
-        out = np.zeros(384 * len(rows) + 57 * len(places), np.uint8)
-        module.write_answers(
-            VERSION, host, opaques, forms, queues, counts, offsets, places, ends, out
-        )
-        begin = 0
-        for (opaque, form, queue, offset, at), end in zip(rows, ends.tolist(), strict=True):
-            ids = [f"{host.hex().upper()}{place:016X}" for place in at]
-            ext = {
-                "msgId": ",".join(ids), "queueId": str(queue),
-                "queueOffset": str(offset), "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
-            }  # fmt: skip
-            expected = Command(0, ext, opaque=opaque, flag=1, form=Form(form))
-            assert out[begin:end].tobytes() == encode_frame(expected)
-            begin = end
+        assert module.write_answers(VERSION, host, told, offsets, places) == expected
+
+
+@pytest.mark.parametrize(("count", "rows"), [(1, [2]), (2, [1]), (1, [0]), (0, [1]), (1, [-1, 2])])
+def test_answers_for_other_messages_are_refused(
+    count: int, rows: list[int], each_kernel: str
+) -> None:
+    told = np.array([(1, 0, 0, 9, each) for each in rows], np.int32)
+    places = np.zeros(count, np.int64)
+    with pytest.raises(ValueError, match="differ in number"):
+        kernel.active.write_answers(VERSION, bytes(8), told, places, places)

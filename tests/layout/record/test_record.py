@@ -23,6 +23,7 @@ from rmqstore_spark.layout.record.format import (
     crc_property_mismatch,
     decode_records,
     encode_blank,
+    states_place,
     walk_records,
 )
 from rmqstore_spark.layout.spans import U1
@@ -90,6 +91,22 @@ def check_row(row: dict[str, object], report: RecordReport) -> None:
     assert row["reconsumeTimes"] == report.reconsume_times
     assert row["preparedTransactionOffset"] == report.prepared_transaction_offset
     assert row["storeSize"] == report.store_size
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_a_quick_look_knows_the_place_of_a_record(golden: Callable[[str], Path], name: str) -> None:
+    raw = stored_bytes(golden(name))
+    records = [r for r in load_records(golden(name)) if r.crc_ok]
+    assert records
+    for each in records:
+        data, topic = raw(each), each.topic.encode()
+        is_plain = data[4:8] == MAGIC_V1.to_bytes(4, "big", signed=True)
+        assert states_place(data, topic, each.queue_id, each.queue_offset) == is_plain
+        assert not states_place(data, topic, each.queue_id, each.queue_offset + 1)
+        assert not states_place(data, topic, each.queue_id + 1, each.queue_offset)
+        assert not states_place(data, topic + b"x", each.queue_id, each.queue_offset)
+        assert not states_place(data, topic[:-1], each.queue_id, each.queue_offset)
+        assert not states_place(data[:20], topic, each.queue_id, each.queue_offset)
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)

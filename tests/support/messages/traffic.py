@@ -35,6 +35,7 @@ class Traffic:
 
     Args:
         messages: how many.
+        first: the number of the first one.
         topics: name to number of queues.
         body_size: bytes of each body, or the least and the most.
         tags: each message has one of them, as likely as the others; none for no TAGS.
@@ -55,6 +56,7 @@ class Traffic:
     first_time: int = FIRST_TIME
     per_millisecond: int = 10
     seed: int = 1
+    first: int = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The messages, in batches for `StoreBuilder.append`."""
@@ -63,11 +65,13 @@ class Traffic:
         random = np.random.default_rng()
         random.bit_generator.state = state
         step = max(1, min(_BATCH, _BATCH_BYTES // (most + 200)))
-        for first in range(0, self.messages, step):
-            numbers = np.arange(first, min(first + step, self.messages))
+        end = self.first + self.messages
+        for first in range(self.first, end, step):
+            numbers = np.arange(first, min(first + step, end))
             lengths = random.integers(least, most + 1, len(numbers), np.int32)
             starts = random.integers(0, _POOL, len(numbers))
-            times = pa.array(self.first_time + numbers // self.per_millisecond)
+            after = (numbers - self.first) // self.per_millisecond
+            times = pa.array(self.first_time + after)
             topic, queue_id = self._queues(numbers, random)
             yield pa.RecordBatch.from_pydict(
                 {

@@ -5,7 +5,6 @@ Upstream: PullMessageProcessor.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
@@ -190,10 +189,11 @@ class Pulls:
         wanted = pull.topic, pull.queue_id, pull.offset, pull.most, pull.codes
         # First what needs no wait: a read that may wait hands the interpreter to other threads,
         # and a busy event loop gives it back after a millisecond.
-        with suppress(BlockingIOError):
+        try:
             return self._reader.read(*wanted, may_wait=False, most_bytes=most_bytes)
-        if not may_wait:
-            raise BlockingIOError
+        except BlockingIOError:
+            if not may_wait:
+                raise
         return self._reader.read(*wanted, most_bytes=most_bytes)
 
     def settle(self, pull: Pull, reading: Reading) -> Pull:

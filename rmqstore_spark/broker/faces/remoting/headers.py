@@ -144,6 +144,13 @@ _COMMITS: Final = 1
 _SUSPENDS: Final = 2
 _HAS_SUBSCRIPTION: Final = 4
 _MOST_HOLD_MS: Final = 60_000
+_PULL_NUMBERS: Final = (
+    Number("queueId", -MAX_INT, MAX_INT),
+    Number("sysFlag", -MAX_INT, MAX_INT),
+    Number("suspendTimeoutMillis", -MAX_LONG, MAX_LONG, 0),
+    Number("queueOffset", -MAX_LONG, MAX_LONG),
+    Number("maxMsgNums", -MAX_INT, MAX_INT),
+)
 _MOST_LOCKED: Final = 16_384
 
 
@@ -156,17 +163,15 @@ def pull(request: Command) -> Pull:
     """Read a request for messages (PullMessageRequestHeader)."""
     ext, fields = request.ext, Fields(request.ext)
     group, topic = fields.text("consumerGroup"), fields.text("topic")
-    queue_id = fields.long("queueId", -MAX_INT, MAX_INT)
-    flags = fields.long("sysFlag", -MAX_INT, MAX_INT)
+    queue_id, flags, hold, offset, most = fields.longs(_PULL_NUMBERS)
     has_expression = bool(flags & _HAS_SUBSCRIPTION)
     version = 0 if has_expression else fields.long("subVersion", -MAX_LONG, MAX_LONG, 0)
-    hold = fields.long("suspendTimeoutMillis", -MAX_LONG, MAX_LONG, 0)
     return Pull(
         group,
         topic,
         queue_id,
-        fields.long("queueOffset", -MAX_LONG, MAX_LONG),
-        fields.long("maxMsgNums", -MAX_INT, MAX_INT),
+        offset,
+        most,
         min(max(hold, 0), _MOST_HOLD_MS) / 1000 if flags & _SUSPENDS else 0,
         fields.long("commitOffset", -MAX_LONG, MAX_LONG, -1) if flags & _COMMITS else -1,
         has_expression,

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rmqstore_spark.broker.acl.gate import Gate
 from rmqstore_spark.broker.core.catalog import Catalog
+from rmqstore_spark.broker.core.clients import Clients
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.faces.remoting.headers import named_group
 from rmqstore_spark.broker.faces.remoting.lanes.changing import ChangeRequests
@@ -131,6 +132,11 @@ class BrokerService:
             return handler(connection, request)
 
         return handle
+
+    @property
+    def clients(self) -> Clients:
+        """The connected members of groups; other threads may read."""
+        return self._core.clients
 
     # ---- for the server
 

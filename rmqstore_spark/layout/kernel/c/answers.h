@@ -103,47 +103,62 @@ static uint8_t *binary_answer(uint8_t *out, const Answer *a)
 #define MOST_ANSWER 384
 #define MSG_ID 57 /* with a comma */
 
+/* Return the frame of an answer; its room is cut to its size. */
+static PyObject *answer_frame(const Answer *answer, int is_binary)
+{
+    PyObject *frame = PyBytes_FromStringAndSize(NULL, MOST_ANSWER + answer->rows * MSG_ID);
+    if (frame == NULL)
+        return NULL;
+    uint8_t *begin = (uint8_t *)PyBytes_AS_STRING(frame), *header = begin + FRAME_HEAD;
+    uint8_t *end = is_binary ? binary_answer(header, answer) : json_answer(header, answer);
+    put32(begin, (int32_t)(end - begin - 4));
+    put32(begin + 4, (int32_t)(end - header) | (is_binary ? 1 << 24 : 0));
+    _PyBytes_Resize(&frame, end - begin);
+    return frame;
+}
+
 static PyObject *write_answers(PyObject *self, PyObject *args)
 {
-    PyObject *o[9];
+    PyObject *o[4];
     int version;
-    if (!PyArg_ParseTuple(args, "iOOOOOOOOO", &version, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
-                          &o[6], &o[7], &o[8]))
+    if (!PyArg_ParseTuple(args, "iOOOO", &version, &o[0], &o[1], &o[2], &o[3]))
         return NULL;
     Views views = {.used = 0};
     TAKE(host, const uint8_t, o[0], 0)
-    TAKE(opaques, const int32_t, o[1], 0)
-    TAKE(forms, const uint8_t, o[2], 0)
-    TAKE(queue_ids, const int32_t, o[3], 0)
-    TAKE(rows, const int32_t, o[4], 0)
-    TAKE(queue_offsets, const int64_t, o[5], 0)
-    TAKE(physical, const int64_t, o[6], 0)
-    TAKE(ends, int64_t, o[7], 1)
-    TAKE(out, uint8_t, o[8], 1)
-    Py_ssize_t n = ends_n, all = 0;
-    REQUIRE((host_n == 8 || host_n == 20) && opaques_n == n && forms_n == n && queue_ids_n == n &&
-                rows_n == n && queue_offsets_n == physical_n,
+    TAKE(requests, const int32_t, o[1], 0)
+    TAKE(queue_offsets, const int64_t, o[2], 0)
+    TAKE(physical, const int64_t, o[3], 0)
+    Py_ssize_t n = requests_n / ASKED_INTS, row = 0;
+    REQUIRE((host_n == 8 || host_n == 20) && requests_n == ASKED_INTS * n &&
+                queue_offsets_n == physical_n,
             "the arrays differ in number")
-    for (Py_ssize_t i = 0; i < n; i++) {
-        REQUIRE(rows[i] > 0 && rows[i] <= physical_n - all, "the arrays differ in number")
-        all += rows[i];
+    PyObject *frames = PyList_New(0);
+    int is_whole = frames != NULL;
+    for (Py_ssize_t i = 0; is_whole && i < n; i++) {
+        const int32_t *request = requests + ASKED_INTS * i;
+        int32_t rows = request[ASKED_ROWS];
+        if (request[ASKED_SIZE] <= 0)
+            continue;
+        if (rows <= 0 || rows > physical_n - row) {
+            row = -1;
+            break;
+        }
+        Answer answer = {.host = host, .host_size = host_n, .opaque = request[ASKED_OPAQUE],
+                         .version = version, .physical = physical + row, .rows = rows,
+                         .queue_id = request[ASKED_QUEUE], .queue_offset = queue_offsets[row]};
+        PyObject *frame = answer_frame(&answer, request[ASKED_FORM]);
+        is_whole = frame && PyList_Append(frames, frame) == 0;
+        Py_XDECREF(frame);
+        row += rows;
     }
-    REQUIRE(all == physical_n, "the arrays differ in number")
-    REQUIRE(out_n >= n * MOST_ANSWER + all * MSG_ID, SMALL)
-    uint8_t *to = out;
-    for (Py_ssize_t i = 0, row = 0; i < n; row += rows[i++]) {
-        Answer answer = {.host = host, .host_size = host_n, .opaque = opaques[i],
-                         .version = version, .physical = physical + row, .rows = rows[i],
-                         .queue_id = queue_ids[i], .queue_offset = queue_offsets[row]};
-        uint8_t *header = to + FRAME_HEAD;
-        uint8_t *end = forms[i] ? binary_answer(header, &answer) : json_answer(header, &answer);
-        put32(to, (int32_t)(end - to - 4));
-        put32(to + 4, (int32_t)(end - header) | (forms[i] ? 1 << 24 : 0));
-        to = end;
-        ends[i] = to - out;
+    if (is_whole && row != physical_n) {
+        PyErr_SetString(PyExc_ValueError, "the arrays differ in number");
+        is_whole = 0;
     }
     release(&views);
-    return PyLong_FromSsize_t(to - out);
+    if (!is_whole)
+        Py_CLEAR(frames);
+    return frames;
 }
 
 #endif

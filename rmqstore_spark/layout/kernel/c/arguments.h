@@ -3,7 +3,7 @@
 #define RMQSTORE_ARGUMENTS_H
 
 typedef struct {
-    Py_buffer view[16];
+    Py_buffer view[20];
     int used;
 } Views;
 

@@ -2,8 +2,8 @@
  *
  * Each function does the same as the function of that name in reference/plain.py, over the same
  * arrays. The tests compare the two.
- * Nothing here allocates but a topic's name, to look it up: the caller passes in every output
- * array. Each span is checked against its buffer before it is accessed, so no content of a file or a
+ * Nothing here allocates but a topic's name, to look it up, and the answers to requests: the caller
+ * passes in every output array. Each span is checked against its buffer before it is accessed, so no content of a file or a
  * frame can reach past the buffer.
  * The interpreter lock is released around every loop that is long enough for it.
  */

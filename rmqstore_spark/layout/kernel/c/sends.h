@@ -3,7 +3,11 @@
 #define RMQSTORE_SENDS_H
 
 #define SEPARATOR 2 /* between properties */
+#define PEER (HOST + 1) /* bytes of a client's host, and whether it is IPv6 */
 #define MOST_MESSAGES 4500 /* of a plain batch: their msgIds fit the header of an answer */
+
+/* What an answer needs of a request; without a size, the request was odd. */
+enum { ASKED_OPAQUE, ASKED_FORM, ASKED_QUEUE, ASKED_SIZE, ASKED_ROWS, ASKED_INTS };
 
 /* Write a text of JSON without its escapes; return its size, or -1 if it is not ASCII. */
 static Py_ssize_t unescape(const Text *text, uint8_t *out)
@@ -130,41 +134,127 @@ static int64_t put_batch(const Request *r, NewRecord *record, uint8_t *text, Py_
     return *rows ? written : -1;
 }
 
+/* What a block tells of its records, while requests are added to it. A queue has a place of its own
+ * among those of all topics, and `marks` has the number of its route there, plus 1. */
+typedef struct {
+    int64_t *starts, *tags;
+    int32_t *sizes, *route_of, *places, *marks, route_count;
+    Py_ssize_t rows, most;
+    Keys keys;
+    Rules rules;
+    int64_t compressed;
+} NewBlock;
+
+static void forget_routes(NewBlock *block, int32_t kept)
+{
+    while (block->route_count > kept)
+        block->marks[block->places[--block->route_count]] = 0;
+}
+
+/* Add the records of a request, which fill `size` bytes from `at` on, and are for the queue at a
+ * place. Return 0, and add nothing, if one of them is odd, or there is no room. */
+static int add_rows(NewBlock *block, const uint8_t *data, int64_t at, int64_t size, int32_t place)
+{
+    const uint8_t *limit = data + at + size;
+    NewBlock before = *block;
+    if (!block->marks[place]) {
+        block->places[block->route_count] = place;
+        block->marks[place] = ++block->route_count;
+    }
+    for (int64_t end = at + size; at < end; block->rows++) {
+        Record record;
+        int light, delayed;
+        Py_ssize_t row = block->rows;
+        if (row == block->most || read_record(&record, data + at, end - at) != OK ||
+            judge(&record, &block->rules) != OK)
+            break;
+        block->starts[row] = at;
+        block->sizes[row] = RECORD_SIZE(record);
+        block->route_of[row] = block->marks[place] - 1;
+        block->tags[row] = (int32_t)hash_of_tags(&record, limit, &light, &delayed);
+        block->compressed += RECORD_SYS_FLAG(record) & COMPRESSED;
+        if (light || delayed || !add_keys(&block->keys, &record, row, limit))
+            break;
+        at += RECORD_SIZE(record);
+        if (at == end) {
+            block->rows++;
+            return 1;
+        }
+    }
+    forget_routes(block, before.route_count);
+    *block = before;
+    return 0;
+}
+
+/* Write the records of a request behind those in `out`; return their bytes, 0 if it is odd. */
+static int64_t put_request(const Request *r, NewRecord *record, uint8_t *text, Py_ssize_t size,
+                           uint8_t *out, int64_t room, Py_ssize_t left)
+{
+    int32_t rows, most = (int32_t)(left < MOST_MESSAGES ? left : MOST_MESSAGES);
+    int64_t written = 0;
+    record->properties = text;
+    record->properties_size = (int32_t)size;
+    if (size < 0 || left < 1)
+        return 0;
+    if (r->code == SEND_BATCH_MESSAGE) {
+        record->times = 0;
+        written = put_batch(r, record, text, size, out, room, most, &rows);
+    } else {
+        written = put_record(record, out, room);
+    }
+    return written > 0 && written <= INT32_MAX ? written : 0;
+}
+
 static PyObject *write_sends(PyObject *self, PyObject *args)
 {
-    PyObject *frames, *topics, *o[14];
-    Py_ssize_t most_body, most_rows;
-    if (!PyArg_ParseTuple(args, "O!O!nnOOOOOOOOOOOOOO", &PyList_Type, &frames, &PyDict_Type, &topics,
-                          &most_body, &most_rows, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5], &o[6], &o[7],
-                          &o[8], &o[9], &o[10], &o[11], &o[12], &o[13]))
+    PyObject *frames, *topics, *o[17];
+    Py_ssize_t most_body, allowed;
+    if (!PyArg_ParseTuple(args, "O!O!nnOOOOOOOOOOOOOOOOO", &PyList_Type, &frames, &PyDict_Type,
+                          &topics, &most_body, &allowed, &o[0], &o[1], &o[2], &o[3], &o[4], &o[5],
+                          &o[6], &o[7], &o[8], &o[9], &o[10], &o[11], &o[12], &o[13], &o[14],
+                          &o[15], &o[16]))
         return NULL;
     Views views = {.used = 0};
     TAKE(queue_nums, const int32_t, o[0], 0)
-    TAKE(hosts, const uint8_t, o[1], 0)
-    TAKE(wide, const uint8_t, o[2], 0)
+    TAKE(marks, int32_t, o[1], 1)
+    TAKE(hosts, const uint8_t, o[2], 0)
     TAKE(store_host, const uint8_t, o[3], 0)
     TAKE(cluster, const uint8_t, o[4], 0)
     TAKE(counts, int32_t, o[5], 1)
     TAKE(asked, int32_t, o[6], 1)
-    TAKE(opaques, int32_t, o[7], 1)
-    TAKE(forms, uint8_t, o[8], 1)
-    TAKE(queue_ids, int32_t, o[9], 1)
+    TAKE(requests, int32_t, o[7], 1)
+    TAKE(starts, int64_t, o[8], 1)
+    TAKE(tags, int64_t, o[9], 1)
     TAKE(sizes, int32_t, o[10], 1)
-    TAKE(rows, int32_t, o[11], 1)
-    TAKE(text, uint8_t, o[12], 1)
-    TAKE(out, uint8_t, o[13], 1)
-    Py_ssize_t n = PyList_GET_SIZE(frames);
-    int64_t at = 0, left = most_rows;
-    REQUIRE(wide_n == n && hosts_n == HOST * n && opaques_n == n && forms_n == n &&
-                queue_ids_n == n && sizes_n == n && rows_n == n && asked_n == counts_n &&
-                counts_n == queue_nums_n,
+    TAKE(route_of, int32_t, o[11], 1)
+    TAKE(places, int32_t, o[12], 1)
+    TAKE(key_hash, int32_t, o[13], 1)
+    TAKE(key_rows, int32_t, o[14], 1)
+    TAKE(text, uint8_t, o[15], 1)
+    TAKE(out, uint8_t, o[16], 1)
+    Py_ssize_t n = PyList_GET_SIZE(frames), taken = 0;
+    int64_t at = 0;
+    const char *wrong = NULL;
+    REQUIRE(hosts_n == PEER * n && requests_n == ASKED_INTS * n && asked_n == counts_n &&
+                counts_n == queue_nums_n && tags_n == starts_n && sizes_n == starts_n &&
+                route_of_n == starts_n && places_n == starts_n && key_rows_n == key_hash_n,
             "the arrays differ in number")
     REQUIRE(store_host_n == 8 || store_host_n == 20, "a host has 8 or 20 bytes")
-    for (Py_ssize_t i = 0; i < n; i++) {
+    NewBlock block = {
+        .starts = starts, .tags = tags, .sizes = sizes, .route_of = route_of, .places = places,
+        .marks = marks, .most = starts_n,
+        .keys = {.hash = key_hash, .row = key_rows, .room = key_hash_n},
+        .rules = {.rules = RULE_CLIENT | RULE_PRODUCER, .store_host_v6 = store_host_n == 20,
+                  .max_body = most_body, .allowed = (uint32_t)allowed}};
+    for (Py_ssize_t i = 0; i < n && !wrong; i++) {
         PyObject *frame = PyList_GET_ITEM(frames, i);
+        int32_t *request = requests + ASKED_INTS * i;
         Request r;
-        sizes[i] = rows[i] = 0;
-        REQUIRE(PyBytes_Check(frame), "a frame is not bytes")
+        request[ASKED_SIZE] = request[ASKED_ROWS] = 0;
+        if (!PyBytes_Check(frame)) {
+            wrong = "a frame is not bytes";
+            break;
+        }
         if (!read_request((const uint8_t *)PyBytes_AS_STRING(frame), PyBytes_GET_SIZE(frame), &r))
             continue;
         PyObject *topic = PyBytes_FromStringAndSize((const char *)r.topic.text, r.topic.size);
@@ -172,50 +262,57 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
         Py_XDECREF(topic);
         Py_ssize_t which = number ? PyLong_AsSsize_t(number) : -1;
         if (PyErr_Occurred()) {
-            release(&views);
-            return NULL;
+            wrong = "a topic has no number";
+            break;
         }
         if (which < 0 || which >= counts_n || r.queue_id < 0 || r.queue_id >= queue_nums[which] ||
             r.body_size > most_body)
             continue;
+        int64_t place = r.queue_id;
+        for (Py_ssize_t k = 0; k < which; k++)
+            place += queue_nums[k];
         int is_batch = r.code == SEND_BATCH_MESSAGE;
         Py_ssize_t most_text = r.properties.size + 1 + cluster_n;
-        REQUIRE((is_batch ? 2 * most_text + LONGEST + 1 : most_text) <= text_n, SMALL)
+        if ((is_batch ? 2 * most_text + LONGEST + 1 : most_text) > text_n || place >= marks_n) {
+            wrong = SMALL;
+            break;
+        }
         Py_ssize_t size = unescape(&r.properties, text);
         if (size >= 0 && is_batch)
             size = add_cluster(text, without_separators(text, size), cluster, cluster_n);
         else if (size >= 0)
             size = store_properties(text, size, cluster, cluster_n);
-        if (size < 0 || left < 1)
-            continue;
         NewRecord record = {
             .body = r.body, .body_size = (int32_t)r.body_size, .topic = r.topic.text,
-            .topic_size = (int32_t)r.topic.size, .properties = text,
-            .properties_size = (int32_t)size, .queue_id = (int32_t)r.queue_id,
+            .topic_size = (int32_t)r.topic.size, .queue_id = (int32_t)r.queue_id,
             .flag = (int32_t)r.flag, .sys_flag = (int32_t)r.sys_flag, .times = (int32_t)r.times,
-            .born = r.born, .born_host = hosts + HOST * i, .born_wide = wide[i],
+            .born = r.born, .born_host = hosts + PEER * i, .born_wide = hosts[PEER * i + HOST],
             .stored_host = store_host, .stored_wide = store_host_n == 20, .magic = 0xDAA320A7u};
-        int32_t found = 1;
-        if (is_batch)
-            record.times = 0;
-        int32_t most = (int32_t)(left < MOST_MESSAGES ? left : MOST_MESSAGES);
-        int64_t written = is_batch ? put_batch(&r, &record, text, size, out + at, out_n - at, most,
-                                               &found)
-                                   : put_record(&record, out + at, out_n - at);
-        if (written <= 0 || written > INT32_MAX)
+        Py_ssize_t rows = block.rows;
+        int64_t written = put_request(&r, &record, text, size, out + at, out_n - at,
+                                      block.most - rows);
+        if (written == 0 || !add_rows(&block, out, at, written, (int32_t)place))
             continue;
-        left -= found;
-        rows[i] = found;
-        sizes[i] = (int32_t)written;
-        opaques[i] = (int32_t)r.opaque;
-        forms[i] = (uint8_t)r.is_binary;
-        queue_ids[i] = (int32_t)r.queue_id;
-        counts[which] += found;
+        taken++;
+        request[ASKED_OPAQUE] = (int32_t)r.opaque;
+        request[ASKED_FORM] = r.is_binary;
+        request[ASKED_QUEUE] = (int32_t)r.queue_id;
+        request[ASKED_SIZE] = (int32_t)written;
+        request[ASKED_ROWS] = (int32_t)(block.rows - rows);
+        counts[which] += request[ASKED_ROWS];
         asked[which]++;
         at += written;
     }
+    int32_t route_count = block.route_count;
+    forget_routes(&block, 0);
     release(&views);
-    return PyLong_FromLongLong(at);
+    if (wrong) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, wrong);
+        return NULL;
+    }
+    return Py_BuildValue("LnninL", (long long)at, taken, block.rows, (int)route_count,
+                         block.keys.count, (long long)block.compressed);
 }
 
 #endif

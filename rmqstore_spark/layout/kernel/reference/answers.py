@@ -7,45 +7,37 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Final
 
 from rmqstore_spark.layout.kernel.reference.requests import BINARY
-from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8
 
-ANSWER_BYTES: Final = 384
-"""Bytes of an answer without its msgIds, at most."""
-MSG_ID_BYTES: Final = 57
-"""Bytes of a msgId, with a comma, at most."""
+OPAQUE, FORM, QUEUE, SIZE, ROWS = range(5)
+"""What an answer needs of a request, by column; without a size, the request was odd."""
 
 
 def write_answers(
-    version: int,
-    host: bytes,
-    opaques: I4,
-    forms: U1,
-    queue_ids: I4,
-    rows: I4,
-    queue_offsets: I8,
-    physical: I8,
-    ends: I8,
-    out: U1,
-) -> int:
+    version: int, host: bytes, requests: I4, queue_offsets: I8, physical: I8
+) -> list[bytes]:
     """Write the answers to requests whose messages are stored: all of each frame.
 
     Args:
         version: of the store process, as RocketMQ numbers them.
         host: 8 or 20 bytes, of the store.
-        opaques, forms, queue_ids, rows: n, of the requests; `rows` says how many messages each has.
-        queue_offsets, physical: where all these messages are.
-        ends: n, out: where each answer ends.
-        out: the answers; ANSWER_BYTES for each, and MSG_ID_BYTES for each message.
+        requests: (n, 5), as `write_sends` has filled them.
+        queue_offsets, physical: where all their messages are.
 
     Returns:
-        Bytes that were written.
+        An answer to each request that is not odd.
+
+    Raises:
+        ValueError: the requests have another number of messages.
     """
-    at = first = 0
-    requests = zip(opaques, forms, queue_ids, rows.tolist(), strict=True)
-    for number, (opaque, form, queue_id, count) in enumerate(requests):
+    taken = requests.reshape(-1, 5)
+    taken = taken[taken[:, SIZE] > 0]
+    if taken[:, ROWS].sum() != len(physical) or (taken[:, ROWS] <= 0).any():
+        raise ValueError("the arrays differ in number")
+    frames, first = [], 0
+    for opaque, form, queue_id, _, count in taken.tolist():
         places = physical[first : first + count].tolist()
         fields = {
             "msgId": ",".join(f"{host.hex().upper()}{place:016X}" for place in places),
@@ -55,19 +47,16 @@ def write_answers(
             "TRACE_ON": "true",
         }
         if form:
-            header = _binary_answer(version, int(opaque), fields)
+            header = _binary_answer(version, opaque, fields)
         else:
             listed = ",".join(f'"{name}":"{value}"' for name, value in fields.items())
             header = (
                 f'{{"code":0,"extFields":{{{listed}}},"flag":1,"language":"JAVA","opaque":{opaque},'
                 f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
             ).encode()
-        frame = struct.pack(">iI", 4 + len(header), len(header) | int(form) << 24) + header
-        out[at : at + len(frame)] = memoryview(frame)
-        at += len(frame)
-        ends[number] = at
+        frames.append(struct.pack(">iI", 4 + len(header), len(header) | form << 24) + header)
         first += count
-    return at
+    return frames
 
 
 def _binary_answer(version: int, opaque: int, fields: Mapping[str, str]) -> bytes:

@@ -16,8 +16,15 @@ from rmqstore_spark.layout.constants import (
     MAX_TOPIC_LENGTH,
     STOREHOST_V6_FLAG,
 )
-from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE
-from rmqstore_spark.layout.kernel.reference.parse import split_batch
+from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.kernel.reference.answers import ROWS, SIZE
+from rmqstore_spark.layout.kernel.reference.block import (
+    RULE_CLIENT,
+    RULE_PRODUCER,
+    check_block,
+    index_hashes,
+)
+from rmqstore_spark.layout.kernel.reference.parse import OK, split_batch
 from rmqstore_spark.layout.kernel.reference.requests import (
     SEND_BATCH_MESSAGE,
     OddError,
@@ -25,8 +32,9 @@ from rmqstore_spark.layout.kernel.reference.requests import (
     Text,
     read_request,
 )
-from rmqstore_spark.layout.kernel.reference.spans import I4, U1
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 
+_PEER_SIZE: Final = HOST_V6_SIZE + 1
 _MOST_MESSAGES: Final = 4500
 """Most of a plain batch: their msgIds fit the header of an answer."""
 _ESCAPE: Final = re.compile(rb'\\(?:(["\\/bfnrt])|u00([0-7][0-9a-fA-F]))')
@@ -61,69 +69,150 @@ def write_sends(
     frames: list[bytes],
     topics: dict[bytes, int],
     most_body: int,
-    most_rows: int,
+    allowed_sys_flag: int,
     queue_nums: I4,
+    marks: I4,  # noqa: ARG001 - for the compiled kernel
     hosts: bytes,
-    wide: bytes,
     store_host: bytes,
     cluster: bytes,
     counts: I4,
     asked: I4,
-    opaques: I4,
-    forms: U1,
-    queue_ids: I4,
+    requests: I4,
+    starts: I8,
+    tags: I8,
     sizes: I4,
-    rows: I4,
+    route_of: I4,
+    places: I4,
+    key_hash: I4,
+    key_rows: I4,
     text: U1,
     out: U1,
-) -> int:
-    """Write the records of plain requests to send, one after the other.
+) -> tuple[int, int, int, int, int, int]:
+    """Write the records of plain requests to send, one after the other, and tell of their block.
+
+    A record that `check_block` refuses, or with a DELAY, makes its request odd.
 
     Args:
         frames: n, all of each.
         topics: the numbers of the topics that take messages, by name.
         most_body: most bytes of a body.
-        most_rows: most records of all.
+        allowed_sys_flag: as for `check_block`.
         queue_nums: k, how many queues each topic has.
-        hosts: n times 20 bytes, the clients; an IPv4 host has 8, and zeros behind them.
-        wide: n, 1 where it is IPv6.
+        marks: a zero for each queue of all topics: scratch space of the compiled kernel.
+        hosts: n times 21 bytes, the clients; an IPv4 host has 8, and zeros behind them; the last
+            byte is 1 for IPv6.
         store_host: 8 or 20 bytes.
         cluster: the property that is added to all.
         counts, asked: k, in and out: one more for each record, and each request, of the topic.
-        opaques, forms, queue_ids: n, out: of the request, where there is a record.
-        sizes: n, out: bytes of the records of each; 0 for an odd request, which has none.
-        rows: n, out: how many records each has.
+        requests: (n, 5), out: number, form and queue of each request, and the bytes and the number
+            of its records. An odd one has none, and only the last two.
+        starts, tags, sizes, route_of: m, out: of each record, as `check_block` tells them. What
+            finds no room there is odd.
+        places: m, out: the queue of each route, by its place among the queues of all topics.
+        key_hash, key_rows: out: as `index_hashes` tells them; what finds no room there is odd.
         text: room for the properties of the longest frame, `cluster` and a byte; for a batch twice
             that, and the longest properties of a record.
         out: the records. What finds no room there is odd.
 
     Returns:
-        Bytes that were written.
+        Bytes that were written, requests that have records, the numbers of records, of routes and
+        of keys, and of records whose bodies are compressed.
     """
-    at, left = 0, most_rows
+    block = _Block(most_body, allowed_sys_flag, len(store_host) == HOST_V6_SIZE)
+    at = taken = 0
+    asking = requests.reshape(-1, 5)
     for row, frame in enumerate(frames):
-        sizes[row] = rows[row] = 0
+        asking[row, SIZE] = asking[row, ROWS] = 0
         try:
             request = read_request(frame)
-            host = hosts[HOST_V6_SIZE * row :][: HOST_V6_SIZE if wide[row] else HOST_SIZE]
+            peer = hosts[_PEER_SIZE * row :][:_PEER_SIZE]
+            host = peer[: HOST_V6_SIZE if peer[-1] else HOST_SIZE]
             number = _topic(request, topics, most_body, queue_nums)
             records = _records(request, cluster, host, store_host, len(text))
+            data = b"".join(records)
+            left = len(starts) - len(block.starts)
+            is_batch = request.code == SEND_BATCH_MESSAGE
+            is_too_long = len(records) > (min(left, _MOST_MESSAGES) if is_batch else left)
+            if is_too_long or len(data) > len(out) - at:
+                continue
+            place = int(queue_nums[:number].sum()) + request.number(b"e")
+            block.add(data, at, place, len(key_hash))
         except OddError:
-            continue
-        data = b"".join(records)
-        is_batch = request.code == SEND_BATCH_MESSAGE
-        is_too_long = len(records) > (min(left, _MOST_MESSAGES) if is_batch else left)
-        if is_too_long or len(data) > len(out) - at:
             continue
         out[at : at + len(data)] = memoryview(data)
         at += len(data)
-        left -= len(records)
-        sizes[row], rows[row] = len(data), len(records)
-        opaques[row], forms[row] = request.opaque, request.is_binary
-        queue_ids[row] = request.number(b"e")
+        taken += 1
+        asking[row] = (
+            request.opaque, request.is_binary, request.number(b"e"), len(data), len(records),
+        )  # fmt: skip
         counts[number] += len(records)
         asked[number] += 1
-    return at
+    for array, found in (
+        (starts, block.starts), (tags, block.tags), (sizes, block.sizes),
+        (route_of, block.route_of), (places, [*block.routes]), (key_hash, block.key_hash),
+        (key_rows, block.key_rows),
+    ):  # fmt: skip
+        array[: len(found)] = found
+    counted = len(block.starts), len(block.routes), len(block.key_hash), block.compressed
+    return at, taken, *counted
+
+
+class _Block:
+    """What a block tells of its records, while requests are added to it.
+
+    Args:
+        most_body, allowed_sys_flag: as for `write_sends`.
+        store_host_v6: whether the store's address is IPv6.
+
+    Attributes:
+        routes: the number of each, by its place.
+        starts, tags, sizes, route_of, key_hash, key_rows: as for `write_sends`.
+        compressed: records whose bodies are.
+    """
+
+    def __init__(self, most_body: int, allowed_sys_flag: int, store_host_v6: bool) -> None:
+        self._rules = most_body, int(store_host_v6), allowed_sys_flag
+        self.routes: dict[int, int] = {}
+        self.starts, self.tags, self.sizes, self.route_of = (list[int]() for _ in range(4))
+        self.key_hash, self.key_rows = list[int](), list[int]()
+        self.compressed = 0
+
+    def add(self, records: bytes, at: int, place: int, most_keys: int) -> None:
+        """Add the records of a request.
+
+        Args:
+            records: the records.
+            at: where they begin.
+            place: of their queue.
+            most_keys: of all records.
+
+        Raises:
+            OddError: a record is odd, or there are too many keys.
+        """
+        data = np.frombuffer(records, np.uint8)
+        room = len(data) // MIN_RECORD_SIZE + 1
+        starts, tags, routes = (np.empty(3 * room, np.int64) for _ in range(3))
+        sizes, route_of = np.empty(3 * room, np.int32), np.empty(3 * room, np.int32)
+        found, _, status, _, compressed, delayed = check_block(
+            data, RULE_CLIENT | RULE_PRODUCER, *self._rules, 0, starts[:room], sizes[:room],
+            route_of[:room], tags[:room], np.empty(room, np.uint8), routes.reshape(-1, 3),
+            np.empty(1, np.int32), np.empty(2, np.uint64),
+        )  # fmt: skip
+        if status != OK or delayed:
+            raise OddError
+        first, left = len(self.starts), most_keys - len(self.key_hash)
+        keys, rows = np.empty(left, np.int32), np.empty(left, np.int32)
+        done, count = index_hashes(data, starts[:found], sizes[:found], 0, keys, rows)
+        if done < found:
+            raise OddError
+        number = self.routes.setdefault(place, len(self.routes))
+        self.starts += (starts[:found] + at).tolist()
+        self.tags += tags[:found].tolist()
+        self.sizes += sizes[:found].tolist()
+        self.route_of += [number] * found
+        self.key_hash += keys[:count].tolist()
+        self.key_rows += (rows[:count] + first).tolist()
+        self.compressed += compressed
 
 
 def _topic(request: SendFrame, topics: Mapping[bytes, int], most_body: int, queue_nums: I4) -> int:

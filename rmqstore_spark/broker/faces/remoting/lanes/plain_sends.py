@@ -8,17 +8,23 @@ Python. Other requests are read one by one (`sending`), which gives the same rec
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import accumulate
 from typing import Final, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.core.producing import refusal
 from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
+from rmqstore_spark.engine.admission import CLIENTS_SYS_FLAG
+from rmqstore_spark.engine.append.appender import HeldUpError
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
@@ -28,17 +34,23 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.fields import HOST_V6_SIZE
 from rmqstore_spark.layout.hosts import encode_host
-from rmqstore_spark.layout.kernel.reference.answers import ANSWER_BYTES, MSG_ID_BYTES
-from rmqstore_spark.layout.spans import U1
+from rmqstore_spark.layout.kernel.reference.answers import QUEUE, ROWS, SIZE
+from rmqstore_spark.layout.record.block import Block, Route
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
-from rmqstore_spark.remoting.connection import RemotingConnection, Request
+from rmqstore_spark.remoting.connection import RemotingConnection, Request, reply_all
 
 _MOST_TOPICS: Final = 4096
+_MOST_QUEUES: Final = 1 << 18
 _RECORD_BYTES: Final = 128
 """Bytes that a record has beside texts of its frame and the name of the cluster, at most."""
 _BATCH: Final = RequestCode.SEND_BATCH_MESSAGE
+_MOST_KEYS: Final = 256
+_KEYS: Final = 4
+"""Keys of a message that room is made for, beside _MOST_KEYS of all; with more, it is odd."""
+_QUEUED: Final = np.ones(1024, np.bool_)
+_QUEUED.flags.writeable = False
 _LEAST_ENTRY: Final = 22
 """Bytes that a message in a batch has at least."""
 MOST_BYTES: Final = 4 << 20
@@ -49,18 +61,31 @@ _MOST_PEERS: Final = 16_384
 
 
 class _Topics:
-    """n topics that take messages.
+    """n topics that take messages, with k queues in all.
 
     Attributes:
         names: n.
         numbers: the number of each, by its name as bytes.
         queues: int32[n], how many queues each has.
+        marks: int32[k], zeros; see `write_sends`.
     """
 
     def __init__(self, queues: dict[str, int]) -> None:
         self.names = list(queues)
         self.numbers = {name.encode(): number for number, name in enumerate(queues)}
         self.queues = np.array([*queues.values()], np.int32)
+        self.marks = np.zeros(sum(queues.values()), np.int32)
+        self._firsts = [*accumulate(queues.values(), initial=0)][:-1]
+        self._routes: dict[int, Route] = {}
+
+    def routes(self, places: Sequence[int]) -> tuple[Route, ...]:
+        """Return queues by their places among those of all topics."""
+        known = self._routes
+        for place in places:
+            if place not in known:
+                number = bisect_right(self._firsts, place) - 1
+                known[place] = Route(self.names[number], place - self._firsts[number])
+        return tuple([known[place] for place in places])
 
 
 class _KnownTopics:
@@ -84,10 +109,13 @@ class _KnownTopics:
         changes = self._changes  # first: what is read after a change must not count as older
         topics, queues = self._topics, self._queues
         new = names - queues.keys()
+        if not new:
+            return topics
         found = {name: self._producing.open_queues(name) for name in new}
         if not any(found.values()):
             return topics
-        if len(queues) + len(found) > _MOST_TOPICS:
+        count = sum(queues.values()) + sum(found.values())
+        if len(queues) + len(found) > _MOST_TOPICS or count > _MOST_QUEUES:
             queues = {}
         queues = {**queues, **{name: count for name, count in found.items() if count}}
         topics = _Topics(queues)
@@ -123,8 +151,13 @@ class PlainSends:
         """Watch topics no more."""
         self._watched.unwatch(self._topics)
 
-    def store(self, requests: Sequence[Request]) -> Sequence[Request]:
+    def store(self, requests: Sequence[Request], *, patient: bool) -> Sequence[Request]:
         """Store the messages of plain requests, and answer these.
+
+        Args:
+            requests: the requests.
+            patient: wait for a commit to the same queues. If False, the requests that were to be
+                stored together with one that it holds up are among the others.
 
         Returns:
             The other requests, and those of their connections that came after them: the messages
@@ -140,7 +173,7 @@ class PlainSends:
                 behind.add(request.connection)
                 continue
             if plain and size + request.command.size > MOST_BYTES:
-                self._store(plain, left, behind)
+                self._store(plain, left, behind, patient)
                 plain, size = [], 0
                 if request.connection in behind:
                     left.append(request)
@@ -148,31 +181,36 @@ class PlainSends:
             plain.append(request)
             size += request.command.size
         if plain:
-            self._store(plain, left, behind)
+            self._store(plain, left, behind, patient)
         return left
 
     def _store(
-        self, requests: list[Request], left: list[Request], behind: set[RemotingConnection]
+        self,
+        requests: list[Request],
+        left: list[Request],
+        behind: set[RemotingConnection],
+        patient: bool,
     ) -> None:
         """Store the messages of requests, or add these, and their connections, to those left."""
         commands = [cast(PlainSend, request.command) for request in requests]
         topics = self._topics.with_all({command.topic for command in commands})
         group = _Group(requests, [command.frame for command in commands], topics)
-        data = group.records(self._host, self._cluster, self._max_body, self._max_rows)
+        block = group.block(self._host, self._cluster, self._max_body, self._max_rows)
         is_stored = False
-        if 0 < len(data) <= self._max_bytes and group.keeps_order():
-            result = self._producing.store_records(data, group.topics(), group.units())
-            is_stored = self._answered(group, group.taken(), result)
+        if 0 < len(block.data) <= self._max_bytes and group.keeps_order():
+            with suppress(HeldUpError):
+                result = self._producing.store_written(block, group.topics(), patient=patient)
+                is_stored = self._answered(group, result)
         others = group.others() if is_stored else requests
-        left += others
-        behind.update(request.connection for request in others)
+        if others:
+            left += others
+            behind.update(request.connection for request in others)
 
-    def _answered(self, group: _Group, taken: Sequence[Request], result: PutResult) -> bool:
+    def _answered(self, group: _Group, result: PutResult) -> bool:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
-        status = result.status
+        status, taken = result.status, group.taken()
         if result.ok:
-            for request, answer in zip(taken, group.answers(self._host, result), strict=True):
-                request.reply(answer)
+            reply_all(taken, group.answers(self._host, result))
         elif status.is_stored:
             ids, offsets, first = result.msg_ids(), result.queue_offset.tolist(), 0
             for request, queue, rows in zip(taken, group.queue_ids(), group.rows(), strict=True):
@@ -205,16 +243,12 @@ class _Group:
         self._requests = requests
         self._frames = frames
         self._topics = topics
-        count = len(requests)
         self._counts = np.zeros(len(topics.names), np.int32)
         self._asked = np.zeros(len(topics.names), np.int32)
-        self._opaques = np.empty(count, np.int32)
-        self._forms = np.empty(count, np.uint8)
-        self._queue_ids = np.empty(count, np.int32)
-        self._rows = np.empty(count, np.int32)
-        self._is_taken = np.ones(count, np.bool_)
+        self._told = np.empty((len(requests), 5), np.int32)
+        self._taken_count = self._rows_count = 0
 
-    def records(self, host: bytes, cluster: bytes, max_body: int, max_rows: int) -> U1:
+    def block(self, host: bytes, cluster: bytes, max_body: int, max_rows: int) -> Block:
         """Return the records of those that are plain indeed.
 
         Args:
@@ -225,43 +259,55 @@ class _Group:
         """
         frames, count = self._frames, len(self._frames)
         lengths = [*map(len, frames)]
-        room = sum(lengths) + count * (_RECORD_BYTES + len(cluster))
-        text = max(lengths) + len(cluster) + 1
-        if any(request.command.code == _BATCH for request in self._requests):
-            room += min(sum(lengths) // _LEAST_ENTRY, max_rows) * (_RECORD_BYTES + len(cluster))
-            room = min(2 * room, _MOST_RECORDS)
+        size, text, most = sum(lengths), max(lengths) + len(cluster) + 1, count
+        room = size + count * (_RECORD_BYTES + len(cluster))
+        if _BATCH in [request.command.code for request in self._requests]:
+            most = min(size // _LEAST_ENTRY + count, max_rows)
+            room = min(2 * (room + most * (_RECORD_BYTES + len(cluster))), _MOST_RECORDS)
             text = 2 * text + MAX_PROPERTIES_LENGTH + 1
-        peers = [_packed(request.connection.peer) for request in self._requests]
-        hosts = b"".join([packed for packed, _ in peers])
-        sizes = np.empty(count, np.int32)
-        out = np.empty(room, np.uint8)
-        written = kernel.active.write_sends(
-            frames, self._topics.numbers, max_body, max_rows, self._topics.queues, hosts,
-            bytes([is_wide for _, is_wide in peers]), host, cluster, self._counts, self._asked,
-            self._opaques, self._forms, self._queue_ids, sizes, self._rows,
-            np.empty(text, np.uint8), out,
+        peers = b"".join([_packed(request.connection.peer) for request in self._requests])
+        topics, out = self._topics, np.empty(room, np.uint8)
+        starts, tags = np.empty(most, np.int64), np.empty(most, np.int64)
+        sizes, route_of, places = (np.empty(most, np.int32) for _ in range(3))
+        hashes, key_rows = (np.empty(_MOST_KEYS + _KEYS * most, np.int32) for _ in range(2))
+        written, self._taken_count, rows, routes, keys, compressed = kernel.active.write_sends(
+            frames, topics.numbers, max_body, CLIENTS_SYS_FLAG, topics.queues, topics.marks, peers,
+            host, cluster, self._counts, self._asked, self._told, starts, tags, sizes, route_of,
+            places, hashes, key_rows, np.empty(text, np.uint8), out,
         )  # fmt: skip
-        self._is_taken = sizes > 0
-        return out[:written]
+        self._rows_count = rows
+        units = self._told[:, ROWS] if rows > self._taken_count else None
+        return Block(
+            out[:written],
+            starts[:rows],
+            sizes[:rows],
+            topics.routes(places[:routes].tolist()),
+            route_of[:rows],
+            tags[:rows],
+            _QUEUED[:rows] if rows <= len(_QUEUED) else np.ones(rows, np.bool_),
+            compressed,
+            unit_ends=None if units is None else units[units > 0].cumsum(dtype=np.int64),
+            hashes=(hashes[:keys], key_rows[:keys]),
+        )
 
     def taken(self) -> Sequence[Request]:
         """Return the requests whose messages are among the records."""
-        if self._is_taken.all():
+        if self._are_all_taken:
             return self._requests
-        return [self._requests[at] for at in self._is_taken.nonzero()[0].tolist()]
+        return [self._requests[at] for at in self._is_taken().nonzero()[0].tolist()]
 
     def others(self) -> Sequence[Request]:
         """Return the other requests."""
-        if self._is_taken.all():
+        if self._are_all_taken:
             return ()
-        return [self._requests[at] for at in (~self._is_taken).nonzero()[0].tolist()]
+        return [self._requests[at] for at in (~self._is_taken()).nonzero()[0].tolist()]
 
     def keeps_order(self) -> bool:
         """Whether no message would be stored before one that its connection sent before."""
-        if self._is_taken.all():
+        if self._are_all_taken:
             return True
         behind = set[RemotingConnection]()
-        for request, is_taken in zip(self._requests, self._is_taken.tolist(), strict=True):
+        for request, is_taken in zip(self._requests, self._is_taken().tolist(), strict=True):
             if is_taken and request.connection in behind:
                 return False
             if not is_taken:
@@ -270,42 +316,39 @@ class _Group:
 
     def topics(self) -> dict[str, tuple[int, int]]:
         """Return how many messages, and how many requests, are for each topic."""
+        names = self._topics.names
+        if len(names) == 1:
+            return {names[0]: (self._rows_count, self._taken_count)}
         numbers = self._counts.nonzero()[0].tolist()
-        return {
-            self._topics.names[at]: (int(self._counts[at]), int(self._asked[at])) for at in numbers
-        }
+        return {names[at]: (int(self._counts[at]), int(self._asked[at])) for at in numbers}
 
     def queue_ids(self) -> list[int]:
         """Return the queue of each message."""
-        found: list[int] = self._queue_ids[self._is_taken].tolist()
+        found: list[int] = self._told[self._is_taken(), QUEUE].tolist()
         return found
 
     def rows(self) -> list[int]:
         """Return how many messages each request has."""
-        found: list[int] = self._rows[self._is_taken].tolist()
+        found: list[int] = self._told[self._is_taken(), ROWS].tolist()
         return found
-
-    def units(self) -> list[int] | None:
-        """Return the same if there is a batch, whose messages stay together; None if not."""
-        return self.rows() if self._rows[self._is_taken].max() > 1 else None
 
     def answers(self, host: bytes, result: PutResult) -> list[bytes]:
         """Return the frames of the answers to requests whose messages are stored."""
-        which = self._is_taken
-        count = int(which.sum())
-        ends = np.empty(count, np.int64)
-        out = np.empty(count * ANSWER_BYTES + result.rows * MSG_ID_BYTES, np.uint8)
-        kernel.active.write_answers(
-            VERSION, host, self._opaques[which], self._forms[which], self._queue_ids[which],
-            self._rows[which], result.queue_offset, result.physical_offset, ends, out,
-        )  # fmt: skip
-        places = ends.tolist()
-        data = out[: places[-1]].tobytes()
-        return [data[begin:end] for begin, end in zip([0, *places], places, strict=False)]
+        found: list[bytes] = kernel.active.write_answers(
+            VERSION, host, self._told, result.queue_offset, result.physical_offset
+        )
+        return found
+
+    @property
+    def _are_all_taken(self) -> bool:
+        return self._taken_count == len(self._requests)
+
+    def _is_taken(self) -> npt.NDArray[np.bool_]:
+        return self._told[:, SIZE] > 0
 
 
 @lru_cache(_MOST_PEERS)
-def _packed(peer: str) -> tuple[bytes, bool]:
-    """Return the host of a record, as long as the longest, and whether it is IPv6."""
+def _packed(peer: str) -> bytes:
+    """Return the host of a record, as long as the longest, and a byte: whether it is IPv6."""
     found = encode_host(peer)
-    return found.ljust(HOST_V6_SIZE, b"\0"), len(found) == HOST_V6_SIZE
+    return found.ljust(HOST_V6_SIZE, b"\0") + bytes([len(found) == HOST_V6_SIZE])

@@ -1,7 +1,8 @@
 """Takes requests to send: all that have gathered are stored together.
 
-Those to topics that do not exist wait in a thread of their own, so that others pass by. All that
-gather there get their topics with one write of a file. Upstream: SendMessageProcessor,
+Those to topics that do not exist wait in a thread of their own, so that others pass by, and so do
+those to topics of a batch that is being committed, in another. All that gather in the first get
+their topics with one write of a file. Upstream: SendMessageProcessor,
 BrokerFastFailure, TopicConfigManager.createTopicInSendMessageMethod, which writes the file for each
 topic.
 """
@@ -17,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
@@ -32,12 +32,12 @@ from rmqstore_spark.remoting.connection import Request
 _log = logging.getLogger(__name__)
 
 
-class NewTopics:
-    """Creates the topics of sends, and lets them be stored. Its requests come from one thread.
+class WaitingSends:
+    """Stores the messages of sends that have to wait for their topics. Thread-safe.
 
     Args:
-        catalog: the topics.
-        create: creates what a request needs, unless it is refused later anyway.
+        name: of its thread.
+        prepare: makes requests ready, such as creating topics.
         store: stores the messages of requests.
         most: requests that may wait.
 
@@ -47,18 +47,17 @@ class NewTopics:
 
     def __init__(
         self,
-        catalog: Catalog,
-        create: Callable[[Request], None],
+        name: str,
+        prepare: Callable[[Sequence[Request]], None],
         store: Callable[[Sequence[Request]], None],
         most: int,
     ) -> None:
-        self._catalog = catalog
-        self._create = create
+        self._prepare = prepare
         self._store = store
         self._most = most
         self._lock = threading.Lock()
         self.named: Counter[str] = Counter()
-        self._worker: Worker[Request] = Worker("rmqstore-new-topics", self)
+        self._worker: Worker[Request] = Worker(name, self)
         self._worker.start()
 
     def __len__(self) -> int:
@@ -73,14 +72,9 @@ class NewTopics:
         self._done([named_topic(request.command) for request in refused])
 
     def handle(self, jobs: Sequence[Request]) -> None:
-        """Create the topics of requests, and store their messages."""
+        """Make requests ready, and store their messages."""
         try:
-            try:
-                with suppress(StoreWriteError), self._catalog.together():
-                    for request in jobs:
-                        self._create(request)
-            except Exception:  # noqa: BLE001 - each of them needs an answer
-                _log.exception("The topics of sends could not be created.")
+            self._prepare(jobs)
             self._store(jobs)
         finally:
             self._done([named_topic(request.command) for request in jobs])
@@ -123,25 +117,31 @@ class SendRequests:
         self._plain = PlainSends(core)
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
-        self._new_topics = NewTopics(
-            core.catalog,
-            self._make_topics,
-            lambda requests: self._handle(requests, patience),
-            _MOST_WAITING,
-        )
+        self._catalog = core.catalog
+        self._new_topics = WaitingSends(
+            "rmqstore-new-topics", self._make_topics,
+            lambda requests: self._handle(requests, patience), _MOST_WAITING,
+        )  # fmt: skip
+        self._held_topics = WaitingSends(
+            "rmqstore-held-topics", lambda _: None,
+            lambda requests: self._store(requests, patience, waits=True), _MOST_WAITING,
+        )  # fmt: skip
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
 
     def __len__(self) -> int:
-        return len(self._worker) + len(self._new_topics)
+        return len(self._worker) + len(self._new_topics) + len(self._held_topics)
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
         new, known = list[Request](), list[Request]()
+        named = dict[str, bool]()
         for request in requests:
             name = named_topic(request.command)
-            # It surely creates no topic, and need not wait for others.
-            is_known = self._producing.needs_no_topic(name) and name not in self._new_topics.named
+            is_known = named.get(name)
+            if is_known is None:  # it surely creates no topic, and need not wait for others
+                is_known = self._producing.needs_no_topic(name)
+                is_known = named[name] = is_known and name not in self._new_topics.named
             (known if is_known else new).append(request)
         if new:
             self._new_topics.take(new)
@@ -156,15 +156,21 @@ class SendRequests:
         else:
             take_requests(self._worker, known, _MOST_WAITING)
 
-    def _make_topics(self, request: Request) -> None:
-        """Create the topics that a request needs; if it is wrong, storing it tells why."""
-        with suppress(RemotingError, FrameError):
-            self._producing.make_topics(self._rows.read(request.command))
+    def _make_topics(self, requests: Sequence[Request]) -> None:
+        """Create the topics that requests need; if one is wrong, storing it tells why."""
+        try:
+            with suppress(StoreWriteError), self._catalog.together():
+                for request in requests:
+                    with suppress(RemotingError, FrameError):
+                        self._producing.make_topics(self._rows.read(request.command))
+        except Exception:  # noqa: BLE001 - each of them needs an answer
+            _log.exception("The topics of sends could not be created.")
 
     def close(self) -> None:
         """Store what waits, and end the threads."""
         self._new_topics.close()
         self._worker.close()
+        self._held_topics.close()
         self._plain.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
@@ -172,9 +178,29 @@ class SendRequests:
         self._handle(jobs, self._patience)
 
     def _handle(self, jobs: Sequence[Request], patience: float) -> None:
+        """Store the messages of requests, but for those that a commit holds up."""
+        if jobs := self._without_held(jobs):
+            self._store(jobs, patience, waits=False)
+
+    def _without_held(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Let requests that a commit holds up wait apart; return the others."""
+        topics, waiting = self._producing.held_topics, self._held_topics.named
+        if not (topics or waiting):
+            return requests
+        held, others = list[Request](), list[Request]()
+        for request in requests:
+            name = named_topic(request.command)
+            (held if name in topics or name in waiting else others).append(request)
+        if held:
+            self._held_topics.take(held)
+        return others
+
+    def _store(self, jobs: Sequence[Request], patience: float, *, waits: bool) -> None:
         try:
             if time.monotonic() - min(job.arrived for job in jobs) <= patience:
-                jobs = self._plain.store(jobs)
+                jobs = self._plain.store(jobs, patient=waits)
+                if not waits:  # a commit may have begun
+                    jobs = self._without_held(jobs)
             messages, halves = list[tuple[Request, Send]](), list[tuple[Request, Send]]()
             size = 0
             for request in jobs:
