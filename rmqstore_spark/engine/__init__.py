@@ -3,6 +3,7 @@
     store        the API of the writer
     open_store   the open store: opens and closes it
     role         what the store may do now, as master or slave; `role_changes` changes it
+    group/       the store as a member of a DLedger group; `leader_term` is a term in which it leads
     lock         keeps other writers and brokers away
     reserve      keeps room on the disk for the next start
     config/      the configuration of a store

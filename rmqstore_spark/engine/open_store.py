@@ -13,14 +13,18 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.group.group_role import GroupRole
+from rmqstore_spark.engine.group.member_thread import MemberThread
 from rmqstore_spark.engine.lock import StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.flush import FlushMarkKeeper
+from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration, check_progress
+from rmqstore_spark.engine.recovery.member import recover_member
 from rmqstore_spark.engine.recovery.queues_and_index import Progress, RecoverySettings
-from rmqstore_spark.engine.recovery.recover import recover
+from rmqstore_spark.engine.recovery.recover import Recovered, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.reserve import Reserve
 from rmqstore_spark.engine.role import Role
@@ -71,6 +75,7 @@ class OpenStore:
         absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
             know.
         reserve: the room that is kept for the next start.
+        member: runs it as a member of a DLedger group; None without one.
     """
 
     path: str
@@ -89,6 +94,7 @@ class OpenStore:
     recovery: Recovery
     absent: frozenset[tuple[str, int]]
     reserve: Reserve
+    member: MemberThread | None
     _files: ExitStack
 
     def close(self, *, clean: bool) -> None:
@@ -109,7 +115,7 @@ class OpenStore:
         end = self.log.max_offset if self.indexes is not None else 0
         remember(self.path, self.queues, absent=self.absent, index_end=end)
         reach("close.before_guard")
-        StoreGuard(self.log_folder).remove()
+        StoreGuard(os.path.join(self.path, "commitlog")).remove()
         reach("close.after_guard")
         remove_file(os.path.join(self.path, "abort"))
 
@@ -178,13 +184,23 @@ def _opened(
         lock.take()
         files.callback(lock.release)
         _require_own_folders(path)
-        role = Role(path, config)
         check_configuration(path)
-        found = recover(path, settings)
+        member: MemberThread | None = None
+        if config.enable_d_leger_commit_log:
+            role: Role = GroupRole(path, config)
+            member = MemberThread(path, config)
+            files.callback(member.close)
+            log_folder = member.data_folder
+            found = recover_member(path, settings, log_folder, member.committed)
+        else:
+            role = Role(path, config)
+            found = recover(path, settings)
         if found.indexes is not None:
             files.callback(found.indexes.close)
         files.callback(found.queues.close)
         size = found.segment_size or config.mapped_file_size_commit_log
+        if member is not None:
+            size = member.segment_size
         if found.log_begin % size:
             raise UnsupportedStoreError(
                 f"{path} can be read but not written: its CommitLog begins at {found.log_begin}, "
@@ -200,7 +216,7 @@ def _opened(
         reserve.fill()
         topics = TopicTable(path, clock, config.max_topics)
         consumer_offsets = ConsumerOffsets(path, found.queues.ranges)
-        if role.accepts:  # a slave's offsets are its master's, and may be ahead
+        if role.accepts and member is None:  # a slave's offsets are its master's, and may be ahead
             names = {topic.name for topic in topics}
             check_progress(path, consumer_offsets.table(), found.queues.ranges(), names)
         return OpenStore(
@@ -209,7 +225,7 @@ def _opened(
             config=role.applied(config),
             role=role,
             clock=clock,
-            log=CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance),
+            log=_log_of(member, segments, found, last, mark),
             queues=found.queues,
             indexes=found.indexes,
             checkpoint=found.checkpoint,
@@ -221,8 +237,23 @@ def _opened(
             recovery=found.summary,
             absent=found.absent,
             reserve=reserve,
+            member=member,
             _files=files.pop_all(),
         )
+
+
+def _log_of(
+    member: MemberThread | None,
+    segments: SegmentFiles,
+    found: Recovered,
+    last: int,
+    mark: FlushMarkKeeper,
+) -> CommitLogWriter:
+    if member is None:
+        return CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance)
+    return MemberLog(
+        segments, found.log_begin, found.log_end, last, member.propose, member.remove_first
+    )
 
 
 def _require_one_log(config: StoreConfig, log_folder: str) -> None:

@@ -149,10 +149,13 @@ class Role:
 
     Attributes:
         is_certain: whether the next start finds the role of now: no change has failed half done.
+        is_elected: whether a group decides, and not a command.
 
     Raises:
         CorruptStoreError: the file with the role cannot be read.
     """
+
+    is_elected = False
 
     def __init__(self, store: str, config: StoreConfig) -> None:
         self._store = store

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.layout.spans import I8
 
 STATES: Final = ("RUNNING", "DISK_FULL", "SLAVE", "READ_ONLY", "FAILED", "CLOSED")
@@ -30,6 +31,7 @@ class PutResult:
         remark: why the put failed, and what to do; empty for PUT_OK.
         end_offset: where the log ended after the last message.
         store_host: address and port in the records.
+        term: the term in which the messages were proposed to a group; None without one.
         is_open: the store failed while the messages were being written to disk. Only its next
             opening shows whether they are in the log. If put again, they may be stored twice.
     """
@@ -42,6 +44,7 @@ class PutResult:
     end_offset: int = 0
     store_host: bytes = b""
     is_open: bool = False
+    term: LeaderTerm | None = None
 
     @property
     def ok(self) -> bool:
@@ -65,6 +68,7 @@ class PutResult:
             self.end_offset,
             self.store_host,
             self.is_open,
+            self.term,
         )
 
     def msg_ids(self) -> list[str]:

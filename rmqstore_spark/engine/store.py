@@ -88,6 +88,9 @@ class StoreWriter:
         self.puts = workers.puts
         self._topic_changes = TopicChanges(store, workers)
         self._role_changes = RoleChanges(store, workers)
+        if store.role.is_elected:
+            store.role.watch(self)
+            self._follow_role()
 
     @classmethod
     def open(
@@ -167,6 +170,11 @@ class StoreWriter:
         """One of `status.STATES`. The store accepts messages only when RUNNING."""
         return self._admission.state
 
+    def raise_failure(self) -> None:
+        """Raise the error that made it unsafe to continue, if there is one."""
+        if self._admission.failure is not None:
+            raise self._admission.failure
+
     @property
     def put_messages(self) -> int:
         """How many messages were stored since the store was opened."""
@@ -181,6 +189,10 @@ class StoreWriter:
         """
         with self._configuring:
             self._apply(config)
+
+    def role_changed(self) -> None:
+        """Follow the configuration of another role; see `RoleWatcher`."""
+        self._follow_role()
 
     def _follow_role(self) -> None:
         with self._configuring:

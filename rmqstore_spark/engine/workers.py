@@ -13,16 +13,22 @@ from typing import Any, Final
 
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.applier import Applier
 from rmqstore_spark.engine.append.durability import Durability, Slaves
+from rmqstore_spark.engine.append.member_appender import MemberAppender
+from rmqstore_spark.engine.append.member_durability import MemberDurability
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
 from rmqstore_spark.engine.expiry.expiry import Expiry
+from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.health import Health, Periodic
 from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.recovery.configuration import check_progress
 from rmqstore_spark.engine.transactions.checks import Checks
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.errors import StoreWriteError
@@ -65,11 +71,15 @@ class Workers:
             ends.callback(self.dispatcher.close)
             self._queues = QueueFlusher(self.dispatcher, store.checkpoint, store.config)
             self.admission = Admission(store, self.dispatcher, health)
-            self.appender = Appender(store, self.dispatcher, health)
+            log, role = store.log, store.role
+            kind = MemberAppender if isinstance(log, MemberLog) else Appender
+            self.appender = kind(store, self.dispatcher, health)
             self.flusher = FlushService(store.log, store.checkpoint, store.config, health)
             ends.callback(self.flusher.close)
             self.slaves = Slaves(store.log.published, store.config.ha_slave_fallbehind_max)
-            self.durability = Durability(store.config, store.role, self.flusher, self.slaves)
+            self.durability = Durability(store.config, role, self.flusher, self.slaves)
+            if isinstance(log, MemberLog):
+                self.durability = MemberDurability(log, store.config.sync_flush_timeout)
             self.puts = Puts(store.config, self.admission, self.appender, self.durability)
             self.batches = Batches(
                 store, self.admission, self.appender, self.flusher, self.durability, self.puts
@@ -92,15 +102,32 @@ class Workers:
                 self.transactions,
             )
             ends.callback(self.expiry.close)
-            self.delivery = Delivery(store, self.admission, self.appender, self.flusher)
+            self.delivery = Delivery(
+                store, self.admission, self.appender, self.flusher, self.durability
+            )
             ends.callback(self.delivery.stop)
             self.checks = Checks(self.transactions, self.admission, store)
             ends.callback(self.checks.stop)
+            if isinstance(log, MemberLog) and isinstance(role, GroupRole) and store.member:
+                applier = Applier(
+                    store, log, role, store.member, self.appender, self.flusher, health,
+                    drain=self.drain, take_over=self._take_over,
+                )  # fmt: skip
+                ends.callback(applier.close)
             self._ends = ends.pop_all()
 
     def replica(self) -> Replica:
         """Return what appends the bytes of a master's log to the log as it is now."""
         return Replica(self._store, self.admission, self.appender, self.flusher, self.dispatcher)
+
+    def _take_over(self) -> None:
+        """Learn what a master has to know, when all of its log is in queues and index."""
+        self.batches.catch_up()
+        store = self._store
+        check_progress(
+            store.path, store.consumer_offsets.table(), store.queues.ranges(),
+            {topic.name for topic in store.topics},
+        )  # fmt: skip
 
     def flush(self) -> None:
         """Flush log, queues, index and checkpoint.
@@ -138,6 +165,7 @@ class Workers:
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
+            **({} if self._store.member is None else self._store.member.stats()),
             **self.batches.stats(),
             **self.expiry.stats(),
             **self.delivery.stats(),

@@ -25,13 +25,17 @@ nothing of the log, and stay as they are. (Upstream: LocalAuthenticationMetadata
 LocalAuthorizationMetadataProvider.)"""
 
 
-def refuse_other_kinds(directory: StoreDirectory) -> None:
+def refuse_other_kinds(directory: StoreDirectory, *, is_member: bool = False) -> None:
     """Refuse a store with parts that are not written here. Warn of a plain store of RocketMQ 5.
+
+    Args:
+        directory: the store.
+        is_member: whether it is opened as a member of its DLedger group.
 
     Raises:
         UnsupportedStoreError: the text names the part and the reason.
     """
-    kind = _other_kind(directory)
+    kind = _other_kind(directory, is_member=is_member)
     if kind:
         raise UnsupportedStoreError(
             f"{directory.path} can be read but not written: {kind}. Make a new store, and copy "
@@ -53,11 +57,14 @@ def refuse_other_kinds(directory: StoreDirectory) -> None:
         )  # fmt: skip
 
 
-def _other_kind(directory: StoreDirectory) -> str:
+def _other_kind(directory: StoreDirectory, *, is_member: bool) -> str:
     """Return why a store is of another kind; "" if it is not."""
     store = Path(directory.path)
-    if directory.dledger_log() is not None:
-        return "its log belongs to a DLedger group, whose members write it together"
+    if directory.dledger_log() is not None and not is_member:
+        return (
+            "its log belongs to a DLedger group, whose members write it together "
+            "(enableDLegerCommitLog=true opens it as one of them)"
+        )
     if (store / "epochFileCheckpoint").exists():
         return (
             "a group of brokers with a controller writes its log together (RocketMQ 5, "

@@ -53,6 +53,8 @@ class Replication:
         self.metadata: Metadata | None = None
         self.master: Master | None = None
         config = store.config
+        if store.role.is_elected:
+            return  # members of a group get the log from each other
         if store.role.follows:
             self._follow()
             return
@@ -94,6 +96,7 @@ class Replication:
         """
         with self._changing:
             self._require_open()
+            self._require_own_role()
             if not self._store.role.follows:
                 raise RefusedError(f"The store is a master already ({self._store.role}).", _ILLEGAL)
             if not force:
@@ -133,6 +136,7 @@ class Replication:
         """
         with self._changing:
             self._require_open()
+            self._require_own_role()
             config = replace(
                 self._store.config, ha_master_address=master,
                 ha_master_remoting_address=master_broker,
@@ -157,6 +161,12 @@ class Replication:
     def _require_open(self) -> None:
         if self._is_closed:
             raise RefusedError("The store is closing.", "SERVICE_NOT_AVAILABLE")
+
+    def _require_own_role(self) -> None:
+        if self._store.role.is_elected:
+            raise RefusedError(
+                "The store is a member of a DLedger group, which elects its master.", _ILLEGAL
+            )
 
     def _require_alone(self) -> None:
         """Refuse to promote a slave whose master is there, or which somebody must look at first.

@@ -42,6 +42,9 @@ ENTRY_HEADER_DTYPE: Final = np.dtype(
 )
 ENTRY_HEADER_SIZE: Final = ENTRY_HEADER_DTYPE.itemsize
 
+MOST_ENTRY_SIZE: Final = 4 << 20
+"""Bytes of the largest entry that members of RocketMQ take (`DLedgerMmapFileStore`)."""
+
 INDEX_UNIT_DTYPE: Final = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
 )

@@ -27,7 +27,7 @@ from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.constants import is_safe_folder_name, is_system_topic
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.log.end import committed_end, flushed_end, intact_end, is_locked
+from rmqstore_spark.reader.log.end import flushed_end, intact_end, is_locked, load_log
 from rmqstore_spark.reader.options import (
     QueueRange,
     QueueSplit,
@@ -144,12 +144,8 @@ class Store:
     # ---- the log -------------------------------------------------------------------------------
 
     def _load_log(self) -> CommitLog:
-        files = self.directory.files
-        plain, self._dledger = self.directory.logs()
-        if self._dledger is None:
-            return CommitLog(plain)
-        data = Segments.load(files, [self._dledger.data])
-        return CommitLog(plain, data, committed_end(files, self._dledger, data))
+        log, self._dledger = load_log(self.directory)
+        return log
 
     def refresh(self, *, topology: bool = True, offsets: bool = True) -> None:
         """List the files again, to see what was added or removed since `open` or the last refresh.

@@ -11,9 +11,9 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from rmqstore_spark.consensus.actions import (
     Action,
@@ -41,13 +41,34 @@ from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushTyp
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
 
 _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
 _CHECKPOINT_SECONDS: Final = 3.0
+
+
+class MemberWatcher(Protocol):
+    """Is told what a member decides, in its thread; it must not wait."""
+
+    def committed(self, begin: int, end: int) -> None:
+        """Take note of which part of the log is committed: positions of its begin and its end."""
+        ...
+
+    def role_changed(self, change: RoleChanged, end: int) -> None:
+        """Take note of another role, term or leader.
+
+        Args:
+            change: the role.
+            end: position behind the last entry; a leader's is the one with which its term begins.
+        """
+        ...
+
+    def began_again(self) -> None:
+        """Take note that the log lost its entries; it begins with a later one."""
+        ...
 
 
 class Driver:
@@ -61,6 +82,7 @@ class Driver:
             committed and others follow.
         answer: sends the answer to a request that came with a token.
         timing: how long it waits.
+        watcher: is told what it decides.
 
     Attributes:
         member: what it decides with.
@@ -80,6 +102,7 @@ class Driver:
         *,
         answer: Callable[[object, Answer], None],
         timing: Timing | None = None,
+        watcher: MemberWatcher | None = None,
     ) -> None:
         folder = os.path.join(store, f"dledger-{group.me}")
         make_folder(folder)
@@ -88,9 +111,10 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self._answer = answer
+        self._watcher = watcher
         self._state = StateFiles(folder)
         saved = self._state.read_term()
-        self._saved_commit = self._state.read_committed()
+        self._saved_commit = self._noted_commit = self._state.read_committed()
         self.log = EntryLog(folder, segment_size)
         terms = recover(self.log, self._saved_commit)
         if saved is None and not self.log.is_empty:
@@ -100,6 +124,8 @@ class Driver:
                 remedy="Without its term, a member could vote twice. Move the folder away: the "
                 "member then joins its group without entries, and gets them from the leader.",
             )
+        if watcher is not None:
+            self._state.note_committed(self._saved_commit, self.log.last)
         self._peers = Peers(group, self)
         self._pool = ThreadPoolExecutor(1, "dledger-flush")
         self._is_flushing = False
@@ -152,6 +178,30 @@ class Driver:
         self._waiting[entry.index] = committed
         self._step(lambda now: self.member.append((entry,), now))
         return entry, committed
+
+    def append_all(self, term: int, position: int, records: Sequence[bytes]) -> None:
+        """Append records as the leader of a term; do nothing if this member does not lead in it.
+
+        Args:
+            term: the term.
+            position: where the first entry begins, behind the last one of the log. Each record
+                says where it is.
+            records: the records.
+        """
+        member = self.member
+        if member.role is not MemberRole.LEADER or member.term != term:
+            return
+        index, end = member.ledger.end, self.log.end
+        entries = []
+        for record in records:
+            size, index = ENTRY_HEADER_SIZE + len(record), index + 1
+            at = entry_position(end, size, self.log.segment_size)
+            entries.append(LedgerEntry(index, term, at, size, record))
+            end = at + size
+        assert entries[0].position == position, (
+            f"records were placed at {position}, and the next entry begins at {entries[0].position}"
+        )
+        self._step(lambda now: member.append(tuple(entries), now))
 
     @property
     def pending(self) -> int:
@@ -209,6 +259,7 @@ class Driver:
                 actions, member.actions = member.actions, []
                 for action in actions:
                     self._do(action)
+            self._note_commit_index()
             self._begin_flush()
         except (RmqStoreError, AssertionError) as error:
             self.fail(error)
@@ -234,6 +285,8 @@ class Driver:
             else:
                 _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
                 self.log.restart()
+                if self._watcher is not None:
+                    self._watcher.began_again()
         elif isinstance(action, Save):
             self._state.write_term(action)
         elif isinstance(action, CommittedUpTo):
@@ -249,11 +302,17 @@ class Driver:
             self.group.me, action.role.name.lower(), action.term, action.leader or "none yet",
         )  # fmt: skip
         self._forget_waiting()
+        end = self.log.end
         if action.role is MemberRole.LEADER:
             now = int(time.time() * 1000)
-            self.append(term_record(action.term, self.group.me, now))
+            first, _ = self.append(term_record(action.term, self.group.me, now))
+            end = first.position + first.size
+        if self._watcher is not None:
+            self._watcher.role_changed(action, end)
 
     def _tell_committed(self, index: int) -> None:
+        if self._watcher is not None:
+            self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
             if not committed.done():
@@ -286,6 +345,20 @@ class Driver:
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
 
+    def remove_first(self, start: int) -> None:
+        """Remove the first segment, whatever its time; all of it is committed.
+
+        Args:
+            start: where it begins.
+
+        Raises:
+            StoreWriteError: it could not be removed.
+        """
+        begin = self.log.second_segment()
+        if self.log.data.starts[:1] == [start] and begin is not None:
+            self.member.ledger.expire(begin)
+            self.log.expire(begin)
+
     def expire(self) -> None:
         """Remove the first segment, if its time is over."""
         begin = self.log.second_segment()
@@ -307,11 +380,22 @@ class Driver:
                 self.fail(error)
                 return
 
+    def _note_commit_index(self) -> None:
+        """Let readers of the files see what is committed, if the store has any."""
+        committed = self._committed
+        if self._watcher is not None and committed > self._noted_commit:
+            self._state.note_committed(committed, self.log.last)
+            self._noted_commit = committed
+
     def _write_commit_index(self) -> None:
-        committed = min(self.member.commit, self.member.ledger.flushed)
+        committed = self._committed
         if committed > self._saved_commit:
             self._state.write_committed(committed, self.log.last)
             self._saved_commit = committed
+
+    @property
+    def _committed(self) -> int:
+        return min(self.member.commit, self.member.ledger.flushed)
 
     def _within(self, first: int, last: int) -> int:
         """Return the last entry of a push; those that are not written yet go one by one."""

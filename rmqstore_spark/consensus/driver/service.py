@@ -53,6 +53,8 @@ class MemberService:
 
     Args:
         group: the group, and who of it this is.
+        takes_records: whether clients of the group may append records. A store that serves
+            RocketMQ's clients gives them places in queues, which those of others would lack.
 
     Attributes:
         driver: is set before anything arrives.
@@ -60,7 +62,7 @@ class MemberService:
 
     driver: Driver
 
-    def __init__(self, group: MemberGroup) -> None:
+    def __init__(self, group: MemberGroup, *, takes_records: bool = True) -> None:
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
@@ -71,6 +73,8 @@ class MemberService:
             DLedgerRequest.GET: self._get,
             DLedgerRequest.LEADERSHIP_TRANSFER: self._transfer,
         }
+        if not takes_records:
+            del self._clients[DLedgerRequest.APPEND]
 
     # ---- a server's service --------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class StateFiles:
     def __init__(self, folder: str) -> None:
         self._term = os.path.join(folder, "currterm")
         self._checkpoint = os.path.join(folder, "checkpoint")
+        self._noted = f"{self._checkpoint}.noted"
 
     def read_term(self) -> Save | None:
         """Return what was saved last; None if there is no file.
@@ -71,11 +72,13 @@ class StateFiles:
     def read_committed(self) -> int:
         """Return the index of the last entry that is known to be committed; -1 for none.
 
+        A power cut can leave what `note_committed` wrote empty.
+
         Raises:
             CorruptStoreError: the file does not have it.
         """
         text = _read(self._checkpoint)
-        return -1 if text is None else parse_committed_index(text, file=self._checkpoint)
+        return -1 if not text else parse_committed_index(text, file=self._checkpoint)
 
     def write_committed(self, committed: int, end: int) -> None:
         """Save the commit index, and the index of the last entry.
@@ -83,8 +86,22 @@ class StateFiles:
         Raises:
             StoreWriteError: they are not on disk.
         """
-        text = f"committedIndex={committed}\nendIndex={end}\n"
-        replace_file(self._checkpoint, text.encode())
+        replace_file(self._checkpoint, _committed_text(committed, end))
+
+    def note_committed(self, committed: int, end: int) -> None:
+        """Write the commit index for those who read the files; it need not be on disk.
+
+        Raises:
+            StoreWriteError: it could not be written.
+        """
+        with explained(self._checkpoint, "written"):
+            with open(self._noted, "wb") as file:
+                file.write(_committed_text(committed, end))
+            os.replace(self._noted, self._checkpoint)
+
+
+def _committed_text(committed: int, end: int) -> bytes:
+    return f"committedIndex={committed}\nendIndex={end}\n".encode()
 
 
 def _read(path: str) -> str | None:

@@ -9,5 +9,8 @@ appender      assigns offsets to records and appends them, before the block of a
 durability    waits for the disk and for slaves, of which it knows what each has
 replica       the other way into the log: bytes of a master's log
 stamped       checks these bytes, and finds where Spark batches begin and end in them
+copied        puts records of such a log into topics, queues and index
+applier       the same for what a DLedger group has committed; `member_appender` proposes to it,
+              and `member_durability` waits for it
 replica_deletions  deletes topics at a slave that its master has deleted
 """

@@ -24,6 +24,7 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.engine.log.placement import Placement, TooLargeError, place
 from rmqstore_spark.engine.log.reserved import ReservedBlock
 from rmqstore_spark.engine.open_store import OpenStore
@@ -44,11 +45,13 @@ class Stored:
         physical_offset: n, where each starts in the log.
         queue_offset: n, the offset of each in its queue.
         end_offset: where the log ends after them.
+        term: the term in which they were proposed to a group; None without one.
     """
 
     physical_offset: I8
     queue_offset: I8
     end_offset: int
+    term: LeaderTerm | None = None
 
 
 class HeldUpError(Exception):
@@ -144,9 +147,10 @@ class Appender:
                 PutStatus.SERVICE_NOT_AVAILABLE,
             )
         log = self.log
-        begin, units = log.published.offset, block.unit_ends
+        # Members of a group place each entry where it fits, whatever belongs together.
+        begin, units = log.end, None if log.lead else block.unit_ends
         try:
-            placement = place(block.sizes, begin, log.segment_size, units, block.starts)
+            placement = place(block.sizes, begin, log.segment_size, units, block.starts, log.lead)
         except TooLargeError as error:
             raise RefusedError(f"{error}.", PutStatus.MESSAGE_ILLEGAL) from error
         if log.reserved is not None and placement.end > log.reserved.limit:
@@ -171,7 +175,7 @@ class Appender:
         )
         self.appended(appended, next_offsets)
         reach("put.after_dispatch")
-        return Stored(placement.physical, queue_offset, placement.end)
+        return Stored(placement.physical, queue_offset, placement.end, log.term)
 
     # ---- a commit, which writes its block while others append -----------------------------------
 
@@ -213,6 +217,23 @@ class Appender:
         self._next.update(offsets)
         self._pass(stored=True)
         self._dispatcher.submit_all(jobs)
+
+    def begin_run(self, routes: Collection[Route], block: ReservedBlock) -> Commit:
+        """Number a batch of a group's log, all of it under the append lock.
+
+        Args:
+            routes: the queues of the batch.
+            block: where it begins.
+        """
+        offsets = dict(zip(routes, self.next_offsets([*routes]).tolist(), strict=True))
+        topics = frozenset(route.topic for route in routes)
+        timestamp = self.time.stamp_ahead(0)
+        self.time.pass_ahead(stored=True)
+        return Commit(block, offsets, topics, timestamp, self.log.max_offset)
+
+    def end_run(self, offsets: Mapping[Route, int]) -> None:
+        """Register the next offset of each queue of a batch that was proposed."""
+        self._next.update(offsets)
 
     def give_up_commit(self, commit: Commit) -> None:
         """Let others append in place of a commit without a block. Needs the append lock.

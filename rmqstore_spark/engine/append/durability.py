@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_end import PublishedEnd
 from rmqstore_spark.engine.role import Role
@@ -179,10 +180,12 @@ class Shortfall(NamedTuple):
     Attributes:
         status: the status of their put.
         remark: what happened, for people.
+        is_open: whether it is unknown if the messages are in the log.
     """
 
     status: PutStatus
     remark: str
+    is_open: bool = False
 
 
 class Durability:
@@ -204,11 +207,12 @@ class Durability:
         self._flusher = flusher
         self._slaves = slaves
 
-    def await_put(self, end: int) -> Shortfall | None:
+    def await_put(self, end: int, term: LeaderTerm | None = None) -> Shortfall | None:
         """Wait until the log is durable up to an offset.
 
         Args:
             end: physical offset.
+            term: the term in which it was proposed to a group; None without one.
 
         Returns:
             What is lacking when the time is over; None if nothing is.
@@ -216,11 +220,23 @@ class Durability:
         Raises:
             StoreWriteError: flushing has failed permanently.
         """
+        assert term is None, "the log of a group has no slaves and no flusher"
         begin = time.monotonic()
         on_disk = self._await_disk(end) if self._waits_for_disk else None
         if not self._role.waits_for_slaves:
             return on_disk
         return self._await_slave(end, end, begin) or on_disk
+
+    def await_copies(self, end: int, term: LeaderTerm | None) -> None:
+        """Wait until copies of delayed messages can be counted as delivered.
+
+        Args:
+            end: physical offset behind them.
+            term: the term in which they were proposed to a group; None without one.
+
+        Raises:
+            RefusedError: that is not known.
+        """
 
     def await_commit(self, begin: int, end: int) -> None:
         """Wait until a slave has a batch that is committed, and so on disk.

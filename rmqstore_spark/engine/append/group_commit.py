@@ -207,6 +207,8 @@ def settle_all(
 ) -> list[PutResult]:
     """Wait for the disk once, for several puts that were done one after the other."""
     stored = [result for result in results if result.ok]
+    if stored and stored[0].term is not stored[-1].term:  # an election came between them
+        return [settle(result) if result.ok else result for result in results]
     settled = settle(stored[-1]) if stored else None
     if settled is None or settled.ok:
         return results

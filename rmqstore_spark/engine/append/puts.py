@@ -133,7 +133,7 @@ class Puts:
         if result.status is not PutStatus.PUT_OK:
             return result
         try:
-            lacking = self._durability.await_put(result.end_offset)
+            lacking = self._durability.await_put(result.end_offset, result.term)
         except StoreWriteError as error:
             return result.with_status(
                 PutStatus.SERVICE_NOT_AVAILABLE,
@@ -141,7 +141,9 @@ class Puts:
                 f"log: {error}",
                 is_open=True,
             )
-        return result if lacking is None else result.with_status(*lacking)
+        if lacking is None:
+            return result
+        return result.with_status(lacking.status, lacking.remark, is_open=lacking.is_open)
 
     @property
     def messages(self) -> int:
@@ -204,6 +206,7 @@ class Puts:
             stored.queue_offset,
             end_offset=stored.end_offset,
             store_host=self._host,
+            term=stored.term,
         )
 
     def _is_held_up(self, data: U1) -> bool:

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.copied import Copied, keeps_queue, last_time, make_topics
 from rmqstore_spark.engine.append.replica_deletions import ReplicaDeletions
 from rmqstore_spark.engine.append.stamped import (
     MAX_UNIT_SIZE,
@@ -31,29 +31,21 @@ from rmqstore_spark.engine.append.stamped import (
     divide,
 )
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
+from rmqstore_spark.engine.recovery.redispatch import QueueFeed
 from rmqstore_spark.engine.tables.followed import FollowedTables
-from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
 from rmqstore_spark.errors import (
-    OptionError,
     RefusedError,
     ReplicationError,
     RmqStoreError,
     StoreWriteError,
 )
-from rmqstore_spark.layout.constants import FILLER_TOPIC, is_safe_topic_name
-from rmqstore_spark.layout.record.block import Route, index_hashes
-from rmqstore_spark.layout.spans import I4, I8, U1
+from rmqstore_spark.layout.spans import U1
 
 _log = logging.getLogger(__name__)
-
-_MOST_QUEUES_HELD: Final = 1 << 18
-"""Each queue takes a folder and a file, and a foreign master decides how many there are."""
 
 _READ_AT_ONCE: Final = 2 * MAX_UNIT_SIZE
 
@@ -90,7 +82,7 @@ class Replica:
         self._feed = QueueFeed(
             store.queues,
             store.config.delays,
-            self._is_wanted,
+            lambda *route: keeps_queue(store, *route),
             log_begin=store.log.min_offset,
             deleted=store.deleted.end,
         )
@@ -210,7 +202,7 @@ class Replica:
             return 0
         begin = self._held
         division = divide(stamped, begin, self._batch)
-        self._make_topics(stamped)
+        make_topics(self._store, stamped.parts, begin + stamped.size)
         plain = data[: division.plain - begin]
         whole = data[division.plain - begin : division.whole - begin]
         rest = data[division.whole - begin : stamped.size]
@@ -321,54 +313,13 @@ class Replica:
 
     def _dispatch(self, stamped: Stamped) -> None:
         for part in stamped.parts:
-            self.newest = _last_time(part)
+            self.newest = last_time(part)
             self._appender.published(self.newest)
-            self._appender.dispatch(_Copied(part, self._feed))
+            self._appender.dispatch(Copied(part, self._feed))
 
     def _failed(self, error: StoreWriteError) -> RefusedError:
         self._health.fail(error)
         return RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE)
-
-    # ---- topics ----------------------------------------------------------------------------------
-
-    def _make_topics(self, stamped: Stamped) -> None:
-        """Create the topics of records, and give them as many queues as the records need."""
-        least: dict[str, int] = {}
-        end = self._held + stamped.size
-        for name, queue_id in _routes(stamped):
-            is_deleted = end <= self._store.deleted.end(name)
-            if name == FILLER_TOPIC:
-                continue
-            if queue_id >= 0 and is_safe_topic_name(name) and not is_deleted:
-                least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
-        made = []
-        try:
-            for name, count in least.items():
-                topic = self._topics.get(name)
-                if topic is None:
-                    made.append(TopicConfig(name, count, count))
-                elif topic.write_queue_nums < count or topic.read_queue_nums < count:
-                    read = max(topic.read_queue_nums, count)
-                    write = max(topic.write_queue_nums, count)
-                    self._topics.update(name, read_queue_nums=read, write_queue_nums=write)
-            if made:
-                self._topics.create_all(made)
-        except OptionError as error:
-            raise ReplicationError(
-                f"The master has a topic that cannot be kept: {error}"
-            ) from error
-        except StoreWriteError as error:
-            text = f"A topic of the master cannot be created: {error}"
-            raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
-
-    def _is_wanted(self, topic: str, queue_id: int, _slot: int) -> bool:
-        if len(self._store.queues) < _MOST_QUEUES_HELD:
-            return True
-        _log.error(
-            "The queue %s/%d is not kept: the store has %d queues.",
-            topic, queue_id, _MOST_QUEUES_HELD,
-        )  # fmt: skip
-        return False
 
     # ---- times -----------------------------------------------------------------------------------
 
@@ -382,45 +333,3 @@ class Replica:
         if not stamped.parts or first >= self._log.last_timestamp:
             return
         self._flusher.lower_time(max(first - 1, 0))
-
-
-class _Copied:
-    """Records that were copied from a master, on their way into queues and index.
-
-    Args:
-        part: the records.
-        feed: finds their places in the queues.
-    """
-
-    def __init__(self, part: LogBlock, feed: QueueFeed) -> None:
-        self._part = part
-        self._feed = feed
-        self.size = int(part.block.sizes.sum())
-        self.store_timestamp = _last_time(part)
-        self.end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])
-
-    @cached_property
-    def _runs(self) -> list[Run]:
-        # Found once, also if they have to be written again.
-        return list(self._feed.runs(self._part))
-
-    def to_queues(self, queues: ConsumeQueues) -> None:
-        """Write the records' entries. A queue that begins again loses its older entries."""
-        for run in self._runs:
-            if run.first == 0 and queues.max_offset(run.topic, run.queue_id):
-                queues.restart(run.topic, run.queue_id)
-            queues.append(*run)
-
-    def keys(self) -> tuple[I4, I8, I8]:
-        """Return the records' index keys."""
-        block = self._part.block
-        hashes, rows = index_hashes(block.data, block.starts, block.sizes)
-        return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
-
-
-def _routes(stamped: Stamped) -> Iterable[Route]:
-    return {route for part in stamped.parts for route in part.block.routes}
-
-
-def _last_time(part: LogBlock) -> int:
-    return int(part.records.store_timestamp[-1])

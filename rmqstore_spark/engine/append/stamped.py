@@ -132,7 +132,7 @@ def _checked(data: U1, walk: Walk, begin: int) -> LogBlock:
         block = read_block(data[first : walk.at], max_rows=_MANY_ROWS)
     except BlockError as error:
         raise _broken(begin + first + error.at, error.cause) from error
-    return LogBlock(block, records, begin + first)
+    return LogBlock(block, records, block.starts + (begin + first))
 
 
 def _broken(offset: int, cause: str) -> ReplicationError:

@@ -9,5 +9,6 @@ marker, markers   write and read the record that marks a commit, and says whose 
 ledger            knows which batches are committed
 writing           the order of a commit: place, write, flush, publish, dispatch. The batch becomes
                   visible in `CommitLogWriter.publish_reserved` (`engine.log.commitlog`)
+member_writing    the same for a member of a DLedger group: proposes a batch as a run of entries
 batches           all of this for the store
 """

@@ -98,6 +98,7 @@ class BatchBlock:
         commit: its place, its queues, and its storeTimestamp.
         segment_size: bytes of a segment.
         host: address and port of the store, for the records.
+        lead: bytes before each record: those of the header of a DLedger entry.
 
     Attributes:
         rows, bytes: number and bytes of all records.
@@ -108,7 +109,8 @@ class BatchBlock:
         next_offsets: the next offset of each of its queues.
     """
 
-    def __init__(self, commit: Commit, segment_size: int, host: bytes) -> None:
+    def __init__(self, commit: Commit, segment_size: int, host: bytes, lead: int = 0) -> None:
+        self._lead = lead
         self._reserved = commit.reserved
         self._segment_size = segment_size
         self._host = host
@@ -153,6 +155,15 @@ class BatchBlock:
             for part in self._read_ahead(reader):
                 self._write_part(*part)
         self._write_part(0, first, data)
+
+    def portions(self) -> Iterator[tuple[Placement, U1, I8]]:
+        """Yield the places, bytes and starts of all records, stamped, a portion at a time."""
+        for number, part in enumerate(self._parts):
+            known, data = self._stamped(number, np.empty(part.portion.size, np.uint8))
+            if number == 0:
+                data = data.copy()  # another commit of the stage needs its first record as it was
+                write_batch_end(data, int(known.rows.starts[0]), self.end)
+            yield known.placement, data, known.rows.starts
 
     def flush(self) -> None:
         """Flush the block.
@@ -224,7 +235,7 @@ class BatchBlock:
         return part
 
     def _placement(self, rows: Rows, begin: int) -> Placement:
-        return place(rows.sizes, begin, self._segment_size)
+        return place(rows.sizes, begin, self._segment_size, lead=self._lead)
 
     def _write_part(self, number: int, known: _Known, data: U1) -> None:
         self._lowest = number

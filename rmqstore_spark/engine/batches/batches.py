@@ -30,12 +30,14 @@ from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC, is_identity
 from rmqstore_spark.engine.batches.markers import Markers
+from rmqstore_spark.engine.batches.member_writing import MemberBatchWriter
 from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.engine.batches.writing import BatchWriter
 from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.tables.topics import PERM_READ
 from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
@@ -96,7 +98,12 @@ class Batches:
         self._save_ledger()
         self._max_bytes = config.max_transaction_bytes
         self._committing = threading.Lock()
-        self._writer = BatchWriter(store, self._staging, admission, appender, flusher)
+        parts = store, self._staging, admission, appender, flusher
+        self._writer = (
+            MemberBatchWriter(*parts, store.log)
+            if isinstance(store.log, MemberLog)
+            else BatchWriter(*parts)
+        )
         self._commits = 0
         self._commit_failures = Failures()
         self._put_bytes = 0

@@ -122,7 +122,6 @@ DEVIATIONS: Final = {
     "enableConsumeQueueExt": Deviation(
         ("true",), "queues get plain entries, without units in `consumequeue_ext`"
     ),
-    "enableDLegerCommitLog": Deviation(("true",), "a DLedger log is read-only", is_refused=True),
     "enableMultiDispatch": Deviation(
         ("true",),
         "messages would get into one queue only, not into those that their property "

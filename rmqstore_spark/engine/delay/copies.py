@@ -45,6 +45,7 @@ from rmqstore_spark.layout.record.format import Records, check_crcs, decode_reco
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts, text_pool
 from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.end import load_log
 
 _NAMES = (PROPERTY_UNIQ_KEY, PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -192,7 +193,7 @@ def delivered(
     """
     files = LocalFiles()
     try:
-        log = CommitLog(StoreDirectory(files, store).commit_log())
+        log, _ = load_log(StoreDirectory(files, store))
         copies = BrokersCopies()
         for part in log_blocks(log, max(start, log.min_offset), end):
             if by_brokers:

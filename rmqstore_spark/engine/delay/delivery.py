@@ -24,6 +24,7 @@ import numpy as np
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.delay.copies import Copies, copies_of, delivered
 from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, oldest_undelivered
 from rmqstore_spark.engine.failpoints import reach
@@ -97,6 +98,7 @@ class Delivery:
         store: the open store.
         admission: knows whether the store accepts messages.
         appender, flusher: append the copies, and flush the log before the progress is written.
+        durability: waits until copies are committed, if the log is that of a group.
     """
 
     def __init__(
@@ -105,7 +107,9 @@ class Delivery:
         admission: Admission,
         appender: Appender,
         flusher: FlushService,
+        durability: Durability,
     ) -> None:
+        self._durability = durability
         self._store = store
         self._queues = store.queues
         self._format = self._queues.format
@@ -324,7 +328,8 @@ class Delivery:
         self._make_topics(block)
         reach("delay.before_append")
         try:
-            self._appender.append(block)
+            stored = self._appender.append(block)
+            self._durability.await_copies(stored.end_offset, stored.term)
             self._delivered += len(block)
         except RefusedError as error:
             if error.is_open or self._health.is_closed:

@@ -20,6 +20,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.engine.log.open_segments import OpenSegments
 from rmqstore_spark.engine.log.placement import Placement, blank_head, pieces_to_write
 from rmqstore_spark.engine.log.published_end import PublishedEnd
@@ -58,7 +59,11 @@ class CommitLogWriter:
         last_timestamp: a storeTimestamp in ms that no message in the log exceeds; 0 for an empty
             log. The appender advances it.
         reserved: the block that is being written beyond the log's end, if there is one.
+        lead: bytes before each record: those of the header of a DLedger entry.
+        term: the term in which this store leads its group and takes records; None without a group.
     """
+
+    lead = 0
 
     def __init__(
         self,
@@ -80,6 +85,12 @@ class CommitLogWriter:
         self._hidden_at = 0
         self._hidden_magic = b""
         self.reserved: ReservedBlock | None = None
+        self.term: LeaderTerm | None = None
+
+    @property
+    def end(self) -> int:
+        """The physical offset at which the next records are placed."""
+        return self.published.offset
 
     @property
     def max_offset(self) -> int:
@@ -365,7 +376,11 @@ class CommitLogWriter:
         self._segments.remove(start)
         reach("expiry.after_remove")
         sync_folder(self._files.folder)
-        self.min_offset = start + self.segment_size
+        self._begins_at(start + self.segment_size)
+
+    def _begins_at(self, offset: int) -> None:
+        """Note that the log has lost its first segment."""
+        self.min_offset = offset
         with self._adding:
             holders = list(self._holders)
         for holder in holders:

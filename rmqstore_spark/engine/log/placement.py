@@ -8,13 +8,14 @@ END_FILE_MIN_BLANK_LENGTH).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.constants import BLANK_SIZE
+from rmqstore_spark.layout.dledger import MOST_ENTRY_SIZE
 from rmqstore_spark.layout.record.format import encode_blank
 from rmqstore_spark.layout.spans import I8, U1
 
@@ -64,6 +65,7 @@ def place(
     segment_size: int,
     unit_ends: I8 | None = None,
     starts: I8 | None = None,
+    lead: int = 0,
 ) -> Placement:
     """Find places for records.
 
@@ -74,11 +76,21 @@ def place(
         unit_ends: ascending, the row after the last one of each unit; the last of them is n. None:
             each record is a unit.
         starts: n, where each record starts behind those before it, if that is known.
+        lead: bytes that each record has before it: those of a DLedger entry's header. The pieces
+            have them too.
 
     Raises:
         TooLargeError: a unit does not fit into an empty segment.
         ValueError: the units have another number of records.
     """
+    if lead:
+        if len(sizes) and int(sizes.max()) > MOST_ENTRY_SIZE - lead:
+            raise TooLargeError(
+                f"a record has {sizes.max()} bytes, and one in the log of a group has at most "
+                f"{MOST_ENTRY_SIZE - lead}"
+            )
+        placement = place(sizes + np.int64(lead), begin, segment_size, unit_ends)
+        return replace(placement, physical=placement.physical + lead)
     count = len(sizes)
     if unit_ends is not None and (int(unit_ends[-1]) if len(unit_ends) else 0) != count:
         raise ValueError(f"the units do not end with the last of {count} records")

@@ -12,5 +12,7 @@ queue_check        checks how far the queues are complete, and which are missing
 queues_and_index   makes queues and index agree with the log; has the settings of a recovery
 redispatch         writes missing queue entries
 reindex            surveys the index, and inserts missing keys
+member             the same for a member of a DLedger group, whose driver has recovered the log
+whole_batches      leaves out the part of a Spark batch whose leader did not finish it
 summary            reports what recovery found and did
 """

@@ -46,7 +46,7 @@ def unclean_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     times = checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp
     vouched = min(times) - GRACE_MS
     for segment in reversed(log.segments()):
-        first = record_head(log, segment.start)
+        first = record_head(log, segment.start + segment.lead)
         if first is not None and 0 < int(first.store_timestamp[0]) <= vouched:
             return segment.start
     return log.min_offset

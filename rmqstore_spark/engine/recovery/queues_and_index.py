@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
 
+import numpy as np
+
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
@@ -21,6 +23,7 @@ from rmqstore_spark.engine.recovery.queue_check import check_queues
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, log_blocks
 from rmqstore_spark.engine.recovery.reindex import IndexSurvey, KeyFeed, remove_files, survey_index
+from rmqstore_spark.engine.recovery.whole_batches import WholeBatches, rows_of
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.files.directory import StoreDirectory
@@ -73,6 +76,10 @@ class QueuesAndIndex:
         keeper: records how far the index is sealed.
         vouched_index: the checkpoint's indexMsgTimestamp.
         settings: those of the recovery.
+        is_group: whether the log is that of a group, in which a batch can lack its end.
+
+    Attributes:
+        newest: the greatest storeTimestamp that was met; 0 if none was.
     """
 
     def __init__(
@@ -86,7 +93,10 @@ class QueuesAndIndex:
         keeper: CheckpointKeeper,
         vouched_index: int,
         settings: RecoverySettings,
+        is_group: bool = False,
     ) -> None:
+        self._is_group = is_group
+        self.newest = 0
         self.directory = directory
         self.settings = settings
         self.log = log
@@ -178,15 +188,10 @@ class QueuesAndIndex:
         clock = self.settings.clock
         if shape is None:
             return None, None
-        survey = self.survey = survey_index(
-            self.directory,
-            self.log,
-            self.end.offset,
-            shape=shape,
-            vouched=None if self.clean else self._vouched,
-            complete_end=self.state.complete_end(self.directory),
-            rebuild=self.settings.rebuild,
-        )
+        survey = self._survey(shape, rebuild=self.settings.rebuild)
+        if self._is_group and len(survey.gaps) > 1:  # one could end within a batch
+            survey = self._survey(shape, rebuild=True)
+        self.survey = survey
         remove_files(self.directory, survey)
         reach("recovery.after_index_gone")
         for gap in survey.gaps[:-1]:
@@ -214,10 +219,24 @@ class QueuesAndIndex:
             indexes.resume(survey.resume)
         return (tail.start, KeyFeed(indexes, tail.skip)), indexes
 
+    def _survey(self, shape: IndexShape, *, rebuild: bool) -> IndexSurvey:
+        return survey_index(
+            self.directory,
+            self.log,
+            self.end.offset,
+            shape=shape,
+            vouched=None if self.clean else self._vouched,
+            complete_end=self.state.complete_end(self.directory),
+            rebuild=rebuild,
+        )
+
     def _pass(self, tail: tuple[int, KeyFeed] | None) -> None:
         """Walk the end of the log, for queues and index at once where both need it."""
         end = self.end.offset
         index_from = tail[0] if tail is not None else end
+        if self._is_group:
+            self._pass_group(min(index_from, end), None if tail is None else tail[1])
+            return
         edges = sorted({self.start, min(index_from, end), end})
         for begin, stop in pairwise(edges):
             for part in self._blocks("queues and index", begin, stop):
@@ -227,8 +246,23 @@ class QueuesAndIndex:
                     tail[1].feed(part)
         self.feed.settle()
 
+    def _pass_group(self, index_from: int, keys: KeyFeed | None) -> None:
+        """Walk the end of a group's log, where a batch may lie across the edges."""
+        for part in self._blocks("queues and index", min(self.start, index_from), self.end.offset):
+            count = len(part.block)
+            row = int(np.searchsorted(part.physical_offset, self.start))
+            if row < count:
+                self.feed.feed(rows_of(part, row, count))
+            row = int(np.searchsorted(part.physical_offset, index_from))
+            if keys is not None and row < count:
+                keys.feed(rows_of(part, row, count))
+        self.feed.settle()
+
     def _blocks(self, what: str, begin: int, end: int) -> Iterator[LogBlock]:
-        for part in log_blocks(self.log, begin, end):
+        group = WholeBatches(begin) if self._is_group else None
+        parts = group.read(self.log, end) if group else log_blocks(self.log, begin, end)
+        for part in parts:
+            self.newest = max(self.newest, int(part.records.store_timestamp.max()))
             self.settings.progress(what, part.offset - begin, end - begin)
             yield part
         self.settings.progress(what, end - begin, end - begin)

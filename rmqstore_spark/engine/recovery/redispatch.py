@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
     PROPERTY_DELAY,
     PROPERTY_INNER_MULTI_DISPATCH,
@@ -30,7 +31,7 @@ from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
-from rmqstore_spark.layout.spans import I8, string_array
+from rmqstore_spark.layout.spans import I8, U1, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
 
@@ -44,22 +45,22 @@ _MOST_SLOTS: Final = 1 << 58
 
 @dataclass(frozen=True)
 class LogBlock:
-    """Contiguous records of the log.
+    """Records of the log that follow each other.
 
     Attributes:
         block: the parsed records; its starts are positions in its data.
         records: the same records, field by field.
-        offset: physical offset of the first record.
+        physical_offset: n, where each record starts in the log.
     """
 
     block: Block
     records: Records
-    offset: int
+    physical_offset: I8
 
     @property
-    def physical_offset(self) -> I8:
-        """n, where each record starts in the log."""
-        return self.block.starts + self.offset
+    def offset(self) -> int:
+        """Physical offset of the first record."""
+        return int(self.physical_offset[0])
 
 
 def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
@@ -73,11 +74,22 @@ def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
             if not item.empty:
                 _log.warning("Skipped a place in the log (%s): %s", item.offset, item.cause)
             continue
-        positions = item.records.positions
-        first = int(positions[0])
-        last = int(positions[-1]) + int(item.records.store_size[-1])  # a blank may follow
-        block = read_block(item.records.buffer[first:last], max_rows=_MANY_ROWS)
-        yield LogBlock(block, item.records, int(item.offsets[0]))
+        block = read_block(_contiguous(item.records), max_rows=_MANY_ROWS)
+        yield LogBlock(block, item.records, item.offsets)
+
+
+def _contiguous(records: Records) -> U1:
+    """Return the bytes of records, without the headers of DLedger entries between them."""
+    positions, sizes = records.positions, records.store_size
+    first = int(positions[0])
+    last = int(positions[-1]) + int(sizes[-1])  # a blank may follow
+    total = int(sizes.sum(dtype=np.int64))
+    if total == last - first:
+        return records.buffer[first:last]
+    data = np.empty(total, np.uint8)
+    offsets = np.empty(len(sizes) + 1, np.int32)
+    kernel.active.gather(records.buffer, positions, sizes.astype(np.int32), offsets, data)
+    return data
 
 
 class Run(NamedTuple):

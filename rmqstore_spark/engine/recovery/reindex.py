@@ -284,14 +284,15 @@ def _find_gaps(
     last, after = "", None
     for file in known:
         header = file.header
-        gap_end = min(header.begin_phy_offset, end)
+        first, held_until = map(log.unit_start, (header.begin_phy_offset, header.end_phy_offset))
+        gap_end = min(first, end)
         if max(at, complete_end) < gap_end:
             held = file.keys_of_first
             survey.gaps.append(IndexGap(at, gap_end, skip, held, last, after, file.name))
-        if header.end_phy_offset >= at:
-            begins_within = header.begin_phy_offset == header.end_phy_offset == at
+        if held_until >= at:
+            begins_within = first == held_until == at
             skip = file.keys_of_last + (skip if begins_within else 0)
-            at = header.end_phy_offset
+            at = held_until
         last, after = file.name, header
     newest = max(survey.kept, default="")
     if newest > last:

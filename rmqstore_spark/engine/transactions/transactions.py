@@ -165,19 +165,21 @@ class Transactions:
             found = [self._find(waiting, group, half) for half in halves]
             chosen = {one.place.queue_offset: one for one in found if isinstance(one, Transaction)}
             done: dict[int, str] = {}
-            end = 0
+            last: Stored | None = None
             for part in _parts(list(chosen.values())):
                 made = self._commits(part) if is_commit else self._outcomes.ops(part)
                 status = COMMITTED if is_commit else ROLLED_BACK
-                end = self._append(made) or end
+                last = self._append(made) or last
                 self._counts[status] += len(made.ended)
                 done.update({one.place.queue_offset: status for one in made.ended})
-        return answers(found, done, self._lacking(end))
+        return answers(found, done, self._lacking(last))
 
-    def _lacking(self, end: int) -> str:
+    def _lacking(self, last: Stored | None) -> str:
         """Wait for the disk and slaves, as configured; return what is lacking then."""
         try:
-            lacking = self._durability.await_put(end) if end else None
+            lacking = None
+            if last is not None:
+                lacking = self._durability.await_put(last.end_offset, last.term)
         except StoreWriteError as error:
             raise RefusedError(
                 "Until the store is reopened, it is unknown whether the transactions have ended: "
@@ -185,7 +187,11 @@ class Transactions:
                 PutStatus.SERVICE_NOT_AVAILABLE,
                 is_open=True,
             ) from error
-        return "" if lacking is None else f"{lacking.status}: {lacking.remark}"
+        if lacking is None:
+            return ""
+        if lacking.is_open:
+            raise RefusedError(lacking.remark, lacking.status, is_open=True)
+        return f"{lacking.status}: {lacking.remark}"
 
     def _find(self, waiting: WaitingTransactions, group: str, half: HalfId) -> Transaction | Ended:
         """Return the transaction of a half message that waits, or an answer for any other."""
@@ -216,10 +222,10 @@ class Transactions:
         self._restore(made)
         return made
 
-    def _append(self, made: Made) -> int:
-        """Append what ends transactions; return where the log ends then; 0 if it is nothing."""
+    def _append(self, made: Made) -> Stored | None:
+        """Append what ends transactions; return its places; None if it is nothing."""
         if not len(made.halves):
-            return 0
+            return None
         block = read_block(made.data, max_rows=2 * _MOST_AT_ONCE + len(made.halves))
         reach("transactions.before_end")
         stored = self._appender.append(block)
@@ -227,7 +233,7 @@ class Transactions:
         self._waiting().remove(made.ended)
         self._ops.add(stored.queue_offset[-len(made.halves) :], made.halves)
         self._is_saved = False
-        return stored.end_offset
+        return stored
 
     def _restore(self, made: Made) -> None:
         """Create topics that were deleted while half messages for them waited."""
@@ -376,8 +382,8 @@ class Transactions:
             RmqStoreError: the log could not be flushed, or the progress could not be written.
         """
         with self._lock:
-            if self._known is None:
-                return
+            if self._known is None or self._store.log.end != self._store.log.max_offset:
+                return  # what is proposed to a group may not be committed
             grown = self._store.log.max_offset - self._saved_end
             if self._is_saved and not (len(self._known) and grown > _MOST_UNSEEN):
                 return

@@ -26,7 +26,7 @@ import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
 from rmqstore_spark.files.base import Files, join
-from rmqstore_spark.files.directory import DLedgerLog
+from rmqstore_spark.files.directory import DLedgerLog, StoreDirectory
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, GRACE_MS, Checkpoint, FlushMark
@@ -71,6 +71,21 @@ def is_locked(files: Files, path: str) -> bool:
         raise
     finally:
         os.close(fd)
+
+
+def load_log(directory: StoreDirectory) -> tuple[CommitLog, DLedgerLog | None]:
+    """Return the log of a store, and the place of its DLedger log, if it has one.
+
+    The log ends with its files; a DLedger log with its last committed entry.
+
+    Raises:
+        CorruptStoreError: see `committed_end`.
+    """
+    plain, dledger = directory.logs()
+    if dledger is None:
+        return CommitLog(plain), None
+    data = Segments.load(directory.files, [dledger.data])
+    return CommitLog(plain, data, committed_end(directory.files, dledger, data)), dledger
 
 
 def committed_end(files: Files, dledger: DLedgerLog, data: Segments) -> int:

@@ -193,6 +193,8 @@ class WriterService(StoreService):
         self._replication = self._served.replicate()
         if self._watch is not None and self._replication.follower is not None:
             self.look_seconds = _WATCH_SECONDS
+        if self._store.role.is_elected:
+            self.look_seconds = _WATCH_SECONDS
         config = self._store.config
         if config.is_broker and port.bound is not None:
             from rmqstore_spark.broker.runner import BrokerRunner
@@ -216,7 +218,14 @@ class WriterService(StoreService):
         return self._served.stats()
 
     def continues(self) -> bool:
-        """Ask the watch."""
+        """Ask the watch.
+
+        Raises:
+            RmqStoreError: the store is a member of a group and has failed: its next start reads the
+                disk again.
+        """
+        if self._store.role.is_elected and self._store.state == "FAILED":
+            self._store.raise_failure()
         follower = self._replication.follower if self._replication is not None else None
         return self._watch is None or follower is None or self._watch.continues(follower)
 

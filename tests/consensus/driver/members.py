@@ -58,6 +58,8 @@ class MemberProcess:
         settings: keys.
     """
 
+    verb = "member"
+
     def __init__(self, folder: Path, me: str, members: dict[str, str], **settings: Any) -> None:
         self.me = me
         self.address = members[me]
@@ -71,8 +73,8 @@ class MemberProcess:
             **settings,
         }
         words = [f"--set={key}={value}" for key, value in given.items()]
-        command = [sys.executable, "-m", "rmqstore_spark.cli", "member", "--store", str(self.store)]
-        self._command = [*command, *words]
+        command = [sys.executable, "-m", "rmqstore_spark.cli", self.verb]
+        self._command = [*command, "--store", str(self.store), *words]
         self.start()
 
     def start(self) -> None:

@@ -76,7 +76,6 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("flushDiskType=SOMETIMES", ["ASYNC_FLUSH or SYNC_FLUSH", "'SOMETIMES'"]),
         ("brokerRole=MASTER", ["must be ASYNC_MASTER or SYNC_MASTER or SLAVE"]),
         ("haListnPort=1", ["Did you mean haListenPort?"]),
-        ("enableDLegerCommitLog=true", ["store.conf: enableDLegerCommitLog=true", "read-only"]),
         ("enableMultiDispatch=True", ["enableMultiDispatch=True", "one queue only"]),
         ("maxIndexNum=1", ["from 2 to 268435456", "'1'"]),
         ("maxIndexNum=1e3", ["must be a whole number"]),
@@ -126,7 +125,7 @@ def test_a_brokers_own_file_can_be_used(tmp_path: Path, caplog: pytest.LogCaptur
     )
     assert alone == (
         "ignored keys that only a broker uses: checkCRCOnRecover, "
-        "enableDLegerCommitLog, rmqAddressServerDomain, rocketmqHome, "
+        "rmqAddressServerDomain, rocketmqHome, "
         "sendThreadPoolQueueCapacity."
     )
     assert pool.startswith("transientStorePoolEnable=true: ignored")

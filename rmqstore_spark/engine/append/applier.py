@@ -1,0 +1,196 @@
+"""Takes what a member of a group has committed, and puts it into queues and index.
+
+It does so on every member, whoever leads: a leader's own records too. So nothing in queues and
+index ever has to be taken back. It also carries out the changes of role, between the entries:
+
+    leads:    all before the entry with which the term begins is committed, and in queues and index
+              -> queue offsets and times continue from there -> messages are accepted
+    follows:  no more messages are accepted -> those who wait are told -> the role of a slave
+
+(Upstream: DLedgerCommitLog, DLedgerRoleChangeHandler.)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.copied import Copied, keeps_queue, last_time, make_topics
+from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.engine.group.group_role import GroupRole
+from rmqstore_spark.engine.group.member_thread import (
+    CommittedLog,
+    Decision,
+    GroupChange,
+    MemberThread,
+)
+from rmqstore_spark.engine.health import Health
+from rmqstore_spark.engine.log.flush import FlushService
+from rmqstore_spark.engine.log.member_log import MemberLog
+from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.recovery.member import member_log_of
+from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed
+from rmqstore_spark.engine.recovery.whole_batches import WholeBatches
+from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
+from rmqstore_spark.files.local import LocalFiles
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 0.1
+
+
+class Applier:
+    """A thread that applies what a member decides. It ends with the member.
+
+    Args:
+        store: the open store.
+        log, role: its parts.
+        member: runs the member.
+        appender: numbers what is put while this member leads.
+        flusher: keeps the times of the checkpoint.
+        drain: waits until all is in queues and index.
+        take_over: is called before messages are accepted, when all is in queues and index.
+        health: fails if something cannot be applied.
+    """
+
+    def __init__(
+        self,
+        store: OpenStore,
+        log: MemberLog,
+        role: GroupRole,
+        member: MemberThread,
+        appender: Appender,
+        flusher: FlushService,
+        health: Health,
+        *,
+        drain: Callable[[], None],
+        take_over: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._role = role
+        self._member = member
+        self._appender = appender
+        self._flusher = flusher
+        self._health = health
+        self._drain = drain
+        self._take_over = take_over
+        self._feed = QueueFeed(
+            store.queues,
+            store.config.delays,
+            lambda *route: keeps_queue(store, *route),
+            log_begin=log.min_offset,
+            deleted=store.deleted.end,
+        )
+        self._files = LocalFiles()
+        self._batches = WholeBatches(log.max_offset)
+        self._election: GroupChange | None = None  # that is won, and has not begun
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="rmqstore-applier", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the member, and what it decides."""
+        self._is_closed = True
+        self._member.close()
+        self._thread.join()
+
+    # ---- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._apply(self._member.decisions.get()):
+                pass
+        except Exception as error:  # noqa: BLE001 - the store must not go on as if nothing were
+            if isinstance(error, AssertionError):
+                self._health.fail_wrong_state(error)
+            else:
+                self._health.fail(error)
+            _log.error("What the group has committed cannot be applied: %s", error)
+        finally:
+            self._log.stop_leading()
+            self._files.close()
+
+    def _apply(self, decision: Decision) -> bool:
+        """Carry out a decision; return whether more follow."""
+        if isinstance(decision, CommittedLog):
+            self._commit(decision)
+        elif isinstance(decision, GroupChange):
+            self._change(decision)
+        else:
+            if decision.error is not None:
+                self._health.fail(decision.error)
+            return False
+        if self._election is not None and self._batches.at >= self._election.end:
+            self._lead(self._election)
+        return True
+
+    def _commit(self, committed: CommittedLog) -> None:
+        if committed.end <= self._batches.seen:
+            return
+        if committed.begin > self._log.max_offset:  # the first entries of a new member
+            self._log.begin_later(committed.begin)
+            self._feed.log_begin = committed.begin
+            self._batches = WholeBatches(committed.begin)
+        store = self._store
+        log = member_log_of(self._files, store.path, self._member.data_folder, committed.end)
+        for part in self._batches.read(log, committed.end):
+            self._patiently(partial(self._take, part))
+        reach("member.before_see")
+        self._log.see(self._batches.at, committed.end)
+
+    def _take(self, part: LogBlock) -> None:
+        """Hand records to the dispatcher."""
+        make_topics(self._store, [part], int(part.physical_offset[-1]) + int(part.block.sizes[-1]))
+        first = int(part.records.store_timestamp.min())
+        if first < self._log.last_timestamp:  # another member's clock is behind
+            self._flusher.lower_time(max(first - 1, 0))
+        self._appender.published(last_time(part))
+        self._appender.dispatch(Copied(part, self._feed))
+
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """Do something that may lack room for now, until it succeeds or the store is closed."""
+        while True:
+            try:
+                work()
+            except RefusedError as error:
+                if self._is_closed or self._health.failure is not None:
+                    raise
+                _log.warning("What the group has committed waits: %s", error)
+                time.sleep(_AGAIN_S)
+            else:
+                return
+
+    def _change(self, changed: GroupChange) -> None:
+        self._election = changed if changed.leads else None
+        if self._role.follows:
+            return
+        self._log.stop_leading()  # those who wait must not, while others hold the lock
+        with self._appender.ending_commit():
+            self._role.follow()
+        _log.warning("%s is a slave now: it does not lead its group any more.", self._store.path)
+        self._role.changed()
+
+    def _lead(self, election: GroupChange) -> None:
+        """Be the master: what the term's first entry follows is in queues and index."""
+        self._election = None
+        try:
+            self._drain()
+            self._take_over()
+            with self._appender.appending(patient=True):
+                self._appender.continue_from_log()
+                self._appender.time.continue_after(self._batches.newest + 1)
+                self._log.lead_from(election.term, election.end)
+                self._role.lead()
+        except StoreWriteError as error:
+            raise RmqStoreError(f"The store cannot lead: {error}") from error
+        _log.warning(
+            "%s is the master now: it leads its group in term %d, from physical offset %d on.",
+            self._store.path, election.term, election.end,
+        )  # fmt: skip
+        self._role.changed()

@@ -1,0 +1,273 @@
+"""Runs a member of a group in a thread of its own, with an event loop.
+
+The engine's threads propose records, and take what the member decides: each decision is put into a
+queue, in order, and nobody waits here for the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Final, NamedTuple, TypeAlias
+
+import uvloop
+
+from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
+from rmqstore_spark.consensus.driver.driver import Driver
+from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.peers import FRAME
+from rmqstore_spark.consensus.driver.service import MemberService
+from rmqstore_spark.consensus.timing import Timing
+from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.errors import RmqStoreError, StoreWriteError
+from rmqstore_spark.remoting.addresses import bound_port
+from rmqstore_spark.remoting.backlog import Limits
+from rmqstore_spark.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
+
+_LIMITS: Final = Limits(
+    frame=FRAME, connections=256, held=128 << 20, connection_held=32 << 20, in_flight=4096
+)
+_NEVER: Final = float("inf")
+
+
+class CommittedLog(NamedTuple):
+    """Entries are committed, and on this member's disk.
+
+    Attributes:
+        begin: where the log begins.
+        end: position behind the last one.
+    """
+
+    begin: int
+    end: int
+
+
+class GroupChange(NamedTuple):
+    """The member has another role, term or leader.
+
+    Attributes:
+        leads: whether it leads.
+        term: the term.
+        end: position behind the last entry; if it leads, behind the one with which its term begins.
+    """
+
+    leads: bool
+    term: int
+    end: int
+
+
+class MemberEnd(NamedTuple):
+    """The member has ended: nothing more is decided.
+
+    Attributes:
+        error: why; None if it was closed.
+    """
+
+    error: Exception | None
+
+
+Decision: TypeAlias = CommittedLog | GroupChange | MemberEnd
+
+
+class MemberThread:
+    """A member that runs, from `start` until `close`. Its methods are for any thread.
+
+    Args:
+        store: the store directory.
+        config: names the group, and the member.
+
+    Attributes:
+        decisions: what it decides, in order.
+        group: the group.
+        committed: position behind the last entry that is known to be committed; 0 for none.
+        segment_size: bytes of a segment.
+        data_folder: the folder of its segments.
+
+    Raises:
+        OptionError: the keys of the group are wrong.
+        ServiceError: nothing can listen at its address.
+        CorruptStoreError: its files are damaged.
+    """
+
+    def __init__(self, store: str, config: StoreConfig) -> None:
+        self.group = MemberGroup.of(
+            config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
+        )
+        self._store = store
+        self._config = config
+        self.decisions: SimpleQueue[Decision] = SimpleQueue()
+        self.segment_size = config.mapped_file_size_commit_log
+        self.data_folder = ""
+        self.committed = 0
+        self._bound = bound_port(config.d_leger_bind_address, self.group.port)
+        self._told = _Decisions(self.decisions)
+        self._driver: Driver | None = None
+        self._failure: Exception | None = None
+        self._ended: Callable[[], object] = lambda: None
+        self._is_ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmqstore-member", daemon=True)
+        self._thread.start()
+        self._is_ready.wait()
+        self._check()
+
+    # ---- for the engine ------------------------------------------------------------------------
+
+    def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
+        """Append records, if this member still leads in a term; see `Driver.append_all`."""
+        with suppress(RuntimeError):  # its loop has ended
+            self._loop.call_soon_threadsafe(self._driver_now.append_all, term, position, records)
+
+    def remove_first(self, start: int) -> None:
+        """Remove the first segment of the log.
+
+        Raises:
+            StoreWriteError: it could not be removed.
+        """
+
+        async def remove() -> None:
+            self._driver_now.remove_first(start)
+
+        try:
+            asyncio.run_coroutine_threadsafe(remove(), self._loop).result()
+        except RuntimeError as error:
+            raise StoreWriteError(f"the member has ended: {error}") from error
+
+    def stats(self) -> dict[str, object]:
+        """Return figures of the member, as JSON values."""
+        driver = self._driver_now
+        member = driver.member
+        leads = member.role is MemberRole.LEADER
+        lag = {peer: member.behind(peer) for peer in member.peers} if leads else {}
+        return {
+            "groupRole": member.role.name,
+            "groupTerm": member.term,
+            "groupLeader": member.leader or "",
+            "groupCommitIndex": member.commit,
+            "groupLastIndex": member.ledger.end,
+            "groupElections": self._told.elections,
+            "groupLagEntries": {peer: -1 if behind is None else behind
+                                for peer, behind in lag.items()},
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """End the member: what it has written is flushed."""
+        with suppress(RuntimeError):  # the event loop has ended with an error
+            self._ended()
+        self._thread.join()
+
+    @property
+    def _driver_now(self) -> Driver:
+        assert self._driver is not None, "the member is not ready"
+        return self._driver
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+
+    # ---- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        loop = self._loop = uvloop.new_event_loop()
+        asyncio.set_event_loop(loop)
+        error: Exception | None = None
+        try:
+            loop.run_until_complete(self._serve())
+        except Exception as failure:  # noqa: BLE001 - the constructor raises it, or the engine has it
+            error = failure
+            if not self._is_ready.is_set():
+                self._failure = failure
+            else:
+                _log.error("The member of the group has ended: %s", failure)
+        finally:
+            self.decisions.put(MemberEnd(error))
+            self._is_ready.set()
+            loop.close()
+
+    async def _serve(self) -> None:
+        ended = asyncio.Event()
+        service = MemberService(self.group, takes_records=False)
+        server = RemotingServer(service, _LIMITS)
+        driver = self._driver = Driver(
+            self.group,
+            self._store,
+            self.segment_size,
+            _NEVER,
+            answer=service.answer,
+            timing=Timing.of(self._config.d_leger_heartbeat_interval),
+            watcher=self._told,
+        )
+        service.driver = driver
+        self.data_folder = driver.log.data.folder
+        self.committed = self._told.committed_to
+        try:
+            await server.start(self._bound)
+            self._ended = lambda: self._loop.call_soon_threadsafe(ended.set)
+            self._is_ready.set()
+            await self._until(ended, driver, service)
+        finally:
+            await server.close()
+            await service.close()
+            await driver.close()
+
+    async def _until(self, ended: asyncio.Event, driver: Driver, service: MemberService) -> None:
+        preferred = filter(None, map(str.strip, self._config.preferred_leader_id.split(";")))
+        tasks = [
+            asyncio.ensure_future(service.prefer(tuple(preferred))),
+            asyncio.ensure_future(ended.wait()),
+        ]
+        try:
+            await asyncio.wait((tasks[1], driver.failed), return_when=asyncio.FIRST_COMPLETED)
+            if driver.failed.done():
+                driver.failed.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Decisions:
+    """Puts what a driver decides into the queue. See `MemberWatcher`.
+
+    Args:
+        queue: the queue.
+
+    Attributes:
+        committed_to: position behind the last committed entry; 0 for none.
+        elections: how many were won.
+    """
+
+    def __init__(self, queue: SimpleQueue[Decision]) -> None:
+        self._queue = queue
+        self.committed_to = 0
+        self.elections = 0
+
+    def committed(self, begin: int, end: int) -> None:
+        """Tell the engine how far entries are committed."""
+        self.committed_to = end
+        self._queue.put(CommittedLog(begin, end))
+
+    def role_changed(self, change: RoleChanged, end: int) -> None:
+        """Tell the engine of another role."""
+        leads = change.role is MemberRole.LEADER
+        self.elections += leads
+        self._queue.put(GroupChange(leads, change.term, end))
+
+    def began_again(self) -> None:
+        """End what the engine does if it had entries: queues cannot follow while they are open."""
+        if self.committed_to:
+            self._queue.put(
+                MemberEnd(
+                    RmqStoreError(
+                        "The members of the group have removed entries that this one lacked: its "
+                        "log begins again. Start the process again: it then builds its queues for "
+                        "that log."
+                    )
+                )
+            )

@@ -1,0 +1,207 @@
+"""The log of a member of a DLedger group, as the engine sees it.
+
+    dledger-{selfId}/data/{20 digits}      segments, each entry a header of 48 bytes and a record
+
+The member's driver writes the files (`consensus.driver`). The engine proposes records, while the
+store leads, and sees those that are committed: it never has to take anything back. So the log has
+two ends. Proposed records are placed behind `end`; readers see the log up to `published`, which is
+on the disk of a quorum and of this member, and in queues and index.
+
+A record is behind the header of its entry: `lead`. See docs/format.md, "DLedger".
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.engine.leader_term import LeaderTerm
+from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.engine.log.placement import Placement
+from rmqstore_spark.engine.log.reserved import ReservedBlock
+from rmqstore_spark.engine.log.segment_files import SegmentFiles
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.spans import I8, U1
+
+_MOST_PENDING: Final = 64 << 20
+"""Bytes of entries that may be proposed and not committed."""
+
+Propose = Callable[[int, int, Sequence[bytes]], None]
+"""Appends records, as the leader of a term, from a position on; returns at once."""
+
+
+class MemberLog(CommitLogWriter):
+    """The log of a member. `write` needs the append lock; the rest is for any thread.
+
+    Args:
+        files: the files of its segments; nothing is written to them here.
+        begin, committed: where it begins, and where its last committed entry ends.
+        last_timestamp: see `CommitLogWriter`.
+        propose: appends records to the group's log.
+        remove: removes the segment that begins at a physical offset, the log's first.
+
+    """
+
+    lead = ENTRY_HEADER_SIZE
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        begin: int,
+        committed: int,
+        last_timestamp: int,
+        propose: Propose,
+        remove: Callable[[int], None],
+    ) -> None:
+        super().__init__(files, begin, committed, last_timestamp)
+        self._propose = propose
+        self._remove = remove
+        self._end = committed
+        self._changed = threading.Condition()
+        self._flushed = self._committed = committed
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last record that was proposed."""
+        return self._end
+
+    @property
+    def flushed_offset(self) -> int:
+        """The physical offset up to which the checkpoint can say that the log is on disk."""
+        return self._flushed
+
+    # ---- terms ---------------------------------------------------------------------------------
+
+    def lead_from(self, term: int, end: int) -> None:
+        """Take records, in a term, behind a physical offset. Needs the append lock."""
+        self._end = self._committed = end
+        self.term = LeaderTerm(term)
+
+    def stop_leading(self) -> None:
+        """Take no more records, and tell those who wait. All that is known as committed is seen."""
+        with self._changed:
+            if self.term is not None:
+                self.term.end = self.published.offset
+                self.term = None
+            self._changed.notify_all()
+
+    def begin_later(self, begin: int) -> None:
+        """Let the log of a member that had none begin where its leader's does.
+
+        Args:
+            begin: physical offset of the first segment.
+        """
+        assert begin >= self.published.offset, "a log does not lose what was seen"
+        self._begins_at(begin)
+        self._flushed = begin
+        self.published.move(begin)
+
+    def see(self, end: int, committed: int) -> None:
+        """Let readers see more of the log.
+
+        Args:
+            end: physical offset up to which it is in queues and index.
+            committed: physical offset up to which it is committed; a batch may begin before that
+                and end behind it.
+        """
+        with self._changed:
+            self._committed = committed
+            self.published.move(end)
+            self._changed.notify_all()
+
+    def wait(self, term: LeaderTerm, end: int, timeout: float) -> bool | None:
+        """Wait until what was proposed in a term is committed, and in queues and index.
+
+        Args:
+            term: the term.
+            end: physical offset behind it.
+            timeout: seconds.
+
+        Returns:
+            Whether it is; None if that is not known any more, because the term is over.
+        """
+
+        def is_decided() -> bool:
+            return term.end is not None or self.published.offset >= end
+
+        with self._changed:
+            is_over = self._changed.wait_for(is_decided, timeout)
+        if term.end is not None:
+            return True if term.end >= end else None
+        return is_over
+
+    def await_room(self, term: LeaderTerm) -> bool:
+        """Wait until more can be proposed; return False if the term is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: term.end is not None or not self._has_no_room())
+        return term.end is None
+
+    def _has_no_room(self) -> bool:
+        return self._end - self._committed > _MOST_PENDING
+
+    def next_block(self) -> ReservedBlock:
+        """Return the place of a block behind what was proposed. Needs the append lock."""
+        return ReservedBlock(self._files, self._end, self._end)
+
+    # ---- appending -----------------------------------------------------------------------------
+
+    def reserve_until(self, end: int) -> None:
+        """Do nothing: the driver creates the segments."""
+
+    def expect(self, size: int) -> None:
+        """Do nothing: the driver creates the segments."""
+
+    def remove_unused(self) -> None:
+        """Do nothing: no segment is created before it is needed."""
+
+    def write(self, placement: Placement, data: U1, starts: I8) -> None:
+        """Propose records, each as an entry. They are in the log when they are committed.
+
+        Raises:
+            RefusedError: nothing was proposed: this member does not lead, or too much is not
+                committed yet.
+        """
+        term = self.term
+        if term is None:
+            raise RefusedError(
+                "The store has just ceased to lead its group, and accepts no messages.",
+                PutStatus.SERVICE_NOT_AVAILABLE,
+            )
+        assert placement.begin == self._end, (
+            f"records were placed at {placement.begin}, and the last one ends at {self._end}"
+        )
+        if self._has_no_room():
+            raise RefusedError(
+                f"More than {_MOST_PENDING} bytes wait for a quorum of the group. Try again.",
+                PutStatus.OS_PAGECACHE_BUSY,
+            )
+        edges = [*starts.tolist(), len(data)]
+        bodies = [data[at:to].tobytes() for at, to in pairwise(edges)]
+        if bodies:
+            self._propose(term.number, int(placement.physical[0]) - self.lead, bodies)
+            self._end = placement.end
+
+    # ---- the rest ------------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Do nothing: what is seen is on the disk of a quorum, and of this member.
+
+        Returns:
+            The physical offset up to which it is.
+        """
+        self._flushed = self.published.offset
+        return self._flushed
+
+    def expire(self, start: int) -> None:
+        """Remove the log's first segment; see `CommitLogWriter.expire`."""
+        self._remove(start)
+        self._begins_at(start + self.segment_size)
+
+    def close(self) -> None:
+        """Close all files."""
+        self._files.close()
+        self._segments.close()
