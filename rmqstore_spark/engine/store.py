@@ -377,6 +377,15 @@ class StoreWriter:
             self._follow_role()
         return end
 
+    def leader_broker(self) -> str:
+        """Return where the broker of the group's leader is, as `host:port`; "" if nobody says it.
+
+        Raises:
+            ServiceError: the leader cannot be reached.
+        """
+        member = self._store.member
+        return "" if member is None else member.leader_broker()
+
     # ---- the rest ------------------------------------------------------------------------------
 
     def flush(self) -> dict[str, int]:

@@ -6,6 +6,7 @@
     session           one connection to a master: asks, compares, receives, reports
     follower_progress  how far behind its master a follower is
     master_broker     asks a master's broker for topics, groups and progress, and copies them
+    group_tables      the same for a follower of a DLedger group
     master            lets slaves connect
     slave_connection  one connection of a slave: sends it the log, takes its reports
     replication       starts what the role of a store needs

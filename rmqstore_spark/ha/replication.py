@@ -20,6 +20,7 @@ from rmqstore_spark.engine.append.durability import Handover
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
+from rmqstore_spark.ha.group_tables import GroupTables
 from rmqstore_spark.ha.master import Master
 from rmqstore_spark.ha.master_broker import MasterBroker, Metadata
 from rmqstore_spark.remoting.access.identity import client_tls
@@ -39,6 +40,7 @@ class Replication:
         follower: follows the store's master; None if it has none.
         metadata: copies the master's tables; None if their address is not known.
         master: serves the store's slaves; None if it takes none.
+        tables: copies the tables of a group's leader; None without a group.
 
     Raises:
         OptionError: there is no port for slaves, or the access key or a file of TLS cannot be used.
@@ -52,9 +54,11 @@ class Replication:
         self.follower: LogFollower | None = None
         self.metadata: Metadata | None = None
         self.master: Master | None = None
+        self.tables: GroupTables | None = None
         config = store.config
         if store.role.is_elected:
-            return  # members of a group get the log from each other
+            self.tables = GroupTables(store)  # members get the log from each other
+            return
         if store.role.follows:
             self._follow()
             return
@@ -215,8 +219,8 @@ class Replication:
 
     def _stop(self) -> None:
         """Follow nobody, and serve no slave. What was received and is whole is in the store."""
-        parts = (self.metadata, self.follower, self.master)
-        self.metadata = self.follower = self.master = None
+        parts = (self.metadata, self.follower, self.master, self.tables)
+        self.metadata = self.follower = self.master = self.tables = None
         for part in parts:
             if part is not None:
                 part.close()

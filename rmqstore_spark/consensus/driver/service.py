@@ -55,6 +55,7 @@ class MemberService:
         group: the group, and who of it this is.
         takes_records: whether clients of the group may append records. A store that serves
             RocketMQ's clients gives them places in queues, which those of others would lack.
+        broker: where the member's broker is, as `host:port`; "" without one.
 
     Attributes:
         driver: is set before anything arrives.
@@ -62,7 +63,8 @@ class MemberService:
 
     driver: Driver
 
-    def __init__(self, group: MemberGroup, *, takes_records: bool = True) -> None:
+    def __init__(self, group: MemberGroup, *, takes_records: bool = True, broker: str = "") -> None:
+        self._broker = broker
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
@@ -199,6 +201,7 @@ class MemberService:
                 leader_id=member.leader,
                 term=member.term,
                 peers=self._group.addresses,
+                broker_addr=self._broker,
             )
         )
 

@@ -154,9 +154,10 @@ class WireGetAnswer(_Message, kw_only=True):
 
 
 class WireMetadataAnswer(_Message, kw_only=True):
-    """`MetadataResponse`."""
+    """`MetadataResponse`, and where the member's broker is, which only ours say; "" without one."""
 
     peers: dict[str, str] = {}
+    broker_addr: str = ""
 
 
 class WireMessage(_Message, kw_only=True):
@@ -170,7 +171,7 @@ _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         *(WireMessage, WireVote, WireVoteAnswer, WirePush, WirePushAnswer, WireTransfer),
-        *(WireAppend, WireGet),
+        *(WireAppend, WireGet, WireMetadataAnswer),
     )
 }
 _PUSHES: Final = {kind.name: kind for kind in PushType}

@@ -1,7 +1,7 @@
 """Takes what a member of a group has committed, and puts it into queues and index.
 
-It does so on every member, whoever leads: a leader's own records too. So nothing in queues and
-index ever has to be taken back. It also carries out the changes of role, between the entries:
+It does so on every member: a leader's own records come this way too. So nothing in queues and index
+ever has to be taken back. It also carries out the changes of role, between the entries:
 
     leads:    all before the entry with which the term begins is committed, and in queues and index
               -> queue offsets and times continue from there -> messages are accepted
@@ -106,7 +106,7 @@ class Applier:
         try:
             while self._apply(self._member.decisions.get()):
                 pass
-        except Exception as error:  # noqa: BLE001 - the store must not go on as if nothing were
+        except Exception as error:  # noqa: BLE001 - nothing that follows may be applied
             if isinstance(error, AssertionError):
                 self._health.fail_wrong_state(error)
             else:
@@ -141,12 +141,14 @@ class Applier:
         log = member_log_of(self._files, store.path, self._member.data_folder, committed.end)
         for part in self._batches.read(log, committed.end):
             self._patiently(partial(self._take, part))
-        reach("member.before_see")
+        reach("group.before_see")
         self._log.see(self._batches.at, committed.end)
 
     def _take(self, part: LogBlock) -> None:
         """Hand records to the dispatcher."""
-        make_topics(self._store, [part], int(part.physical_offset[-1]) + int(part.block.sizes[-1]))
+        store = self._store
+        end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])
+        make_topics(store, [part], end, store.config.default_topic_queue_nums)
         first = int(part.records.store_timestamp.min())
         if first < self._log.last_timestamp:  # another member's clock is behind
             self._flusher.lower_time(max(first - 1, 0))

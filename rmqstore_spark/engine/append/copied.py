@@ -16,7 +16,12 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
 from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
-from rmqstore_spark.layout.constants import FILLER_TOPIC, is_safe_topic_name
+from rmqstore_spark.layout.constants import (
+    FILLER_TOPIC,
+    is_safe_topic_name,
+    is_system_topic,
+    is_topic_of_group,
+)
 from rmqstore_spark.layout.record.block import Route, index_hashes
 from rmqstore_spark.layout.spans import I4, I8
 
@@ -60,13 +65,16 @@ class Copied:
         return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
 
 
-def make_topics(store: OpenStore, parts: Sequence[LogBlock], end: int) -> None:
+def make_topics(
+    store: OpenStore, parts: Sequence[LogBlock], end: int, queues_of_new: int = 1
+) -> None:
     """Create the topics of records, and give them as many queues as the records need.
 
     Args:
         store: the open store.
         parts: the records.
         end: physical offset behind them.
+        queues_of_new: how many queues a client's new topic gets at least.
 
     Raises:
         ReplicationError: a topic cannot be kept.
@@ -82,9 +90,12 @@ def make_topics(store: OpenStore, parts: Sequence[LogBlock], end: int) -> None:
             least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
     made = []
     try:
-        for name, count in least.items():
+        for name, needed in least.items():
+            count = needed
             topic = topics.get(name)
             if topic is None:
+                if not (is_system_topic(name) or is_topic_of_group(name)):
+                    count = max(count, queues_of_new)
                 made.append(TopicConfig(name, count, count))
             elif topic.write_queue_nums < count or topic.read_queue_nums < count:
                 read = max(topic.read_queue_nums, count)

@@ -77,7 +77,7 @@ class MemberBatchWriter(BatchWriter):
                 undo.callback(block.close)
                 committed, marker_offset = self._place(block, writer, content, stages, identity)
                 term = self._propose(block)
-            reach("commit.after_propose")
+            reach("group.after_run")
             self._await(writer, term, block.end)
             undo.pop_all()
         return Written(block, committed, marker_offset, commit.begin)
@@ -92,10 +92,9 @@ class MemberBatchWriter(BatchWriter):
         if term is None:
             raise _not_leading()
         for placement, data, starts in block.portions():
-            if not log.await_room(term):
+            if not log.write_in_turns(term, placement, data, starts):
                 raise _not_leading()  # the rest never was proposed: no member shows any of it
-            log.write(placement, data, starts)
-            reach("commit.after_portion")
+            reach("group.within_run")
         self._appender.end_run(block.next_offsets)
         return term
 

@@ -3,6 +3,6 @@
     member_thread   runs the member: its files, its peers, its clock (`consensus.driver`)
     group_role      master while it leads, slave while it follows
 
-What a member has committed goes into queues and index as on a slave, whoever leads
+What is committed goes into queues and index the same way on leader and followers
 (`append.applier`); a leader proposes what is put (`log.member_log`).
 """

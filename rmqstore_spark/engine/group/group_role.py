@@ -25,7 +25,7 @@ class GroupRole(Role):
         config: has the member's id.
 
     Raises:
-        OptionError: the id is no letter with a number.
+        OptionError: the id is not a letter and a number.
     """
 
     is_elected = True

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import uvloop
 
@@ -21,9 +23,16 @@ from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import FRAME
 from rmqstore_spark.consensus.driver.service import MemberService
+from rmqstore_spark.consensus.driver.wire import (
+    DLedgerRequest,
+    WireMessage,
+    WireMetadataAnswer,
+    decode,
+    encode,
+)
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
-from rmqstore_spark.errors import RmqStoreError, StoreWriteError
+from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.server import RemotingServer
@@ -34,6 +43,8 @@ _LIMITS: Final = Limits(
     frame=FRAME, connections=256, held=128 << 20, connection_held=32 << 20, in_flight=4096
 )
 _NEVER: Final = float("inf")
+_ANSWER_S: Final = 10.0
+_T = TypeVar("_T")
 
 
 class CommittedLog(NamedTuple):
@@ -128,15 +139,34 @@ class MemberThread:
 
         Raises:
             StoreWriteError: it could not be removed.
+            ServiceError: the member has ended.
         """
 
         async def remove() -> None:
             self._driver_now.remove_first(start)
 
+        self._in_loop(remove())
+
+    def leader_broker(self) -> str:
+        """Return where the broker of another member that leads is, as `host:port`; "" for none.
+
+        Raises:
+            ServiceError: that member cannot be reached.
+        """
+
+        async def ask() -> str:
+            driver = self._driver_now
+            leader = driver.member.leader
+            if leader is None or leader == self.group.me:
+                return ""
+            asked = encode(WireMessage(group=self.group.name, remote_id=leader))
+            body = await driver.send(leader, DLedgerRequest.METADATA, asked)
+            return decode(WireMetadataAnswer, body).broker_addr
+
         try:
-            asyncio.run_coroutine_threadsafe(remove(), self._loop).result()
-        except RuntimeError as error:
-            raise StoreWriteError(f"the member has ended: {error}") from error
+            return self._in_loop(ask())
+        except FrameError as error:
+            raise ServiceError(f"The leader gave an answer that cannot be read: {error}.") from None
 
     def stats(self) -> dict[str, object]:
         """Return figures of the member, as JSON values."""
@@ -154,6 +184,12 @@ class MemberThread:
             "groupLagEntries": {peer: -1 if behind is None else behind
                                 for peer, behind in lag.items()},
         }  # fmt: skip
+
+    def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
+        except (RuntimeError, FutureTimeout, CancelledError):
+            raise ServiceError("The member of the group has ended, or does not answer.") from None
 
     def close(self) -> None:
         """End the member: what it has written is flushed."""
@@ -192,7 +228,8 @@ class MemberThread:
 
     async def _serve(self) -> None:
         ended = asyncio.Event()
-        service = MemberService(self.group, takes_records=False)
+        broker = self._config.host[0] if self._config.is_broker else ""
+        service = MemberService(self.group, takes_records=False, broker=broker)
         server = RemotingServer(service, _LIMITS)
         driver = self._driver = Driver(
             self.group,

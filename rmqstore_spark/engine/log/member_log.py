@@ -13,9 +13,11 @@ A record is behind the header of its entry: `lead`. See docs/format.md, "DLedger
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.leader_term import LeaderTerm
@@ -29,6 +31,11 @@ from rmqstore_spark.layout.spans import I8, U1
 
 _MOST_PENDING: Final = 64 << 20
 """Bytes of entries that may be proposed and not committed."""
+
+_BATCH_PENDING: Final = 4 << 20
+"""The same while a batch is proposed."""
+_CHUNK: Final = 256 << 10
+"""Bytes of records that the driver takes in a step: between two, it hears of the other members."""
 
 Propose = Callable[[int, int, Sequence[bytes]], None]
 """Appends records, as the leader of a term, from a position on; returns at once."""
@@ -134,15 +141,6 @@ class MemberLog(CommitLogWriter):
             return True if term.end >= end else None
         return is_over
 
-    def await_room(self, term: LeaderTerm) -> bool:
-        """Wait until more can be proposed; return False if the term is over."""
-        with self._changed:
-            self._changed.wait_for(lambda: term.end is not None or not self._has_no_room())
-        return term.end is None
-
-    def _has_no_room(self) -> bool:
-        return self._end - self._committed > _MOST_PENDING
-
     def next_block(self) -> ReservedBlock:
         """Return the place of a block behind what was proposed. Needs the append lock."""
         return ReservedBlock(self._files, self._end, self._end)
@@ -174,16 +172,44 @@ class MemberLog(CommitLogWriter):
         assert placement.begin == self._end, (
             f"records were placed at {placement.begin}, and the last one ends at {self._end}"
         )
-        if self._has_no_room():
+        if self._pending > _MOST_PENDING:
             raise RefusedError(
                 f"More than {_MOST_PENDING} bytes wait for a quorum of the group. Try again.",
                 PutStatus.OS_PAGECACHE_BUSY,
             )
-        edges = [*starts.tolist(), len(data)]
-        bodies = [data[at:to].tobytes() for at, to in pairwise(edges)]
-        if bodies:
-            self._propose(term.number, int(placement.physical[0]) - self.lead, bodies)
-            self._end = placement.end
+        for number, records in _chunks(data, starts):
+            self._propose_chunk(term, placement, number, records)
+
+    def write_in_turns(self, term: LeaderTerm, placement: Placement, data: U1, starts: I8) -> bool:
+        """Propose a portion of a batch as fast as it is committed, so that others have their turn.
+
+        Needs the append lock.
+
+        Returns:
+            Whether all of it is proposed; False if the term is over.
+        """
+        assert placement.begin == self._end, "a portion of a batch does not follow the last one"
+        for number, records in _chunks(data, starts):
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: term.end is not None or self._pending < _BATCH_PENDING
+                )
+            if term.end is not None:
+                return False
+            self._propose_chunk(term, placement, number, records)
+        return True
+
+    def _propose_chunk(
+        self, term: LeaderTerm, placement: Placement, number: int, records: Sequence[bytes]
+    ) -> None:
+        begin = int(placement.physical[number])
+        last = number + len(records) - 1
+        self._propose(term.number, begin - self.lead, records)
+        self._end = int(placement.physical[last]) + len(records[-1])
+
+    @property
+    def _pending(self) -> int:
+        return self._end - self._committed
 
     # ---- the rest ------------------------------------------------------------------------------
 
@@ -205,3 +231,14 @@ class MemberLog(CommitLogWriter):
         """Close all files."""
         self._files.close()
         self._segments.close()
+
+
+def _chunks(data: U1, starts: I8) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the records in chunks: the number of the first, and the records."""
+    if not len(starts):
+        return
+    edges = [*starts.tolist(), len(data)]
+    of_chunk = (starts - starts[0]) // _CHUNK
+    firsts = [0, *(np.flatnonzero(np.diff(of_chunk)) + 1).tolist(), len(starts)]
+    for first, stop in pairwise(firsts):
+        yield first, [data[at:to].tobytes() for at, to in pairwise(edges[first : stop + 1])]

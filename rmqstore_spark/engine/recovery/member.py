@@ -106,7 +106,15 @@ def recover_member(
             seconds=(settings.clock() - began) / 1000,
         )  # fmt: skip
         return Recovered(
-            summary, log.min_offset, end.offset, 0, newest, queues, indexes, parts.absent, keeper
+            summary,
+            log.min_offset,
+            parts.shown_end,
+            0,
+            newest,
+            queues,
+            indexes,
+            parts.absent,
+            keeper,
         )
     finally:
         files.close()

@@ -80,6 +80,7 @@ class QueuesAndIndex:
 
     Attributes:
         newest: the greatest storeTimestamp that was met; 0 if none was.
+        shown_end: where the log ends for readers: before a batch of a group that lacks its end.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class QueuesAndIndex:
     ) -> None:
         self._is_group = is_group
         self.newest = 0
+        self.shown_end = end.offset
         self.directory = directory
         self.settings = settings
         self.log = log
@@ -265,4 +267,6 @@ class QueuesAndIndex:
             self.newest = max(self.newest, int(part.records.store_timestamp.max()))
             self.settings.progress(what, part.offset - begin, end - begin)
             yield part
+        if group is not None and end == self.end.offset:
+            self.shown_end = group.at
         self.settings.progress(what, end - begin, end - begin)

@@ -13,7 +13,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.verify import verify
 from tests.broker.broker import ask, message, number, pull, records_in
-from tests.consensus.driver.members import MemberProcess, addresses
+from tests.consensus.driver.members import MemberProcess, addresses, bodies
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
@@ -50,6 +50,13 @@ class StoreProcess(MemberProcess):
                 return client.stats()
         except RmqStoreError:
             return {}
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies of all messages in its log, of those too that do not count."""
+        return [
+            record[88 : 88 + int.from_bytes(record[84:88], "big")] for record in bodies(self.data)
+        ]
 
     def send(self, body: str, queue: int = 0) -> bool:
         """Send a message as a client of RocketMQ; returns whether it was acknowledged."""
@@ -109,7 +116,7 @@ class StoreGroup:
         ]
 
     def send(self, *texts: str, queue: int = 0) -> list[str]:
-        """Send messages to whoever leads, each until it is acknowledged once.
+        """Send messages to the leader, each until it is acknowledged once.
 
         One whose acknowledgement is lost may be stored, and is sent again under another text.
 

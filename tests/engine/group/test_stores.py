@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.engine.group.stores import bodies_in, group_of, problems_of
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.groups import group_offset
+from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
+from tests.support.processes.serving import block_of
 from tests.support.waiting import eventually
 
 
@@ -36,3 +43,100 @@ def test_a_follower_refuses_messages_and_serves_pulls(tmp_path: Path) -> None:
             assert eventually(lambda follower=follower: follower.pulled() == sent)
         (stats,) = [store.stats() for store in group.stores.values() if store is group.leader()]
         assert stats["groupRole"] == "LEADER"
+
+
+def progress_of(store: Path) -> int | None:
+    """The offset of a group, as the store's files say."""
+    with Store.open(store) as opened:
+        return group_offset(opened, "readers", "orders", 0)
+
+
+def stage(endpoint: str, bodies: list[bytes]) -> StageInfo:
+    """Stage rows at a store."""
+    with StoreClient(endpoint) as client, client.stage_stream() as stream:
+        stream.send(block_of(bodies, queue_ids=[n % 3 for n in range(len(bodies))]))
+        return stream.finish()
+
+
+def test_a_batch_is_there_once_though_its_leader_was_killed(tmp_path: Path) -> None:
+    """It is committed again at the next leader, as Spark does when no answer has come."""
+    rows = [b"row %d " % n + bytes(100 * (n % 7)) for n in range(3000)]  # more than a segment
+    with group_of(tmp_path) as group:
+        group.send("before")
+        for number in range(3):
+            leader = group.leader()
+            writer = WriterId.of_batch("nightly", number)
+            with StoreClient(leader.endpoint) as client:
+                done = client.commit(CommitRequest(writer, (stage(leader.endpoint, rows),)))
+            assert done.status == "COMMITTED"
+            leader.kill()
+            successor = group.leader()
+            with StoreClient(successor.endpoint) as client:
+                again = client.commit(CommitRequest(writer, (stage(successor.endpoint, rows),)))
+            assert again.status == "ALREADY_COMMITTED"
+            assert (again.rows, again.physical_offset) == (done.rows, done.physical_offset)
+            leader.start()
+            group.await_all()
+        group.send("after")
+        group.await_all()
+        group.stop()
+    for store in group.stores.values():
+        counts = Counter(bodies_in(store.store))
+        assert [counts[row.decode()] for row in rows] == [3] * len(rows)
+        assert len(counts) == len(rows) + 2
+        assert not problems_of(store.store)
+
+
+def test_a_new_leader_has_topics_and_progress(tmp_path: Path) -> None:
+    with group_of(tmp_path) as group:
+        leader = group.leader()
+        with StoreClient(leader.endpoint) as client:
+            client.create_topic("wide", read_queue_nums=5, write_queue_nums=5)
+        group.send("one", "two")
+        with StoreClient(leader.endpoint) as client:
+            client.commit_offsets("readers", {"orders": {0: 1}})
+        wanted = {"wide", "orders"}
+        for follower in group.followers():
+
+            def has_them(follower: StoreProcess = follower) -> bool:
+                with StoreClient(follower.endpoint) as client:
+                    topics = client.topics()
+                return wanted <= topics.keys() and topics["wide"].write_queue_nums == 5
+
+            eventually(has_them)
+            eventually(lambda follower=follower: progress_of(follower.store) == 1)
+        leader.kill()
+        with StoreClient(group.leader().endpoint) as client:
+            assert client.topics()["wide"].write_queue_nums == 5
+
+
+def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
+    """Its leader is killed while it proposes the batch, when the others have some of it."""
+    rows = [b"row %d " % n + bytes(2000) for n in range(12_000)]
+    writer = WriterId.of_batch("nightly", 1)
+    with group_of(tmp_path) as group:
+        group.send("before")
+        group.await_all()
+        leader, (follower, _) = group.leader(), group.followers()
+        segments = follower.store / f"dledger-{follower.me}" / "data"
+        stages = tuple(stage(leader.endpoint, rows[n::8]) for n in range(8))
+        with ThreadPoolExecutor(1) as pool, StoreClient(leader.endpoint, retries=0) as client:
+            commit = pool.submit(client.commit, CommitRequest(writer, stages))
+            eventually(lambda: len(list(segments.iterdir())) > 2)
+            leader.kill()
+            assert isinstance(commit.exception(), ServiceError)
+        successor = group.leader()
+        with StoreClient(successor.endpoint) as client:
+            stages = tuple(stage(successor.endpoint, rows[n::8]) for n in range(8))
+            done = client.commit(CommitRequest(writer, stages))
+        leader.start()
+        group.send("after")
+        group.await_all()
+        group.stop()
+        twice = sum(text.startswith(b"row 0 ") for text in successor.bodies)
+    assert done.status == "COMMITTED"
+    assert twice == 2  # in the log, and once in the queues
+    for store in group.stores.values():
+        counts = Counter(bodies_in(store.store))
+        assert [counts[row.decode()] for row in rows] == [1] * len(rows)
+        assert len(counts) == len(rows) + 2

@@ -27,13 +27,14 @@ LONGEST_LIFE_S: Final = 0.6
 CALLS: Final = ("fdatasync", "fsync", "pwrite64", "pwritev2", "rename")
 KILL: Final = "signal=KILL"
 EIO: Final = "error=EIO"
-_OTHERS: Final = ("replica.", "expiry.", "delay", "transaction", "promote.", "demote.")
+_OTHERS: Final = ("replica.", "expiry.", "delay", "transaction", "promote.", "demote.", "group.")
 PLACES: Final = tuple(name for name in NAMES if not name.startswith(_OTHERS))
 """Where a life of puts and batches gets to.
 
 `replication` kills followers at their places; `tests/engine/expiry` does so during expiry,
 `tests/engine/delay` during the delivery of delayed messages, `tests/engine/transactions` while
-transactions are put and ended, and `tests/ha/test_roles` while roles change.
+transactions are put and ended, `tests/ha/test_roles` while roles change, and `tests/engine/group`
+while a group commits.
 """
 COUNTS: Final = (1, 2, 7)
 _AT_A_PLACE: Final = 0.4
