@@ -124,6 +124,7 @@ class Workers:
         """Learn what a master has to know, when all of its log is in queues and index."""
         self.batches.catch_up()
         store = self._store
+        store.topics.renew()  # name servers take those of a master only with a new version
         check_progress(
             store.path, store.consumer_offsets.table(), store.queues.ranges(),
             {topic.name for topic in store.topics},

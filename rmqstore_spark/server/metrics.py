@@ -22,6 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from rmqstore_spark import __version__
 from rmqstore_spark.base.printable import in_words
+from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.engine.status import STATES
 from rmqstore_spark.ha.follower_progress import STATES as REPLICATION_STATES
 
@@ -45,6 +46,7 @@ _COUNTERS: Final = {
     "transactionsRolledBack": "Transactions rolled back.",
     "transactionsGivenUp":
         "Transactions whose outcome nobody told, moved to TRANS_CHECK_MAX_TIME_TOPIC.",
+    "groupElections": "Elections of the DLedger group that this member has won.",
     "archivedSegments": "Segments copied to the archive.",
     "archivedBytes": "Bytes of these segments.",
     "expiryFailures": "Rounds of expiry that failed, as when the archive cannot be written.",
@@ -77,6 +79,9 @@ _GAUGES: Final = {
     "slaves": "Slaves that are connected.",
     "slaveLagBytes":
         "Bytes of the log that were not sent yet to the slave that is furthest behind.",
+    "groupTerm": "The term of the DLedger group that this member knows.",
+    "groupCommitIndex": "Index of the last entry of the group's log that is known to be committed.",
+    "groupLastIndex": "Index of the last entry of the group's log that this member has.",
     "uptimeSeconds": "Seconds since the store was opened.",
 }
 _HISTOGRAMS: Final = {
@@ -87,8 +92,24 @@ _HISTOGRAMS: Final = {
 """Figures of `stats()`, and their help texts; `_name` makes their names of Prometheus."""
 # fmt: on
 
+_GROUP_ROLES: Final = tuple(role.name for role in MemberRole)
+
 _OF_A_STORE: Final = ("commitLogMinOffset", "commitLogMaxOffset")
 """The gauges of each store that is served read-only."""
+
+
+def _group_lag(lag: Mapping[str, int | None]) -> Iterable[Metric]:
+    """Yield how far behind a leader the other members of its group are, if there are any."""
+    if lag:
+        family = GaugeMetricFamily(
+            "rmqstore_group_lag_entries",
+            "Entries that a member lacks of its leader's log; absent while unknown.",
+            labels=["member"],
+        )
+        for member, entries in lag.items():
+            if entries is not None:
+                family.add_metric([member], entries)
+        yield family
 
 
 def _name(key: str) -> str:
@@ -132,9 +153,11 @@ class StoreCollector(Collector):
                 "1 for the state that the follower of a master is in, else 0.",
                 REPLICATION_STATES,
             ),
+            ("groupRole", "1 for the member's role in its DLedger group, else 0.", _GROUP_ROLES),
         ):
             if key in stats:
                 yield _state(_name(key), doc, str(stats[key]), states)
+        yield from _group_lag(stats.get("groupLagEntries", {}))
         if "stores" in stats:
             yield from _stores(stats["stores"])
         else:

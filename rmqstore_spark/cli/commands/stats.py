@@ -46,6 +46,8 @@ def _facts(endpoint: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, str
     yield "log", f"{begin} to {end}, {behind} bytes not flushed yet"
     if "replicationState" in figures:
         yield "replication", _replication(figures)
+    if "groupRole" in figures:
+        yield "group", _group(figures)
     if "slaves" in figures:
         yield "slaves", f"{figures['slaves']}, {figures['slaveLagBytes']} bytes behind at most"
     yield "dispatch", f"{figures['dispatchBehindBytes']} bytes behind"
@@ -90,6 +92,18 @@ def _replication(figures: Mapping[str, Any]) -> str:
     error = escaped(figures["replicationError"])
     why = f": {error}" if error and figures["replicationState"] != "FOLLOWING" else ""
     return f"{figures['replicationState']}, {behind} its master{why}"
+
+
+def _group(figures: Mapping[str, Any]) -> str:
+    role, leader = figures["groupRole"].lower(), figures["groupLeader"]
+    whose = f" of {escaped(leader)}" if leader and role == "follower" else ""
+    entries = f"entries to {figures['groupLastIndex']}, committed to {figures['groupCommitIndex']}"
+    lag = [
+        f"{escaped(peer)} {'an unknown number' if lacks is None else lacks} behind"
+        for peer, lacks in figures["groupLagEntries"].items()
+    ]
+    won = f"{figures['groupElections']} elections won"
+    return "; ".join([f"{role}{whose} in term {figures['groupTerm']}", entries, *lag, won])
 
 
 def _failures(counts: Mapping[str, int]) -> str:

@@ -169,11 +169,11 @@ class MemberThread:
             raise ServiceError(f"The leader gave an answer that cannot be read: {error}.") from None
 
     def stats(self) -> dict[str, object]:
-        """Return figures of the member, as JSON values."""
+        """Return figures of the member, as JSON values. The lag of a peer is None if unknown."""
         driver = self._driver_now
         member = driver.member
         leads = member.role is MemberRole.LEADER
-        lag = {peer: member.behind(peer) for peer in member.peers} if leads else {}
+        peers = member.peers if leads else ()
         return {
             "groupRole": member.role.name,
             "groupTerm": member.term,
@@ -181,9 +181,8 @@ class MemberThread:
             "groupCommitIndex": member.commit,
             "groupLastIndex": member.ledger.end,
             "groupElections": self._told.elections,
-            "groupLagEntries": {peer: -1 if behind is None else behind
-                                for peer, behind in lag.items()},
-        }  # fmt: skip
+            "groupLagEntries": {peer: member.behind(peer) for peer in peers},
+        }
 
     def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:

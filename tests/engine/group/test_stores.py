@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
+from typer.testing import CliRunner
+
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.cli.app import app
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
+from rmqstore_spark.server.metrics import StoreCollector
+from tests.broker.broker import name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
 from tests.support.processes.serving import block_of
 from tests.support.waiting import eventually
@@ -140,3 +147,45 @@ def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
         counts = Counter(bodies_in(store.store))
         assert [counts[row.decode()] for row in rows] == [1] * len(rows)
         assert len(counts) == len(rows) + 2
+
+
+def test_name_servers_know_who_leads(tmp_path: Path) -> None:
+    with name_server(tmp_path) as address, group_of(tmp_path, namesrvAddr=address) as group:
+
+        def is_known() -> bool:
+            leader = group.leader()
+            found = route(address, "orders")
+            if not found:
+                return False
+            brokers = found["brokerDatas"][0]["brokerAddrs"]
+            wanted = {"0": leader.broker}
+            for store in group.followers():
+                wanted[str(int(store.me[1:]) + 1)] = store.broker
+            return bool(brokers == wanted)
+
+        group.send("one")
+        eventually(is_known)
+        leader = group.leader()
+        leader.kill()
+        group.send("two")
+        eventually(is_known)
+        leader.start()
+        eventually(lambda: len(group.followers()) == 2)
+        eventually(is_known)
+
+
+def test_figures_tell_of_the_group(tmp_path: Path) -> None:
+    with group_of(tmp_path) as group:
+        group.send("one")
+        group.await_all()
+        leader, followers = group.leader(), group.followers()
+        shown = CliRunner().invoke(app, ["stats", leader.endpoint]).output
+        assert re.search(r"group +leader in term \d+; entries to (\d+), committed to \1; ", shown)
+        assert all(f"{store.me} 0 behind" in shown for store in followers)
+        shown = CliRunner().invoke(app, ["stats", followers[0].endpoint]).output
+        assert re.search(rf"group +follower of {leader.me} in term", shown)
+        registry = CollectorRegistry()
+        registry.register(StoreCollector(leader.stats))
+        text = generate_latest(registry).decode()
+        assert 'rmqstore_group_role{state="LEADER"} 1.0' in text
+        assert f'rmqstore_group_lag_entries{{member="{followers[0].me}"}} 0.0' in text
