@@ -153,14 +153,8 @@ class Admission:
         """
         self.require_alive()
         if not self._role.accepts:
-            master = self._config.ha_master_address
-            where = (
-                f"It follows {master}: write to the process there."
-                if master
-                else ("Write to its master.")
-            )
             raise RefusedError(
-                f"The store is a slave (brokerRole) and accepts no messages. {where}",
+                "The store is a slave (brokerRole) and accepts no messages. " + self._role.master,
                 PutStatus.SERVICE_NOT_AVAILABLE,
             )
 

@@ -187,6 +187,11 @@ def _opened(
         check_configuration(path)
         member: MemberThread | None = None
         if config.enable_d_leger_commit_log:
+            if config.archive_to:
+                raise OptionError(
+                    "archiveTo is not supported with enableDLegerCommitLog=true: segments of a "
+                    "group's log expire without being copied."
+                )
             role: Role = GroupRole(path, config)
             member = MemberThread(path, config)
             files.callback(member.close)

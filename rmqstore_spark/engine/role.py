@@ -179,6 +179,14 @@ class Role:
         return self._name != SLAVE
 
     @property
+    def master(self) -> str:
+        """Where to write, for people, if the store accepts no messages."""
+        address = self._kept.master if self._kept.decides else self._config.ha_master_address
+        if address:
+            return f"It follows {address}: write to the process there."
+        return "Write to its master."
+
+    @property
     def follows(self) -> bool:
         """Whether the log is a copy of a master's, and gets nothing but what that one has."""
         return self._name == SLAVE

@@ -131,6 +131,7 @@ class Driver:
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
+        self._held: list[tuple[int, int, Sequence[bytes]]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_acting = False
         self.member = GroupMember(
@@ -189,6 +190,9 @@ class Driver:
             records: the records.
         """
         member = self.member
+        if self._held is not None:
+            self._held.append((term, position, records))
+            return
         if member.role is not MemberRole.LEADER or member.term != term:
             return
         index, end = member.ledger.end, self.log.end
@@ -202,6 +206,16 @@ class Driver:
             f"records were placed at {position}, and the next entry begins at {entries[0].position}"
         )
         self._step(lambda now: member.append(tuple(entries), now))
+
+    def hold(self) -> None:
+        """Keep what `append_all` gets, until `release`: another member is about to lead."""
+        self._held = self._held or []
+
+    def release(self) -> None:
+        """Append what was kept, if this member still leads."""
+        held, self._held = self._held or [], None
+        for each in held:
+            self.append_all(*each)
 
     @property
     def pending(self) -> int:
@@ -355,9 +369,10 @@ class Driver:
             StoreWriteError: it could not be removed.
         """
         begin = self.log.second_segment()
-        if self.log.data.starts[:1] == [start] and begin is not None:
-            self.member.ledger.expire(begin)
-            self.log.expire(begin)
+        assert self.log.data.starts[:1] == [start], f"the log does not begin at {start}"
+        assert begin is not None, "the last segment does not expire"
+        self.member.ledger.expire(begin)
+        self.log.expire(begin)
 
     def expire(self) -> None:
         """Remove the first segment, if its time is over."""

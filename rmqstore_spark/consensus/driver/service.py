@@ -291,6 +291,7 @@ class MemberService:
             take_leadership_ledger_index=member.ledger.end,
         )  # fmt: skip
         self._handing_over = True
+        self.driver.hold()
         try:
             body = await self.driver.send(peer, DLedgerRequest.LEADERSHIP_TRANSFER, encode(ask))
             code = decode(WireMessage, body).code
@@ -298,6 +299,7 @@ class MemberService:
             return Status.TAKE_LEADERSHIP_FAILED
         finally:
             self._handing_over = False
+            self.driver.release()
         return MemberCode.SUCCESS if code == MemberCode.SUCCESS else Status.TAKE_LEADERSHIP_FAILED
 
     async def prefer(self, leaders: Sequence[str]) -> None:

@@ -169,6 +169,7 @@ class Applier:
                 return
 
     def _change(self, changed: GroupChange) -> None:
+        self._role.leader = changed.leader or ""
         self._election = changed if changed.leads else None
         if self._role.follows:
             return

@@ -7,6 +7,7 @@ what waits.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import Counter
@@ -26,7 +27,7 @@ from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 
-_LOG: Final = "commitlog/"
+_SEGMENT: Final = re.compile(r"(?:commitlog|dledger-[^/]+/data)/([^/]+)")
 
 
 class OldSegments:
@@ -62,7 +63,10 @@ class OldSegments:
         end = min(self._log.flushed_offset, done)
         files = LocalFiles()
         try:
-            log = CommitLog(Segments.load(files, [self._folder]))
+            segments = Segments.load(files, [self._folder])
+            log = CommitLog(segments)
+            if self._log.lead:
+                log = CommitLog(Segments(files, [], []), segments, end)
             whole = [part.segment for part in log.segments() if part.segment.end < end]
             if not whole:
                 return []
@@ -85,7 +89,7 @@ class OldSegments:
         """Return the storeTimestamp of a segment's first record; -1 if it cannot be read."""
         known = self._times.get(start)
         if known is None:
-            head = record_head(log, start)
+            head = record_head(log, start + self._log.lead)
             if head is None:
                 return -1
             known = self._times[start] = int(head.store_timestamp[0])
@@ -111,7 +115,8 @@ class SegmentUses:
 
         A segment may expire all the same in the end: then a client that has it open can read on.
         """
-        start = segment_start(path.removeprefix(_LOG)) if path.startswith(_LOG) else None
+        found = _SEGMENT.fullmatch(path)
+        start = segment_start(found[1]) if found else None
         if start is None:
             yield
             return

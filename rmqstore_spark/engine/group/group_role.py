@@ -24,6 +24,9 @@ class GroupRole(Role):
         store: the store directory.
         config: has the member's id.
 
+    Attributes:
+        leader: the id of the member that leads; "" as long as that is not known.
+
     Raises:
         OptionError: the id is not a letter and a number.
     """
@@ -42,6 +45,14 @@ class GroupRole(Role):
         self._kept = KeptRole()
         self._is_settled = True
         self._name = SLAVE
+        self.leader = ""
+
+    @property
+    def master(self) -> str:
+        """Where to write, for people."""
+        if not self.leader:
+            return "Its DLedger group has no leader now: try again."
+        return f"The leader of its DLedger group is {self.leader}: write there."
 
     @property
     def serves_slaves(self) -> bool:

@@ -65,11 +65,13 @@ class GroupChange(NamedTuple):
     Attributes:
         leads: whether it leads.
         term: the term.
+        leader: who leads, as far as it is known.
         end: position behind the last entry; if it leads, behind the one with which its term begins.
     """
 
     leads: bool
     term: int
+    leader: str | None
     end: int
 
 
@@ -293,7 +295,7 @@ class _Decisions:
         """Tell the engine of another role."""
         leads = change.role is MemberRole.LEADER
         self.elections += leads
-        self._queue.put(GroupChange(leads, change.term, end))
+        self._queue.put(GroupChange(leads, change.term, change.leader, end))
 
     def began_again(self) -> None:
         """End what the engine does if it had entries: queues cannot follow while they are open."""

@@ -125,11 +125,20 @@ def check_units(store: Store, end: int, findings: Findings) -> None:
             findings.error("dledger-index", (error.file, error.offset), error.cause)
             return
         found = decode_index_units(raw)
+        if reached < 0:  # a member that came later has no units of the entries before its first
+            written = np.flatnonzero(found["magic"])
+            number += int(written[0]) if len(written) else count
+            found = found[written[0] :] if len(written) else found[:0]
+            count = len(found)
+            if not count:
+                continue
         position = found["position"].astype(np.int64)
         stop = position + found["size"]
         before = np.concatenate([[reached], stop[:-1]])
         follows = (position == before) | ((before == -1) & (number == 0) & (position == 0))
-        follows |= np.isin(position, data.starts) & (position >= before)
+        # The end of a segment is left empty; where segments have expired, nobody knows how much.
+        begins = np.isin(position, data.starts) | (position < data.min_offset)
+        follows |= begins & (position >= before)
         follows |= (before == -1) & (position <= data.min_offset)  # older entries have expired
         wrong = (found["magic"] != ENTRY_MAGIC) | (found["size"] <= ENTRY_HEADER_SIZE) | ~follows
         wrong |= found["index"] != np.arange(number, number + count)

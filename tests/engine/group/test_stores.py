@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
 
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.cli.app import app
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import ServiceError
+from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.server.metrics import StoreCollector
@@ -189,3 +191,50 @@ def test_figures_tell_of_the_group(tmp_path: Path) -> None:
         text = generate_latest(registry).decode()
         assert 'rmqstore_group_role{state="LEADER"} 1.0' in text
         assert f'rmqstore_group_lag_entries{{member="{followers[0].me}"}} 0.0' in text
+
+
+def test_old_segments_expire_and_a_member_without_files_gets_the_rest(tmp_path: Path) -> None:
+    with group_of(tmp_path) as group:
+        old = group.send(*(f"old {n} " + "x" * 100_000 for n in range(25)))
+        group.await_all()
+        time.sleep(0.01)  # what follows is later than the time below
+        before = int(time.time() * 1000)
+        new = group.send(*(f"new {n} " + "x" * 100_000 for n in range(15)))
+        group.await_all()
+        for store in group.stores.values():
+            with StoreClient(store.endpoint) as client:
+                client.flush()
+                client.expire(before, remove=True)
+            eventually(lambda store=store: store.stats()["commitLogMinOffset"] == 2 << 20)
+        follower = group.followers()[0]
+        follower.kill()
+        follower.store.rename(tmp_path / "lost")
+        follower.start()
+        group.send("last")
+        group.await_all()
+        group.leader().kill()
+        group.send("another")
+        group.stop()
+    for store in group.stores.values():
+        if store is not follower and store.process.returncode:
+            continue  # it was killed, and lacks the last
+        found = bodies_in(store.store)
+        assert found[-17:-2] == new
+        assert found[:-17] == old[-len(found) + 17 :]
+        assert not problems_of(store.store)
+
+
+def test_a_preferred_leader_takes_over_without_losing_a_put(tmp_path: Path) -> None:
+    with group_of(tmp_path, preferredLeaderId="n1") as group:
+        sent = []
+        for number in range(10_000):
+            sent += group.send(f"{number}")
+            if number > 20 and group.leader().me == "n1":
+                break
+        sent += group.send("last")
+        group.await_all()
+        counts = Counter(group.leader().pulled())
+        follower = group.followers()[0]
+        with StoreClient(follower.endpoint) as client, pytest.raises(RefusedError, match="is n1"):
+            client.put_stream().put(block_of([b"no"]))
+    assert [text for text in sent if counts[text] != 1] == []
