@@ -240,11 +240,13 @@ class Delivery:
         """
         known = {level: end for level, end in ends.items() if level in file.offsets}
         unknown = oldest_undelivered(self._queues, len(self._delays), known)
+        by_brokers = unknown is not None
+        if unknown is not None:
+            unknown -= self._store.log.lead  # from the entry on, in the log of a group
         told = [start for start in (file.log_offset, unknown) if start is not None]
         found: dict[int, int] = {}
         if told:
             begin, end = max(min(told), self._store.log.min_offset), self._store.log.max_offset
-            by_brokers = unknown is not None
             for part in delivered(
                 self._store.path, self._queues, begin, end, by_brokers=by_brokers
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,10 +59,10 @@ class StoreProcess(MemberProcess):
             record[88 : 88 + int.from_bytes(record[84:88], "big")] for record in bodies(self.data)
         ]
 
-    def send(self, body: str, queue: int = 0) -> bool:
+    def send(self, body: str, queue: int = 0, properties: str = "") -> bool:
         """Send a message as a client of RocketMQ; returns whether it was acknowledged."""
         try:
-            (answer,) = ask(self.broker, message(body.encode(), queue=queue))
+            (answer,) = ask(self.broker, message(body.encode(), queue=queue, i=properties))
         except ServiceError:
             return False
         return answer.code == ResponseCode.SUCCESS
@@ -136,7 +137,7 @@ class StoreGroup:
 
         def are_equal() -> bool:
             ends = {
-                (each.get("commitLogMaxOffset"), str(each.get("queues")))
+                (each.get("commitLogMaxOffset"), json.dumps(each.get("queues"), sort_keys=True))
                 for store in self.stores.values()
                 if store.process.poll() is None and (each := store.stats()) is not None
             }
@@ -177,7 +178,7 @@ def bodies_in(path: Path, topic: str = "orders") -> list[str]:
         ]
 
 
-def problems_of(path: Path) -> Sequence[object]:
+def problems_of(path: Path, **settings: str) -> Sequence[object]:
     """What `rmqstore verify` finds wrong with a store."""
     with Store.open(path) as store:
-        return verify(store).problems
+        return verify(store, **settings).problems

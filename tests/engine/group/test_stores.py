@@ -8,6 +8,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
@@ -238,3 +239,29 @@ def test_a_preferred_leader_takes_over_without_losing_a_put(tmp_path: Path) -> N
         with StoreClient(follower.endpoint) as client, pytest.raises(RefusedError, match="is n1"):
             client.put_stream().put(block_of([b"no"]))
     assert [text for text in sent if counts[text] != 1] == []
+
+
+def test_delayed_messages_and_transactions_are_the_next_leaders_work(tmp_path: Path) -> None:
+    with group_of(tmp_path, messageDelayLevel="1s 3s") as group:
+        group.send("plain")
+        leader = group.leader()
+        for number in range(20):
+            assert leader.send(f"delayed {number}", properties=f"DELAY\x01{1 + number % 2}\x02")
+        columns = {"topic": pa.array(["orders"] * 2), "body": pa.array([b"kept", b"dropped"])}
+        with StoreClient(leader.endpoint) as client:
+            halves = client.producer("payers").put(columns)
+        eventually(lambda: leader.stats()["delayedDelivered"] > 0)
+        leader.kill()
+        successor = group.leader()
+        with StoreClient(successor.endpoint) as client:
+            producer = client.producer("payers")
+            assert producer.commit(halves[:1]).statuses == ("COMMITTED",)
+            assert producer.roll_back(halves[1:]).statuses == ("ROLLED_BACK",)
+        wanted = {"plain, 0", "kept", *(f"delayed {n}" for n in range(20))}
+        eventually(lambda: wanted <= set(bodies_in(successor.store)))
+        leader.start()
+        group.await_all()
+        group.stop()
+    for store in group.stores.values():
+        assert sorted(bodies_in(store.store)) == sorted(wanted)
+        assert not problems_of(store.store, delay_levels="1s 3s")
