@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tests.consensus.driver.members import (
     as_peers,
     record,
 )
+from tests.engine.group.stores import StoreProcess, problems_of
 from tests.rocketmq.processes import SIZES, Broker, RocketMq
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
@@ -33,10 +35,20 @@ ROUNDS = int(os.environ.get("DLEDGER_ROUNDS", "3"))
 
 
 class Group:
-    """A group of three. Those that are not `ours` are brokers of RocketMQ."""
+    """A group of three. Those that are not `ours` are brokers of RocketMQ.
+
+    Args:
+        serving: whether ours serve clients too.
+    """
 
     def __init__(
-        self, rocketmq: RocketMq, name_server: str, folder: Path, ours: tuple[str, ...]
+        self,
+        rocketmq: RocketMq,
+        name_server: str,
+        folder: Path,
+        ours: tuple[str, ...],
+        *,
+        serving: bool = False,
     ) -> None:
         self._rocketmq = rocketmq
         self._name_server = name_server
@@ -44,14 +56,21 @@ class Group:
         self.members = addresses(3)
         self.theirs = tuple(me for me in self.members if me not in ours)
         self.ports = {me: free_port(around=(-2, 1)) for me in self.theirs}
-        self.ours = {
-            me: MemberProcess(
-                folder, me, self.members,
-                mappedFileSizeCommitLog=SIZES["mappedFileSizeCommitLog"],
+        size = SIZES["mappedFileSizeCommitLog"]
+        self.ours: dict[str, MemberProcess] = {
+            me: StoreProcess(
+                folder, me, self.members, mappedFileSizeCommitLog=size, namesrvAddr=name_server
+            )
+            if serving
+            else MemberProcess(
+                folder, me, self.members, mappedFileSizeCommitLog=size,
                 preferredLeaderId=";".join(self.theirs),
             )
             for me in ours
         }  # fmt: skip
+        for me, store in self.ours.items():
+            if isinstance(store, StoreProcess):
+                self.ports[me] = int(store.broker.rpartition(":")[2])
         self.brokers = {me: self._broker(me) for me in self.theirs}
         self.client = GroupClient(self.members)
 
@@ -92,6 +111,15 @@ class Group:
         except ServiceError:
             return -1
         return number(answer, "offset") if answer.code == 0 else -1
+
+    def pulled(self, me: str, end: int) -> bytes:
+        """The records of queue 0 of the topic, as a member gives them to a consumer."""
+        found: list[bytes] = []
+        while len(found) < end:
+            (answer,) = ask(f"127.0.0.1:{self.ports[me]}", pull(len(found)))
+            assert answer.code == 0, answer.remark
+            found += records_in(answer.body)
+        return b"".join(found)
 
     def leading(self, among: tuple[str, ...]) -> str:
         """Wait until one of some members leads; returns it."""
@@ -155,7 +183,8 @@ class Group:
 def group(
     rocketmq: RocketMq, name_server: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[Group]:
-    made = Group(rocketmq, name_server, tmp_path, request.param)
+    ours, serving = request.param if isinstance(request.param[0], tuple) else (request.param, False)
+    made = Group(rocketmq, name_server, tmp_path, ours, serving=serving)
     yield made
     made.close()
 
@@ -223,6 +252,39 @@ def test_two_of_ours_elect_one_when_the_broker_is_killed_and_hand_over_when_it_i
         (answer,) = ask(address, pull(offset, maxMsgNums="10"))
         found += b"".join(records_in(answer.body))
     assert all(text.encode() + b"\x06orders" in found for text in sent + appended)
+
+
+@pytest.mark.parametrize(
+    "group", [(("n1", "n2"), True), (("n2",), True)], indirect=True, ids=["two", "one"]
+)
+def test_ours_serve_clients_beside_brokers_and_each_leader_is_killed(group: Group) -> None:
+    sent: list[str] = []
+    led = set()
+    for round_ in range(4):
+        leader = group.leading(tuple(group.members))
+        led.add(leader)
+        texts = [f"round {round_} {n} {'x' * (n * 37 % 3000)}" for n in range(40)]
+        group.send(texts)
+        sent += texts
+        group.kill(leader)
+        texts = [f"round {round_} without {leader} {n}" for n in range(20)]
+        group.client, everybody = group.client.without(leader), group.client
+        group.send(texts)
+        group.client = everybody
+        sent += texts
+        group.start(leader)
+        group.have_all(len(sent))
+    entries = group.have_all(len(sent))
+    assert min(texts_in(entries, sent)) >= 1  # a send that timed out may have been stored too
+    ends = {me: eventually(partial(group.max_offset, me), PATIENCE) for me in group.members}
+    assert min(ends.values()) >= len(sent)
+    eventually(lambda: len({group.max_offset(me) for me in group.members}) == 1, PATIENCE)
+    end = group.max_offset("n0")
+    queues = [group.pulled(me, end) for me in group.members]
+    assert queues[0] == queues[1] == queues[2]
+    for store in group.ours.values():
+        store.stop()
+        assert not problems_of(store.store)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RmqStoreError, ServiceError
+from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.verify import verify
@@ -178,7 +179,7 @@ def bodies_in(path: Path, topic: str = "orders") -> list[str]:
         ]
 
 
-def problems_of(path: Path, **settings: str) -> Sequence[object]:
+def problems_of(path: Path, delay_levels: str = DELAY_LEVELS) -> Sequence[object]:
     """What `rmqstore verify` finds wrong with a store."""
     with Store.open(path) as store:
-        return verify(store, **settings).problems
+        return verify(store, delay_levels=delay_levels).problems
