@@ -301,7 +301,8 @@ def _require_store_or_nothing(path: str) -> None:
         files = LocalFiles()
         listing = files.list(path, sizes=False)
         listed = {info.name for info in listing}
-        names = {name for name in listed - _HARMLESS if not _is_prepared(os.path.join(path, name))}
+        others = {name for name in listed - _HARMLESS if not name.startswith("dledger-")}
+        names = {name for name in others if not _is_prepared(os.path.join(path, name))}
         if not names or looks_like_store(files, path, listing):
             return
     except FileNotFoundError:

@@ -39,7 +39,7 @@ from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushType, Request
 from rmqstore_spark.consensus.timing import Timing
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
 
@@ -91,6 +91,7 @@ class Driver:
 
     Raises:
         CorruptStoreError: the files are damaged, or have entries and no term.
+        UnsupportedStoreError: the store has the log of another member.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Driver:
         timing: Timing | None = None,
         watcher: MemberWatcher | None = None,
     ) -> None:
+        _require_own_log(store, group.me)
         folder = os.path.join(store, f"dledger-{group.me}")
         make_folder(folder)
         self.group = group
@@ -430,3 +432,17 @@ class Driver:
 
     def _now(self) -> int:
         return int(self._loop.time() * 1000)
+
+
+def _require_own_log(store: str, me: str) -> None:
+    """Refuse a store with the log of another member, or of a broker without a group."""
+    others = [
+        name
+        for name in os.listdir(store)
+        if name.startswith("dledger-") and name != f"dledger-{me}"
+    ]
+    if others:
+        raise UnsupportedStoreError(
+            f"{store} has the log of another member ({', '.join(sorted(others))}), and "
+            f"dLegerSelfId is {me}. Give each member a store of its own."
+        )

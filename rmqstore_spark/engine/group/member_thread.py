@@ -223,6 +223,7 @@ class MemberThread:
             else:
                 _log.error("The member of the group has ended: %s", failure)
         finally:
+            self._bound.close()
             self.decisions.put(MemberEnd(error))
             self._is_ready.set()
             loop.close()

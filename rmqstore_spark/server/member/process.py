@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -20,7 +19,6 @@ from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.peers import FRAME
 from rmqstore_spark.consensus.driver.service import MemberService
 from rmqstore_spark.engine.lock import StoreLock
-from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.backlog import Limits
@@ -56,7 +54,6 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
     group = config.group()
     store = config.store_path_root_dir
     make_folder(store)
-    _require_own_log(store, group.me)
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -107,17 +104,3 @@ async def _until(
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-
-
-def _require_own_log(store: str, me: str) -> None:
-    """Refuse a store with the log of another member, or of a broker without a group."""
-    others = [
-        name
-        for name in os.listdir(store)
-        if name.startswith("dledger-") and name != f"dledger-{me}"
-    ]
-    if others:
-        raise UnsupportedStoreError(
-            f"{store} has the log of another member ({', '.join(sorted(others))}), and "
-            f"dLegerSelfId is {me}. Give each member a store of its own."
-        )

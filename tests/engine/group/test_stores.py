@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,12 +17,14 @@ from typer.testing import CliRunner
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.cli.app import app
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.errors import RefusedError, ServiceError
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError, UnsupportedStoreError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.server.metrics import StoreCollector
 from tests.broker.broker import name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
+from tests.support.processes.ports import free_port
 from tests.support.processes.serving import block_of
 from tests.support.waiting import eventually
 
@@ -265,3 +268,43 @@ def test_delayed_messages_and_transactions_are_the_next_leaders_work(tmp_path: P
     for store in group.stores.values():
         assert sorted(bodies_in(store.store)) == sorted(wanted)
         assert not problems_of(store.store, delay_levels="1s 3s")
+
+
+def test_stores_that_are_no_members_are_refused(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "enable_d_leger_commit_log": True,
+        "d_leger_group": "g",
+        "d_leger_self_id": "n0",
+        "d_leger_peers": f"n0-127.0.0.1:{free_port()}",
+        "d_leger_bind_address": "127.0.0.1",
+    }
+
+    def opened(folder: str, **changed: str) -> str:
+        with pytest.raises(RmqStoreError) as raised:
+            StoreWriter.open(tmp_path / folder, StoreConfig(**{**settings, **changed}))
+        return str(raised.value)
+
+    with StoreWriter.open(tmp_path / "plain", StoreConfig()) as store:
+        store.put(block_of([b"one"]))
+    assert "begins with its group's log" in opened("plain")
+    assert "dLegerGroup must name" in opened("new", d_leger_group="")
+    assert "a letter and a number" in opened(
+        "new", d_leger_self_id="first", d_leger_peers=f"first-127.0.0.1:{free_port()}"
+    )
+    assert "archiveTo is not supported" in opened("new", archive_to=str(tmp_path / "archive"))
+    (tmp_path / "others" / "dledger-n9").mkdir(parents=True)
+    assert "the log of another member (dledger-n9)" in opened("others")
+
+
+def test_a_group_of_one_is_a_store_whose_log_rocketmq_can_open(tmp_path: Path) -> None:
+    """It needs nobody, and all goes through the same parts."""
+    with group_of(tmp_path, 1) as group:
+        sent = group.send(*(f"{n}" for n in range(10)))
+        (store,) = group.stores.values()
+        store.kill()
+        store.start()
+        sent += group.send("last")
+        assert eventually(lambda: store.pulled() == sent)
+        store.stop()
+    with pytest.raises(UnsupportedStoreError, match="enableDLegerCommitLog=true opens it"):
+        StoreWriter.open(store.store, StoreConfig())
