@@ -18,6 +18,7 @@ from benchmarks.engine.opening import opening_figures
 from benchmarks.engine.recovery import recovery_figures, service_memory
 from benchmarks.engine.service import service_figures
 from benchmarks.engine.writer import writer_figures
+from benchmarks.floors.figures import floor_figures
 from benchmarks.means.stores import Stores
 from benchmarks.network.attacks import attack_figures
 from benchmarks.network.namesrv import namesrv_figures
@@ -49,7 +50,6 @@ _ASKED: Final = {"stores"}
 def main() -> None:
     """Parse the command line, and do it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", metavar="NAME", action="append", help="measure this, of: ")
     parser.add_argument("--full", action="store_true", help=f"a partition of {_LONG} GB")
     parser.add_argument(
         "--write", action="store_true", help="write benchmarks/RESULTS.md, its figures and plots"
@@ -87,10 +87,19 @@ def main() -> None:
         "status": status_figures,
         "clients": client_figures,
         "protocols": protocol_figures,
+        "floors": floor_figures,
         "stores": store_figures,
         "scale": scale_figures,
         "memory": lambda stores: memory_figures(stores, _LONG if arguments.full else _SHORT),
     }
+    names = ", ".join(measured)
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        action="append",
+        choices=measured,
+        help=f"measure this, of {names}",
+    )
     arguments = parser.parse_args()
     stores = Stores(arguments.folder.resolve())
     figures: list[Figure] = []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from benchmarks.clients.load import Load
-from benchmarks.clients.rounds import in_turns
+from benchmarks.clients.rounds import ROUNDS, in_turns
 from rmqstore_spark.embedding import EmbeddedStore, Setting
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -74,13 +74,18 @@ class Bench:
     name_server: str
     load: Load
 
-    def in_turns(self, *ways: Callable[[], _Found]) -> tuple[list[_Found], ...]:
+    def in_turns(
+        self, *ways: Callable[[], _Found], rounds: int = ROUNDS
+    ) -> tuple[list[_Found], ...]:
         """Measure in several ways, in turns, each when both brokers have done their work."""
-        return in_turns(*(partial(self._settled, way) for way in ways))
+        return in_turns(*(partial(self._settled, way) for way in ways), rounds=rounds)
 
-    def both_in_turns(self, measure: Callable[[Side], _Found]) -> tuple[list[_Found], list[_Found]]:
+    def both_in_turns(
+        self, measure: Callable[[Side], _Found], rounds: int = ROUNDS
+    ) -> tuple[list[_Found], list[_Found]]:
         """Measure both brokers in turns; return what came out of ours, and of RocketMQ's."""
-        theirs, ours = self.in_turns(partial(measure, self.theirs), partial(measure, self.ours))
+        ways = (partial(measure, side) for side in (self.theirs, self.ours))
+        theirs, ours = self.in_turns(*ways, rounds=rounds)
         return ours, theirs
 
     def topic(self, side: Side, kind: str) -> str:

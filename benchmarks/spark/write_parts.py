@@ -7,6 +7,7 @@ that all rows share is in a Parquet file once, however large it is.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,11 +34,15 @@ _EXACTLY: Final = "exactly-once"
 _LEAST: Final = "at-least-once"
 _NULL: Final = "a sink that takes Arrow batches and does nothing"
 _PARQUET: Final = "Spark's own Parquet files, uncompressed"
+_BARE: Final = "as many bytes, written to a new file and flushed"
+"""What an exactly-once write does twice, without Spark, but for the first flush."""
+_PIECE: Final = 4 << 20
 _COMPARED: Final[tuple[tuple[str, str, Mapping[int, float]], ...]] = (
     (_EXACTLY, _PARQUET, {100: 0.75, 1024: 0.75, 4096: 0.65}),
     (_LEAST, _PARQUET, {100: 0.85, 1024: 0.85, 4096: 0.7}),
     (_EXACTLY, _LEAST, dict.fromkeys(_SIZES, 0.92)),
     (_EXACTLY, _NULL, {}),
+    (_EXACTLY, _BARE, {}),
 )
 
 
@@ -115,13 +120,27 @@ def measured_parts(
                 parquet, compression="uncompressed"
             ),
         }
-        found: dict[str, list[Part]] = {name: [] for name in ways}
+        found: dict[str, list[Part]] = {name: [] for name in (*ways, _BARE)}
         for number in range(rounds + 1):
-            for name, way in ways.items():
-                part = _measured(spark, served, way)
-                if number:
+            parts = {name: _measured(spark, served, way) for name, way in ways.items()}
+            parts[_BARE] = _written_bare(served, int(gigabytes * 1e9))
+            if number:
+                for name, part in parts.items():
                     found[name].append(part)
     return found
+
+
+def _written_bare(served: ServedStore, size: int) -> Part:
+    path = served.folder / "bare"
+    piece = memoryview(bytes(range(256)) * (_PIECE // 256))
+    with measured_cpu(served.pid) as cpu, open(path, "wb", buffering=0) as file:
+        began = time.time()
+        file.writelines(piece[: size - at] for at in range(0, size, _PIECE))
+        written = time.time()
+        os.fdatasync(file.fileno())
+        ended = time.time()
+    path.unlink()
+    return Part(0.0, written - began, ended - written, 0.0, cpu)
 
 
 def _save(served: ServedStore, frame: DataFrame, guarantee: str) -> None:

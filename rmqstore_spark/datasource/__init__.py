@@ -14,6 +14,7 @@
     tasks        gets a task's input at once, reads one batch ahead of Spark, and keeps Spark's
                  garbage collections short
     sink/        writes
+    patience     how long, and how often, replicas are tried
     failures     shows errors to Spark's users
 
 Nothing is imported here: Spark starts a Python process per query, and each process loads only the

@@ -56,6 +56,7 @@ class OpenReply:
         protocol: version of the protocol.
         store_id: the store's id, which never changes.
         broker_name: the store's broker name.
+        is_master: whether it takes writes, and is not a slave or read-only.
         store_host_v6: whether records have 20 bytes for storeHost instead of 8.
         max_message_size: maximum bytes of a body.
         max_block_bytes, max_block_rows: limits of one put.
@@ -65,6 +66,7 @@ class OpenReply:
     protocol: int
     store_id: str
     broker_name: str
+    is_master: bool
     store_host_v6: bool
     max_message_size: int
     max_block_bytes: int

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 ALPN: Final = "rmqstore"
 """The protocol's name in TLS handshakes, by which a port that RocketMQ's clients share knows it."""
 CODES: Final = range(970_000, 971_000)

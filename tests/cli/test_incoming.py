@@ -101,7 +101,9 @@ def test_lines_come_whole(tmp_path: Path) -> None:
 
 def encoder(v6: bool = False) -> LineEncoder:
     topics = {"orders": TopicSettings(4, 4, 6), "one": TopicSettings(1, 1, 6)}
-    return LineEncoder(OpenReply(1, "id", "broker-a", v6, 1_000, 1 << 20, 1 << 16, True, 8, topics))
+    return LineEncoder(
+        OpenReply(1, "id", "broker-a", True, v6, 1_000, 1 << 20, 1 << 16, True, 8, topics)
+    )
 
 
 @pytest.mark.parametrize("v6", [False, True])

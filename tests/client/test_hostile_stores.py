@@ -114,7 +114,7 @@ def test_an_answer_that_drips_is_given_up_in_time(front: bytes) -> None:
 
 
 def test_an_answer_to_nothing_is_not_taken_for_that_of_the_next_request() -> None:
-    reply = OpenReply(PROTOCOL, "id", "broker-a", False, 1, 1, 1, True, 4, {})
+    reply = OpenReply(PROTOCOL, "id", "broker-a", True, False, 1, 1, 1, True, 4, {})
     told = encode(reply)
     forged = encode(replace(reply, topics={"forged": TopicSettings(1, 1, 6)}))
     opened: list[int] = []

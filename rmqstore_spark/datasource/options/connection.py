@@ -52,6 +52,8 @@ class ConnectionOptions:
     Args:
         endpoints: one for each store, or several with `REPLICA` between them; empty if name
             servers are asked for them.
+        replicas: the same as the user gave them, when `endpoints` has the masters of stores with
+            replicas; else empty.
         uses_tls: whether remoting uses TLS; None if the user has not said.
         connect_ms: how long to wait for a first contact; None once it was made.
     """
@@ -60,10 +62,13 @@ class ConnectionOptions:
         "endpoint", "endpoints", _endpoints,
         "Endpoints of store processes, as `rmqstore serve` prints them: `rmq://host:port`, "
         "`rmqs://host:port` or `unix:/path`, with `#NAME` for one of several stores. "
-        "Separate several with commas, one for each store. When reading, `|` separates the "
-        "replicas of a store ([replication.md](replication.md#read-from-several-replicas)).",
+        "Separate several with commas, one for each store. `|` separates the replicas of a "
+        "store: any of them is read ([replication.md](replication.md#read-from-several-replicas)), "
+        "and the one that is the master now is written "
+        "([replication.md](replication.md#write-to-whichever-is-the-master)).",
         unset=(),
     )  # fmt: skip
+    replicas: tuple[str, ...] = ()
     acl_file: str | None = option(
         "aclFile", "path", _text,
         "File with `accessKey` and `secretKey` of an account, as in RocketMQ's `tools.yml`, for "

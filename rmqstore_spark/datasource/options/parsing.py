@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rmqstore_spark.datasource.options.connection import (
-    REPLICA,
     ConnectionOptions,
     check_remoting,
-    replica_endpoints,
 )
 from rmqstore_spark.datasource.options.option import BATCH, STREAM, Given, OptionTable
 from rmqstore_spark.datasource.options.sink_table import (
@@ -261,11 +259,6 @@ def parse_sink_options(texts: Mapping[str, str], streaming: bool) -> SinkOptions
             "'...'). `rmqstore serve` starts a store process and prints its endpoint; "
             "rmqstore_spark.embedded(path) starts one for the life of a script. Option namesrvAddr "
             "finds brokers through name servers."
-        )
-    if any(len(replica_endpoints(store)) > 1 for store in given.get("endpoint", ())):
-        raise OptionError(
-            f"Option endpoint names replicas ({REPLICA}), which are for reading. A store is "
-            "written at its master: name only the master's endpoint."
         )
     if streaming:
         _check_stream(given)

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.sink_table import DeliveryOptions
+from rmqstore_spark.datasource.sink.masters import other_master
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ class TaskDone(WriterCommitMessage):
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
 
+_RETRIES_OF_A_REPLICA: Final = 3
+"""At a master that may have been replaced. A commit that is repeated does nothing."""
+
 _ABORT_RETRIES: Final = 5
 """The process removes stages by itself, so a failed query need not wait for it long."""
 
@@ -139,7 +143,7 @@ def commit_stages(
     for store, stages in sorted(by_store.items()):
         endpoint = connection.endpoints[store]
         try:
-            reply = _commit(connection, endpoint, writer, stages)
+            reply = _commit_at_master(connection, store, writer, stages)
         except (RefusedError, ServiceError) as error:
             raise _explained(error, writer, committed) from None
         committed.append(endpoint)
@@ -173,6 +177,28 @@ def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
         for store, infos in task.stages.items():
             found.setdefault(store, []).extend(infos)
     return found
+
+
+def _commit_at_master(
+    connection: ConnectionOptions, store: int, writer: WriterId, stages: Sequence[StageInfo]
+) -> CommitResult:
+    """Commit at a store; if its master changed meanwhile, ask the new one whether it has the batch.
+
+    It has the batch if only the answer was lost. If it does not, it refuses: the stages have gone
+    with the former master.
+    """
+    endpoint = connection.endpoints[store]
+    hurried = connection
+    if connection.replicas:
+        hurried = replace(connection, retries=min(connection.retries, _RETRIES_OF_A_REPLICA))
+    try:
+        return _commit(hurried, endpoint, writer, stages)
+    except (RefusedError, ServiceError) as error:
+        other = other_master(connection, store)
+        if other is None:
+            raise
+        _log.warning("%s Asking the new master, %s.", error, other)
+        return _commit(connection, other, writer, stages)
 
 
 def _commit(

@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 from rmqstore_spark.datasource.failures import some
 from rmqstore_spark.datasource.options.parsing import SinkOptions
 from rmqstore_spark.datasource.sink.commit import with_advice
+from rmqstore_spark.datasource.sink.masters import with_masters
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.layout.constants import MASTER_ID
 from rmqstore_spark.wire.endpoint import parse_endpoint
@@ -45,12 +46,14 @@ def find_targets(options: SinkOptions, schema: StructType, *, streaming: bool) -
     if options.target.name_servers:
         found = _routed(options, schema, streaming=streaming)
     target = found.target
+    connection = target.connection
     if not target.to_brokers:
         try:
-            _meet(target.connection)
+            connection = with_masters(connection)
+            _meet(connection)
         except ServiceError as error:
             raise (with_advice(error) if streaming else error) from None
-    return replace(found, target=replace(target, connection=target.connection.reached))
+    return replace(found, target=replace(target, connection=connection.reached))
 
 
 def _meet(connection: ConnectionOptions) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
+from rmqstore_spark.datasource.patience import patience_s, rounds, told
 from rmqstore_spark.datasource.sources.evidence import Evidence
 from rmqstore_spark.datasource.sources.store import (
     StorePartition,
@@ -43,34 +43,10 @@ _log = logging.getLogger("rmqstore_spark")
 FAILURES: Final = (RmqStoreError, OSError)
 """What can be wrong with one replica and right with another."""
 
-_DEFAULT_PATIENCE: Final = 60.0
-_FIRST_WAIT: Final = 0.1
-_LONGEST_WAIT: Final = 2.0
 _OVER: Final = object()
 _AVOIDED: Final = 30.0
 _failed_at: dict[str, float] = {}
 """When replicas failed, by URL: the tasks that this worker runs next should not wait for them."""
-
-
-def patience_s(connection: ConnectionOptions | None) -> float:
-    """Return for how many seconds a query waits for any replica of a store."""
-    return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
-
-
-def rounds(
-    seconds: float,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[None]:
-    """Yield as long as it is worth trying again, with growing pauses between."""
-    give_up = clock() + seconds
-    wait = _FIRST_WAIT
-    while True:
-        yield
-        if clock() >= give_up:
-            return
-        sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
 
 
 def no_replica(broker: str | None, failures: dict[str, Exception]) -> ReplicaError:
@@ -88,11 +64,6 @@ def can_pass(error: Exception) -> bool:
     if isinstance(error, RefusedError):
         return error.status in REPEATABLE
     return bool(getattr(error, "can_pass", False))
-
-
-def told(failures: Mapping[str, Exception]) -> str:
-    """List what is wrong with each replica."""
-    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())
 
 
 class _Place:

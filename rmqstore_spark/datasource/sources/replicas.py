@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.client.contact import FirstContact, was_reached
 from rmqstore_spark.datasource.options.table import PlaceOptions
+from rmqstore_spark.datasource.patience import patience_s, rounds, told
 from rmqstore_spark.datasource.sources.evidence import Evidence, held_queue
 from rmqstore_spark.datasource.sources.failover import (
     FAILURES,
     ReplicatedPartition,
     can_pass,
     no_replica,
-    patience_s,
-    rounds,
-    told,
 )
 from rmqstore_spark.datasource.sources.source import Clock, Needed
 from rmqstore_spark.datasource.sources.store import StoreSource, StoreSpec, different_names

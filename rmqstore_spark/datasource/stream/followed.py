@@ -15,8 +15,9 @@ from typing import Final
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.parsing import Options
+from rmqstore_spark.datasource.patience import patience_s, told
 from rmqstore_spark.datasource.sources import open_sources
-from rmqstore_spark.datasource.sources.failover import can_pass, no_replica, patience_s, told
+from rmqstore_spark.datasource.sources.failover import can_pass, no_replica
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Needed, Source
 from rmqstore_spark.errors import ReplicaError, ServiceError
 

@@ -17,8 +17,9 @@ from rmqstore_spark.datasource.offsets import (
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.partitions import batch_partitions
+from rmqstore_spark.datasource.patience import patience_s, rounds
 from rmqstore_spark.datasource.resolve import starting_offsets
-from rmqstore_spark.datasource.sources.failover import FAILURES, patience_s, rounds
+from rmqstore_spark.datasource.sources.failover import FAILURES
 from rmqstore_spark.datasource.sources.queues import check_topics, topics_of
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Needed, SourcePartition
 from rmqstore_spark.datasource.stream.catchup import (

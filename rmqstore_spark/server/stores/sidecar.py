@@ -120,6 +120,7 @@ class ForeignStore(ServedStore):
             protocol=PROTOCOL,
             store_id=kept_store_id(self.path) or id_of_place(self.path),
             broker_name=self.name,
+            is_master=False,
             store_host_v6=False,
             max_message_size=config.max_message_size,
             max_block_bytes=config.max_block_bytes,

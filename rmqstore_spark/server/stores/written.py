@@ -87,6 +87,7 @@ class WrittenStore(ServedStore):
             protocol=PROTOCOL,
             store_id=self._id,
             broker_name=config.broker_name,
+            is_master=not self._store.role.follows,
             store_host_v6=config.store_host_v6,
             max_message_size=config.max_message_size,
             max_block_bytes=config.max_block_bytes,

@@ -30,9 +30,9 @@ Row = dict[str, Any]
 
 def opened(**settings: Any) -> OpenReply:
     plain = OpenReply(
-        protocol=1, store_id="s", broker_name="b", store_host_v6=False, max_message_size=4 << 20,
-        max_block_bytes=8 << 20, max_block_rows=65_536, auto_create_topic_enable=True,
-        default_topic_queue_nums=4, topics={},
+        protocol=1, store_id="s", broker_name="b", is_master=True, store_host_v6=False,
+        max_message_size=4 << 20, max_block_bytes=8 << 20, max_block_rows=65_536,
+        auto_create_topic_enable=True, default_topic_queue_nums=4, topics={},
     )  # fmt: skip
     return replace(plain, **settings)
 

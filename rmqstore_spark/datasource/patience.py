@@ -1,0 +1,39 @@
+"""How long, and how often, a query tries the replicas of a store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from rmqstore_spark.datasource.options.connection import ConnectionOptions
+
+_DEFAULT_PATIENCE: Final = 60.0
+_FIRST_WAIT: Final = 0.1
+_LONGEST_WAIT: Final = 2.0
+
+
+def patience_s(connection: ConnectionOptions | None) -> float:
+    """Return for how many seconds a query waits for any replica of a store."""
+    return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
+
+
+def rounds(
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[None]:
+    """Yield as long as it is worth trying again, with growing pauses between."""
+    give_up = clock() + seconds
+    wait = _FIRST_WAIT
+    while True:
+        yield
+        if clock() >= give_up:
+            return
+        sleep(wait)
+        wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def told(failures: Mapping[str, Exception]) -> str:
+    """List what is wrong with each replica."""
+    return " ".join(f"{url}: {str(error).rstrip('.')}." for url, error in failures.items())
