@@ -30,6 +30,10 @@ help: ## List the targets
 demo: $(INSTALLED) ## Spark writes and reads despite a kill -9, follows a store, and meets RocketMQ's consumers
 	@$(SPARK) examples/demo.py
 
+.PHONY: demo-group
+demo-group: $(INSTALLED) ## Three stores elect a leader, which is killed while Spark writes
+	@$(SPARK) examples/demo_group.py
+
 .PHONY: demo-read
 demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch query, a stream
 	@$(SPARK) examples/demo_read.py

@@ -212,7 +212,7 @@ def reason_of_end(query: StreamingQuery) -> str:
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        said = re.search(r"^rmqstore_spark\.errors\.\w+: (.*)$", str(error), re.MULTILINE)
+        said = re.search(r"rmqstore_spark\.errors\.\w+: (.*)$", str(error), re.MULTILINE)
         return said[1] if said else str(error).partition("\n")[0]
     sys.exit("The stream did not notice that the store process was killed.")
 

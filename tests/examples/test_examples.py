@@ -118,6 +118,26 @@ def test_demo(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault
+def test_demo_of_a_group(tmp_path: Path) -> None:
+    """Promises 1 and 2 in a DLedger group: its leader is killed in the middle of a micro-batch."""
+    output = demo("demo_group.py", tmp_path)
+    assert_shows(
+        (
+            r"^n[012] leads: it takes messages,",
+            r"^n[012] was killed with a part of a micro-batch staged\.",
+            r"^n[012] leads now, and n[012] has come back",
+            r"^read from n0 +120,000 +120,000 +0 +0$",
+            r"^read from n1 +120,000 +120,000 +0 +0$",
+            r"^read from n2 +120,000 +120,000 +0 +0$",
+            r"^group +(leader|follower)",  # rmqstore stats
+            r"docs/dledger\.md",
+        ),
+        output,
+    )
+
+
+@pytest.mark.slow
 def test_demo_of_reading(tmp_path: Path) -> None:
     output = demo("demo_read.py", tmp_path)
     assert_shows(
