@@ -198,7 +198,6 @@ class Applier:
             self._take_over()
             with self._appender.appending(patient=True):
                 self._appender.continue_from_log()
-                self._appender.time.continue_after(self._batches.newest + 1)
                 self._log.lead_from(election.term, election.end)
                 self._role.lead()
         except StoreWriteError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,10 @@ def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
             done = client.commit(CommitRequest(writer, stages))
         leader.start()
         group.send("after")
+        group.await_all()
+        follower.kill()
+        shutil.rmtree(follower.store / "consumequeue")  # is built from the log
+        follower.start()
         group.await_all()
         group.stop()
         twice = sum(text.startswith(b"row 0 ") for text in successor.bodies)
