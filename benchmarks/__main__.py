@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from benchmarks.clients.figures import client_figures
+from benchmarks.clients.figures import client_figures, group_of_three_figures
 from benchmarks.commands import command_figures
 from benchmarks.engine.blocks import block_figures
 from benchmarks.engine.buffer import buffer_figures
@@ -86,6 +86,7 @@ def main() -> None:
         "namesrv": namesrv_figures,
         "status": status_figures,
         "clients": client_figures,
+        "groups": group_of_three_figures,
         "protocols": protocol_figures,
         "floors": floor_figures,
         "stores": store_figures,

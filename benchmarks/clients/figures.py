@@ -10,6 +10,7 @@ from typing import Final
 
 from benchmarks.clients.brokers import bench
 from benchmarks.clients.cpp_client import cpp_figures
+from benchmarks.clients.groups import group_figures
 from benchmarks.clients.held_pulls import held_figures
 from benchmarks.clients.java_clients import java_figures
 from benchmarks.clients.spark import spark_client_figures
@@ -18,7 +19,7 @@ from benchmarks.report.figures import Figure
 from tests.rocketmq.processes import RocketMq
 from tools.java import find_java
 
-__all__ = ["client_figures"]
+__all__ = ["client_figures", "group_of_three_figures"]
 
 _HOME: Final = "ROCKETMQ_HOME"
 _JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m")
@@ -41,6 +42,15 @@ def client_figures(stores: Stores) -> Iterator[Figure]:
             with bench(rocketmq, folder) as both:
                 yield from java_figures(both)
                 yield from spark_client_figures(both)
+
+
+def group_of_three_figures(stores: Stores) -> Iterator[Figure]:
+    """Measure a DLedger group, if there is a RocketMQ to compare it with."""
+    stores.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="groups-", dir=stores.folder) as name:
+        rocketmq = _rocketmq(Path(name))
+        if rocketmq is not None:
+            yield from group_figures(rocketmq, Path(name))
 
 
 def _rocketmq(folder: Path) -> RocketMq | None:

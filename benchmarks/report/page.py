@@ -26,7 +26,7 @@ _CHAPTERS: Final = {
     ),
     "Broker, name server, replication": (
         "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",
-        "Name server", "Status pages",
+        "Name server", "Status pages", "A DLedger group",
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""

@@ -429,6 +429,7 @@ class StoreWriter:
                     self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
+                self._workers.leave_group()
                 if self._admission.failure is None:
                     self.replica.erase_hidden()
                     self._workers.flush()

@@ -108,17 +108,23 @@ class Workers:
             ends.callback(self.delivery.stop)
             self.checks = Checks(self.transactions, self.admission, store)
             ends.callback(self.checks.stop)
+            self._applier: Applier | None = None
             if isinstance(log, MemberLog) and isinstance(role, GroupRole) and store.member:
-                applier = Applier(
+                self._applier = Applier(
                     store, log, role, store.member, self.appender, self.flusher, health,
                     drain=self.drain, take_over=self._take_over,
                 )  # fmt: skip
-                ends.callback(applier.close)
+                ends.callback(self._applier.close)
             self._ends = ends.pop_all()
 
     def replica(self) -> Replica:
         """Return what appends the bytes of a master's log to the log as it is now."""
         return Replica(self._store, self.admission, self.appender, self.flusher, self.dispatcher)
+
+    def leave_group(self) -> None:
+        """End the member of a group, if the store is one: nothing more is applied."""
+        if self._applier is not None:
+            self._applier.close()
 
     def _take_over(self) -> None:
         """Learn what a master has to know, when all of its log is in queues and index."""

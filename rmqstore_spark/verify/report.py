@@ -20,7 +20,8 @@ KINDS: Final[dict[str, str]] = {
     "properties": "properties that are not UTF-8, that RocketMQ drops, or that hold a run of zeros",
     "delay": "a delayed message whose DELAY is not a number: a starting broker ends the log there",
     "time-back": "a storeTimestamp before that of an earlier record",
-    "batch": "a Spark batch without its rest, as a slave of RocketMQ that became the master has it",
+    "batch": "a Spark batch without its rest, as a slave of RocketMQ that became the master has "
+    "it, or a DLedger group whose leader was killed",
     "log-file": "a file of the log that differs in size, has a wrong name, or is missing",
     "log-end": "records that were flushed, or that queues or index name, past the log's files",
     "unchecked": "a file with 1,000 damaged places: the rest of it was not checked",

@@ -57,9 +57,7 @@ class Group:
         self.ports = {me: free_port(around=(-2, 1)) for me in self.theirs}
         size = SIZES["mappedFileSizeCommitLog"]
         self.ours: dict[str, MemberProcess] = {
-            me: StoreProcess(
-                folder, me, self.members, mappedFileSizeCommitLog=size, namesrvAddr=name_server
-            )
+            me: self._store(me)
             if serving
             else MemberProcess(
                 folder, me, self.members, mappedFileSizeCommitLog=size,
@@ -67,9 +65,6 @@ class Group:
             )
             for me in ours
         }  # fmt: skip
-        for me, store in self.ours.items():
-            if isinstance(store, StoreProcess):
-                self.ports[me] = int(store.broker.rpartition(":")[2])
         self.brokers = {me: self._broker(me) for me in self.theirs}
         self.client = GroupClient(self.members)
 
@@ -79,6 +74,11 @@ class Group:
             brokerName=GROUP, enableDLegerCommitLog="true", dLegerGroup=GROUP,
             dLegerPeers=as_peers(self.members), dLegerSelfId=me,
         )  # fmt: skip
+
+    def _store(self, me: str) -> StoreProcess:
+        made = StoreProcess(self._folder, me, self.members, namesrvAddr=self._name_server, **SIZES)
+        self.ports[me] = int(made.broker.rpartition(":")[2])
+        return made
 
     def kill(self, me: str) -> None:
         """Kill a member as a crash does."""
@@ -100,6 +100,12 @@ class Group:
         self.ours.pop(me).stop()
         self.ports[me] = free_port(around=(-2, 1))
         self.start(me)
+        eventually(lambda: self.max_offset(me) > 0, PATIENCE)
+
+    def replace_broker(self, me: str) -> None:
+        """Stop a broker, and start a store process of ours on its store."""
+        self.brokers.pop(me).stop()
+        self.ours[me] = self._store(me)
         eventually(lambda: self.max_offset(me) > 0, PATIENCE)
 
     def max_offset(self, me: str) -> int:
@@ -274,16 +280,29 @@ def test_ours_serve_clients_beside_brokers_and_each_leader_is_killed(group: Grou
     entries = group.have_all(len(sent))
     assert min(texts_in(entries, sent)) >= 1  # a send that timed out may have been stored too
 
+    require_same_queues(group, len(sent))
+    group.replace("n2")  # by a broker, on the same files
+    group.replace_broker("n0")  # and the other way round
+    texts = [f"replaced {n}" for n in range(20)]
+    group.send(texts)
+    sent += texts
+    assert min(texts_in(group.have_all(len(sent)), sent)) >= 1
+    require_same_queues(group, len(sent))
+    for store in group.ours.values():
+        store.stop()
+        assert not problems_of(store.store)
+
+
+def require_same_queues(group: Group, least: int) -> None:
+    """Wait until all members have the messages, and compare what they give to consumers."""
+
     def common_end() -> int | None:
         ends = {group.max_offset(me) for me in group.members}
-        return ends.pop() if len(ends) == 1 and min(ends) >= len(sent) else None
+        return ends.pop() if len(ends) == 1 and min(ends) >= least else None
 
     end = eventually(common_end, PATIENCE)
     queues = [group.pulled(me, end) for me in group.members]
     assert queues[0] == queues[1] == queues[2]
-    for store in group.ours.values():
-        store.stop()
-        assert not problems_of(store.store)
 
 
 @pytest.mark.slow

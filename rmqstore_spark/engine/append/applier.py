@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -104,7 +104,7 @@ class Applier:
 
     def _run(self) -> None:
         try:
-            while self._apply(self._member.decisions.get()):
+            while all(map(self._apply, self._next())):
                 pass
         except Exception as error:  # noqa: BLE001 - nothing that follows may be applied
             if isinstance(error, AssertionError):
@@ -115,6 +115,17 @@ class Applier:
         finally:
             self._log.stop_leading()
             self._files.close()
+
+    def _next(self) -> Iterator[Decision]:
+        """Yield what was decided since the last time; of commits in a row, only the last."""
+        decisions = self._member.decisions
+        decision = decisions.get()
+        while not decisions.empty():
+            following = decisions.get()
+            if not (isinstance(decision, CommittedLog) and isinstance(following, CommittedLog)):
+                yield decision
+            decision = following
+        yield decision
 
     def _apply(self, decision: Decision) -> bool:
         """Carry out a decision; return whether more follow."""
@@ -157,13 +168,16 @@ class Applier:
 
     def _patiently(self, work: Callable[[], None]) -> None:
         """Do something that may lack room for now, until it succeeds or the store is closed."""
+        told = ""
         while True:
             try:
                 work()
             except RefusedError as error:
                 if self._is_closed or self._health.failure is not None:
                     raise
-                _log.warning("What the group has committed waits: %s", error)
+                if str(error) != told:
+                    _log.warning("What the group has committed waits: %s", error)
+                told = str(error)
                 time.sleep(_AGAIN_S)
             else:
                 return
@@ -187,7 +201,6 @@ class Applier:
             self._take_over()
             with self._appender.appending(patient=True):
                 self._appender.continue_from_log()
-                self._appender.time.continue_after(self._batches.newest + 1)
                 self._log.lead_from(election.term, election.end)
                 self._role.lead()
         except StoreWriteError as error:

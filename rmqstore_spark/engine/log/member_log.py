@@ -31,7 +31,6 @@ from rmqstore_spark.layout.spans import I8, U1
 
 _MOST_PENDING: Final = 64 << 20
 """Bytes of entries that may be proposed and not committed."""
-
 _BATCH_PENDING: Final = 4 << 20
 """The same while a batch is proposed."""
 _CHUNK: Final = 256 << 10
@@ -50,7 +49,6 @@ class MemberLog(CommitLogWriter):
         last_timestamp: see `CommitLogWriter`.
         propose: appends records to the group's log.
         remove: removes the segment that begins at a physical offset, the log's first.
-
     """
 
     lead = ENTRY_HEADER_SIZE

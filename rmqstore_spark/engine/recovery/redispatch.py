@@ -25,6 +25,7 @@ from rmqstore_spark.layout.constants import (
     SCHEDULE_TOPIC,
     is_safe_folder_name,
 )
+from rmqstore_spark.layout.dledger import decode_entry_headers
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.record.block import Block, read_block
@@ -33,7 +34,7 @@ from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I8, U1, string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +52,14 @@ class LogBlock:
         block: the parsed records; its starts are positions in its data.
         records: the same records, field by field.
         physical_offset: n, where each record starts in the log.
+        terms: n, the term of each record's entry in the log of a group; None in other logs, and if
+            nobody needs them any more.
     """
 
     block: Block
     records: Records
     physical_offset: I8
+    terms: I8 | None = None
 
     @property
     def offset(self) -> int:
@@ -75,7 +79,17 @@ def log_blocks(log: CommitLog, start: int, end: int) -> Iterator[LogBlock]:
                 _log.warning("Skipped a place in the log (%s): %s", item.offset, item.cause)
             continue
         block = read_block(_contiguous(item.records), max_rows=_MANY_ROWS)
-        yield LogBlock(block, item.records, item.offsets)
+        yield LogBlock(block, item.records, item.offsets, _terms(log, item))
+
+
+def _terms(log: CommitLog, stretch: Stretch) -> I8 | None:
+    first = int(stretch.offsets[0])
+    lead = first - log.unit_start(first)
+    if not lead:
+        return None
+    records = stretch.records
+    headers, _ = decode_entry_headers(records.buffer, records.positions - lead)
+    return headers["term"].astype(np.int64)
 
 
 def _contiguous(records: Records) -> U1:

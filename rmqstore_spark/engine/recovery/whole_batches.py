@@ -6,8 +6,8 @@ with an entry of its own, so all members see that the rest will not come, and no
 records into queues or index. Spark commits the batch again, because its marker, the last record, is
 not there.
 
-The first record of a batch says where the batch ends, and all of its records have one
-storeTimestamp (`layout.record.format`).
+The first record of a batch says where the batch ends (`layout.record.format`). All of its records
+have one storeTimestamp, and their entries one term.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ class _Open(NamedTuple):
         first: physical offset of its first record.
         end: physical offset where it ends.
         timestamp: storeTimestamp of its records.
+        term: term of its entries.
     """
 
     begin: int
     first: int
     end: int
     timestamp: int
+    term: int
 
 
 class WholeBatches:
@@ -52,13 +54,10 @@ class WholeBatches:
     Attributes:
         seen: position up to which the log was read.
         at: position up to which records were given; what follows may be a part of a batch.
-        newest: greatest storeTimestamp of all records that were read, of those too that do not
-            count.
     """
 
     def __init__(self, at: int) -> None:
         self.seen = self.at = at
-        self.newest = 0
         self._batch: _Open | None = None
 
     def read(self, log: CommitLog, end: int) -> Iterator[LogBlock]:
@@ -69,14 +68,15 @@ class WholeBatches:
             end: the position.
         """
         for part in log_blocks(log, self.seen, end):
-            self.newest = max(self.newest, int(part.records.store_timestamp.max()))
             yield from self._take(log, part)
         self.seen = end
         self.at = end if self._batch is None else self._batch.begin
 
     def _take(self, log: CommitLog, part: LogBlock) -> Iterator[LogBlock]:
         places, count = part.physical_offset, len(part.block)
-        ends, times = batch_ends(part.records, places), part.records.store_timestamp
+        ends, terms = batch_ends(part.records, places), part.terms
+        assert terms is not None, f"the log at {part.offset} is not that of a group"
+        times = part.records.store_timestamp
         stops = places + part.block.sizes
         row = 0
         while row < count:
@@ -90,14 +90,14 @@ class WholeBatches:
                 if head == count:
                     return
                 first = int(places[head])
-                batch = _Open(log.unit_start(first), first, int(ends[head]), int(times[head]))
-                self._batch = batch
+                named = int(ends[head]), int(times[head]), int(terms[head])
+                batch = self._batch = _Open(log.unit_start(first), first, *named)
                 row = head + 1
                 if stops[head] == batch.end:
                     yield from self._close(log, batch)
                 continue
-            others = (times[row:] != batch.timestamp) | (ends[row:] != 0)
-            others |= stops[row:] > batch.end
+            others = (terms[row:] != batch.term) | (ends[row:] != 0)
+            others |= (times[row:] != batch.timestamp) | (stops[row:] > batch.end)
             stop = row + int(np.argmax(others)) if others.any() else count
             row = stop
             if stop and stops[stop - 1] == batch.end:
@@ -139,6 +139,7 @@ def start_outside(log: CommitLog, start: int) -> int:
     if start not in starts:
         return start
     number = starts.index(start)
+    # A batch that reaches over the begins of two segments has one storeTimestamp there.
     while number and _time(log, number) == _time(log, number - 1):
         number -= 1
     return segments[max(number - 1, 0)].start if number else start

@@ -1,4 +1,4 @@
-"""Rounds in which members of a group are killed or stopped while producers and batches go on.
+"""Rounds in which members of a group are killed or stopped while producers and batches continue.
 
 GROUP_ROUNDS=50 pytest tests/engine/group/test_rounds.py
 """
