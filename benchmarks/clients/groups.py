@@ -28,6 +28,9 @@ _SECTION: Final = "A DLedger group of three on this machine"
 _SIZES: Final = (100, 1024)
 _THREADS: Final = (16, 64)
 _QUEUES: Final = 8
+_OURS: Final = "sends-to-ours"
+_THEIRS: Final = "sends-to-theirs"
+"""The topics of the groups."""
 _PATIENCE: Final = 120.0
 _FILES: Final = {
     "mappedFileSizeCommitLog": 1 << 28,
@@ -53,20 +56,20 @@ def group_figures(rocketmq: RocketMq, folder: Path) -> Iterator[Figure]:
         ours = _ours(cleanup, folder / "ours", name_server.address)
         theirs = _theirs(cleanup, rocketmq, folder / "theirs", name_server.address)
         load = cleanup.enter_context(Load(rocketmq, name_server.address))
-        groups = {"ours": ours, "theirs": theirs}
-        for name, members in groups.items():
-            _create_topic(load, name_server.address, name, members)
-            load.warm_up(name, 4.0)
+        groups = {_OURS: ours, _THEIRS: theirs}
+        for topic, members in groups.items():
+            _create_topic(load, name_server.address, topic, members)
+            load.warm_up(topic, 4.0)
         for size in _SIZES:
             for threads in _THREADS:
                 yield _sent(load, size, threads)
-        took = {name: _outage(name, members) for name, members in groups.items()}
+        took = {topic: _outage(topic, members) for topic, members in groups.items()}
     with ExitStack() as cleanup:
         fast = _ours(cleanup, folder / "fast", "", dLegerHeartbeatInterval=_FAST)
         took["fast"] = _outage("orders", fast)
-    yield _outage_figure("as RocketMQ's intervals are", took["ours"], took["theirs"], None)
+    yield _outage_figure("as RocketMQ's intervals are", took[_OURS], took[_THEIRS], None)
     yield _outage_figure(
-        f"dLegerHeartbeatInterval={_FAST}", took["fast"], took["theirs"], _FAST_AIM_S
+        f"dLegerHeartbeatInterval={_FAST}", took["fast"], took[_THEIRS], _FAST_AIM_S
     )
 
 
@@ -118,7 +121,7 @@ def _taker(topic: str, members: Sequence[_Member]) -> _Member | None:
 
 def _sent(load: Load, size: int, threads: int) -> Figure:
     theirs, ours = in_turns(
-        lambda: load.send("theirs", threads, size), lambda: load.send("ours", threads, size)
+        lambda: load.send(_THEIRS, threads, size), lambda: load.send(_OURS, threads, size)
     )
     mine, other = (middle(sent.rate for sent in sends) for sends in (ours, theirs))
     failed = {who: sum(s.failed for s in sends) for who, sends in (("ours", ours), ("", theirs))}

@@ -41,8 +41,8 @@ class StoreProcess(MemberProcess):
         super().__init__(
             folder, me, members,
             enableDLegerCommitLog="true", dLegerBindAddress="127.0.0.1", clients="all",
-            brokerName="orders", listenPort=self.broker.rpartition(":")[2], vipListenPort=0,
-            **{"maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings},
+            listenPort=self.broker.rpartition(":")[2], vipListenPort=0,
+            **{"brokerName": "orders", "maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings},
         )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:
