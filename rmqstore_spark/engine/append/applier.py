@@ -168,13 +168,16 @@ class Applier:
 
     def _patiently(self, work: Callable[[], None]) -> None:
         """Do something that may lack room for now, until it succeeds or the store is closed."""
+        told = ""
         while True:
             try:
                 work()
             except RefusedError as error:
                 if self._is_closed or self._health.failure is not None:
                     raise
-                _log.warning("What the group has committed waits: %s", error)
+                if str(error) != told:
+                    _log.warning("What the group has committed waits: %s", error)
+                told = str(error)
                 time.sleep(_AGAIN_S)
             else:
                 return

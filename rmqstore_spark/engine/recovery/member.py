@@ -7,10 +7,14 @@ member joins without its former log.
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+from typing import Final
 
 from rmqstore_spark.engine.lock import StoreGuard
 from rmqstore_spark.engine.recovery.log_end import LogEnd, unclean_start
+from rmqstore_spark.engine.recovery.queue_check import record_ends
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex, RecoverySettings
 from rmqstore_spark.engine.recovery.recover import Recovered
@@ -25,7 +29,9 @@ from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
-_FILES_OPEN = 64
+_log = logging.getLogger(__name__)
+
+_FILES_OPEN: Final = 64
 
 
 def member_log_of(files: LocalFiles, store: str, data_folder: str, committed: int) -> CommitLog:
@@ -86,6 +92,15 @@ def recover_member(
                 start = start_outside(log, unclean_start(log, keeper.value))
         end = LogEnd(start, max(log.file_end, start), "", 0, False)
         survey = QueueSurvey(directory, log)
+        if _is_of_former_log(directory, log, survey):
+            _log.warning(
+                "%s: the log begins again, at physical offset %d, behind all that queues and index "
+                "have. They are built again.", store, log.min_offset,
+            )  # fmt: skip
+            for name in ("consumequeue", "index"):
+                shutil.rmtree(os.path.join(store, name), ignore_errors=True)
+            directory.refresh()
+            survey = QueueSurvey(directory, log)
         parts = QueuesAndIndex(
             directory, log, end, survey, clean=clean, keeper=keeper,
             vouched_index=keeper.value.index_msg_timestamp, settings=settings, is_group=True,
@@ -125,3 +140,13 @@ def recover_member(
         )
     finally:
         files.close()
+
+
+def _is_of_former_log(directory: StoreDirectory, log: CommitLog, survey: QueueSurvey) -> bool:
+    """Return whether all that the queues name is before the log's begin.
+
+    Expiry does not lead to that: the last segment stays. The others had removed entries that this
+    member lacked, and its log began again behind them.
+    """
+    has_expired = bool(len(log) and log.min_offset and directory.topology.queues)
+    return has_expired and not record_ends(directory, log, survey)  # of what has not expired

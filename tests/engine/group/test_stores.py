@@ -233,6 +233,32 @@ def test_old_segments_expire_and_a_member_without_files_gets_the_rest(tmp_path: 
         assert not problems_of(store.store)
 
 
+def test_a_member_whose_next_entries_have_expired_begins_again(tmp_path: Path) -> None:
+    with group_of(tmp_path) as group:
+        group.send(*(f"old {n} " + "x" * 100_000 for n in range(15)))
+        group.await_all()
+        follower = group.followers()[0]
+        follower.kill()
+        group.send(*(f"lost {n} " + "x" * 100_000 for n in range(30)))
+        time.sleep(0.01)  # what follows is later than the time below
+        before = int(time.time() * 1000)
+        new = group.send(*(f"new {n} " + "x" * 100_000 for n in range(15)))
+        for store in (group.leader(), *group.followers()):
+            eventually(lambda store=store: store.pulled()[-1:] == new[-1:])
+            with StoreClient(store.endpoint) as client:
+                client.flush()
+                client.expire(before, remove=True)
+            eventually(lambda store=store: store.stats()["commitLogMinOffset"] >= 3 << 20)
+        follower.start()
+        assert follower.process.wait() != 0
+        assert "its log begins again" in follower.output
+        follower.start()
+        group.await_all()
+        group.stop()
+    assert bodies_in(follower.store)[-15:] == new
+    assert not problems_of(follower.store)
+
+
 def test_a_preferred_leader_takes_over_without_losing_a_put(tmp_path: Path) -> None:
     with group_of(tmp_path, preferredLeaderId="n1") as group:
         sent = []
