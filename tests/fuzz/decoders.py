@@ -26,7 +26,8 @@ from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.consensus.driver.recovery import check_entries
-from rmqstore_spark.consensus.driver.wire import DLedgerRequest, request_of
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, WireMetadataAnswer, request_of
+from rmqstore_spark.consensus.driver.wire import decode as read_wire
 from rmqstore_spark.consensus.messages import Push
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
@@ -76,6 +77,7 @@ from rmqstore_spark.layout.spans import U1, Spans
 from rmqstore_spark.reader.before import body_end, fingerprint
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.rows.pulled import PulledRows
+from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.server.budget import OverBudgetError, Room
 from rmqstore_spark.server.connections.receiver import EndedError, Receiver
 from rmqstore_spark.wire import messages
@@ -355,6 +357,11 @@ def peers(data: bytes) -> Any:
     return repr(asked), repr(request), has_records
 
 
+def leaders(data: bytes) -> Any:
+    """What the leader of a group says of itself, and whether its broker can be asked."""
+    return parse_address(read_wire(WireMetadataAnswer, data).broker_addr)
+
+
 def pulled(data: bytes) -> Any:
     """Records that a broker sent for two pulls; whether it filtered is in the first byte."""
     kind, cut = data[:1], len(data) // 2
@@ -378,6 +385,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     settings, message, acknowledgement, ledger, received, answered, pieces, stamped, replicated,
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,
     peers,
+    leaders,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
-from rmqstore_spark.consensus.driver.wire import request_body
+from rmqstore_spark.consensus.driver.wire import WireMetadataAnswer, request_body
+from rmqstore_spark.consensus.driver.wire import encode as write_wire
 from rmqstore_spark.consensus.messages import LeaderHeartbeat, LedgerEntry, Push, PushType, Vote
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
@@ -186,6 +187,15 @@ def _peers() -> Iterator[bytes]:
         yield b"\2" + request_body(push, "G", "n1", "n0")[1]
 
 
+def _leaders() -> Iterator[bytes]:
+    peers = {"n0": "10.0.0.1:40911", "n1": "[::1]:40912"}
+    yield write_wire(
+        WireMetadataAnswer(
+            group="G", leader_id="n1", term=3, peers=peers, broker_addr="10.0.0.1:10911"
+        )
+    )
+
+
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
     servers = {"h:1": ["rmq://h:3"], "x": []}
@@ -242,6 +252,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "heartbeat": lambda: [request.body for request in _heartbeats()],
     "marked": lambda: _stretches(0),
     "peers": _peers,
+    "leaders": _leaders,
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
     ],

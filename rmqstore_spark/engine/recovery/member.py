@@ -94,7 +94,7 @@ def recover_member(
         survey = QueueSurvey(directory, log)
         if _is_of_former_log(directory, log, survey):
             _log.warning(
-                "%s: the log begins anew, at physical offset %d, behind all that queues and index "
+                "%s: the log begins again, at physical offset %d, behind all that queues and index "
                 "have. They are built again.", store, log.min_offset,
             )  # fmt: skip
             for name in ("consumequeue", "index"):
