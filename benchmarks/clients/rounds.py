@@ -12,7 +12,7 @@ __all__ = ["ROUNDS", "count_of", "in_turns", "middle", "seconds_of"]
 _PART: Final = float(os.environ.get("BENCH_CLIENTS_PART", "1"))
 """Part of the messages and of the time of a whole run, to try the benchmark."""
 ROUNDS: Final = 3
-"""How often something is measured, if nothing else is said."""
+"""How often something is measured, unless a benchmark needs more."""
 _LEAST_SECONDS: Final = 1.0
 _LEAST_COUNT: Final = 2_000
 
