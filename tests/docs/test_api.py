@@ -41,7 +41,9 @@ def test_the_first_page(
 def test_the_package(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_page("index.md", {"/data": str(tmp_path)}, {"spark": spark})
+    store = '"/data/orders/store"'
+    small = f'"{tmp_path}/store", mappedFileSizeCommitLog=1 << 20'  # a test need not fill a disk
+    run_page("index.md", {store: small}, {"spark": spark})
     written, started = capsys.readouterr().out.splitlines()
     assert written == "1000"
     assert re.fullmatch(r"\d+ rmq://127\.0\.0\.1:\d+", started)

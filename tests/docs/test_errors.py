@@ -277,7 +277,7 @@ def set_back(here: Surroundings) -> str:
 
 def reopened(here: Surroundings) -> str:
     store = here.folder / "s"
-    with StoreWriter.open(store) as writer:
+    with StoreWriter.open(store, StoreConfig(mapped_file_size_commit_log=1 << 20)) as writer:
         writer.put_batch(pa.record_batch({"topic": ["orders"], "body": [b"order 1"]}))
     (store / "abort").touch()  # as a process leaves it that is killed
     done = run("recover", store)
