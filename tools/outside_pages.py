@@ -2,7 +2,8 @@
 
 The sources link to files of the repository as a forge needs it (`../CONTRIBUTING.md`). In the site
 these files are below `project/`: Markdown as pages, code as plain text, pictures as they are. So a
-built site has the files of its own version, and works without a network.
+built site has the files of its own version, and works without a network. It also says which pages
+count more in the search, and mends what the two kinds of Markdown read differently.
 """
 
 from __future__ import annotations
