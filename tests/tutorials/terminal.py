@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 
 __all__ = ["Terminal"]
 
-_PATIENCE: Final = 180.0
+_PATIENCE: Final = 400.0
 """Seconds for a block, on a machine that may be busy."""
 
 _AFTERWARDS: Final = 10.0
