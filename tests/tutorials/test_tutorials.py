@@ -32,5 +32,12 @@ def test_production(tmp_path: Path) -> None:
     follow(PAGES / "production.md", tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.fault
+def test_pair(tmp_path: Path) -> None:
+    """A master is killed in the middle of a stream, and the copy has each number once."""
+    follow(PAGES / "pair.md", tmp_path)
+
+
 def test_investigate(tmp_path: Path) -> None:
     follow(PAGES / "investigate.md", tmp_path)
