@@ -120,5 +120,15 @@ def damage(path: Path) -> None:
                 return
 
 
+def main(arguments: list[str]) -> None:
+    """Make the store that a command line asks for."""
+    if len(arguments) != 2:
+        sys.exit("usage: python examples/troubled_store.py STORE REPLICA")
+    for folder in arguments:
+        if Path(folder).exists():
+            sys.exit(f"{folder} exists already: remove it, or name another folder.")
+    make_store(*map(Path, arguments))
+
+
 if __name__ == "__main__":
-    make_store(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1:])
