@@ -14,6 +14,8 @@ SPARK := $(PY) -m tools.java $(PY)
 CLASSES := $(VENV)/spark.jsa
 # RocketMQ's Node client, for the tests.
 NODE := $(VENV)/node/.installed
+# The documentation as a site, in site/; broken links, missing anchors and pages in no menu fail.
+SITE = out=$$(NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict 2>&1) || { echo "$$out" >&2; exit 1; }
 PYTEST_ARGS ?=
 # Processes that share the tests: one has those of Spark's JVM, one begins with the slow ones.
 WORKERS ?= 3
@@ -59,7 +61,7 @@ $(NODE): $(INSTALLED) tests/broker/clients/node/package-lock.json tools/node.py
 	@$(PY) -m tools.node && mkdir -p $(@D) && touch $@
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style, words, types and imports
+lint: $(INSTALLED) ## Check style, words, types, imports and the links of the documentation
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
 	@$(PY) -m tools.words
@@ -68,6 +70,7 @@ lint: $(INSTALLED) ## Check style, words, types and imports
 		then $(PY) -m mypy --no-error-summary; \
 		else echo "Types are checked with Python 3.11 or newer only." >&2; fi
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
+	@$(SITE)
 
 .PHONY: bench
 bench: $(INSTALLED) ## Measure speed and memory on generated stores
@@ -80,12 +83,13 @@ notebook: $(INSTALLED) ## Open the notebooks of examples/ in JupyterLab
 	@$(SPARK) -m jupyterlab examples
 
 .PHONY: docs
-docs: $(INSTALLED) ## Generate the reference pages (docs/, conf/store.conf)
+docs: $(INSTALLED) ## Generate the reference pages (docs/, conf/store.conf), and build site/index.html
 	@$(PY) -m tools.docs
+	@$(SITE)
 
 .PHONY: clean
 clean: ## Remove the environment and everything that was built
-	rm -rf $(VENV) .venv-spark build dist *.egg-info .demo .bench
+	rm -rf $(VENV) .venv-spark build dist site *.egg-info .demo .bench
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

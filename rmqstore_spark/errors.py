@@ -230,4 +230,7 @@ class CorruptStoreError(_Located, ValueError):
 class CorruptRecordError(CorruptStoreError):
     """A CommitLog record fails its checks."""
 
-    default_remedy = "Run `rmqstore verify` on the store; mode=DROPMALFORMED skips damaged records."
+    default_remedy = (
+        "Run `rmqstore verify` on the store; mode=DROPMALFORMED (rmqstore read: --skip-damaged) "
+        "skips damaged records."
+    )

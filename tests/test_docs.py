@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(
-    [*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 )
 SOURCES = sorted(
     path
@@ -55,7 +55,7 @@ class Reference(NamedTuple):
 
 
 _SECTIONS = r'(?:,? ?(?:and )?"[^"]+"(?: \([^)]*\))?)*'
-_REFERENCE = re.compile(rf"docs/([\w-]+\.md)`?(?:,? ({_SECTIONS}))?")
+_REFERENCE = re.compile(rf"docs/([\w/-]+\.md)`?(?:,? ({_SECTIONS}))?")
 
 
 def references(source: str) -> Iterator[Reference]:
@@ -108,10 +108,18 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
-def test_the_index_names_every_page() -> None:
-    index = DOCS / "README.md"
-    linked = {link.partition("#")[0] for link in _LINK.findall(index.read_text(encoding="utf-8"))}
-    assert {page.name for page in DOCS.glob("*.md")} - {index.name} <= linked
+def linked(page: Path) -> set[Path]:
+    """The files that a page links to."""
+    links = _LINK.findall(page.read_text(encoding="utf-8"))
+    return {(page.parent / link.partition("#")[0]).resolve() for link in links}
+
+
+def test_an_index_names_every_page() -> None:
+    """That of docs/, or that of the page's folder."""
+    named = {
+        each for index in [DOCS / "README.md", *DOCS.rglob("index.md")] for each in linked(index)
+    }
+    assert set(DOCS.rglob("*.md")) - {DOCS / "README.md"} <= named
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -128,7 +136,7 @@ def test_tests_that_the_documents_name_exist() -> None:
     }
     named = {
         (page.name, name)
-        for page in DOCS.glob("*.md")
+        for page in DOCS.rglob("*.md")
         for name in re.findall(r"\btest_\w+", page.read_text(encoding="utf-8"))
     }
     assert [pair for pair in sorted(named) if pair[1] not in defined] == []

@@ -24,14 +24,14 @@ __all__ = ["OPTIONS_PAGE", "options_page"]
 OPTIONS_PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
 _CONNECTION = """\
-# Connection (reading and writing)
+## Connection (reading and writing)
 
 How a query reaches store processes (`endpoint`) or, through name servers (`namesrvAddr`), brokers.
 A query that reads the files of `path` needs none of these.
 """
 
 _OFFSETS = """\
-## Offsets of a stream
+### Offsets of a stream
 
 In the checkpoint, and as `startOffset` and `endOffset` in a query's progress, a queue looks like
 this: `0:23@4567#4ad1c82f07be`. This is its number, the next offset to read, and what identifies
@@ -52,7 +52,7 @@ unknown option is an error.
 """
 
 _TABLES = """\
-## Tables
+### Tables
 
 `CREATE TABLE t USING rmqstore OPTIONS (path '/data/store', ...)` stores the options of reading with
 the table. Do not add a list of columns or `AS SELECT`: Spark then does not ask the source, and the
@@ -62,7 +62,7 @@ table has no options. A query's options override those of the table:
 """
 
 _WRITING_HEAD = """\
-# Writing
+## Writing
 
 `df.write.format("rmqstore").mode("append").option("endpoint", ...).save()` and
 `writeStream.format("rmqstore")`, append mode only. A store process (`rmqstore serve`) writes the
@@ -70,7 +70,7 @@ store. [writing.md](writing.md) describes the guarantees.
 """
 
 _SINK_COLUMNS = """\
-## Written columns
+### Written columns
 
 Names are not case-sensitive. The source's columns brokerName, queueOffset, physicalOffset, msgId,
 storeTimestamp, storeHost, sysFlag, bodyCRC, preparedTransactionOffset and storeSize are ignored, so
@@ -81,13 +81,13 @@ other column is an error. If a column is null, the message does not have that va
 
 def options_page() -> str:
     """Return the text of docs/options.md."""
-    parts = [_HEAD, _CONNECTION, *table("option", settings_of(ConnectionOptions)), "# Reading\n"]
+    parts = [_HEAD, _CONNECTION, *table("option", settings_of(ConnectionOptions)), "## Reading\n"]
     for scope, title in (
         (BOTH, "Batch and stream"),
         (BATCH, "Batch only"),
         (STREAM, "Stream only"),
     ):
-        parts.append(f"## {title}\n")
+        parts.append(f"### {title}\n")
         if scope == BATCH:
             parts.append("A stream refuses these.\n")
         elif scope == STREAM:
@@ -99,7 +99,7 @@ def options_page() -> str:
     parts.append(_TABLES)
     parts.append(_OFFSETS)
     parts.append(
-        "## Columns\n\nA `.schema(...)` with some of them is a projection: only those are "
+        "### Columns\n\nA `.schema(...)` with some of them is a projection: only those are "
     )
     parts[-1] += "decoded. `body` can also be read as `string` (invalid UTF-8 becomes U+FFFD).\n"
     parts.append("| column | type |\n|---|---|")
@@ -111,16 +111,22 @@ def options_page() -> str:
 def _writing() -> list[str]:
     parts = [_WRITING_HEAD]
     for scope, title in ((BOTH, "Batch and stream"), (BATCH, "Batch only")):
-        parts.append(f"## {title} (writing)\n")
+        parts.append(f"### {title} (writing)\n")
         if scope == BATCH:
             parts.append("A stream refuses these.\n")
         parts += table("option", (option for option in SINK_OWN.options if option.group == scope))
     parts.append(_SINK_COLUMNS)
     parts.append("| column | type | meaning |\n|---|---|---|")
     parts += [
-        f"| `{column.name}` | {column.kinds} | {cell(column.doc)} |" for column in SINK_COLUMNS
+        f"| `{column.name}` | {_as_code(column.kinds)} | {cell(column.doc)} |"
+        for column in SINK_COLUMNS
     ]
     return parts
+
+
+def _as_code(kinds: str) -> str:
+    """Types, in code: `array<string>` would else begin an element of HTML."""
+    return " or ".join(f"`{kind}`" for kind in kinds.split(" or "))
 
 
 if __name__ == "__main__":

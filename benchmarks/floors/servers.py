@@ -23,13 +23,16 @@ import uvloop
 
 from benchmarks.means.child import ROOT
 
-__all__ = ["ANSWER", "BLOCKS", "LENGTH", "LOOP", "SYNCED", "running"]
+__all__ = ["ANSWER", "APPENDED", "BLOCKS", "LENGTH", "LOOP", "SYNCED", "running"]
 
 LOOP: Final = "loop"
 """Frames, in the one thread of an event loop, as for RocketMQ's clients."""
-SYNCED: Final = "synced"
+APPENDED: Final = "appended"
 """Frames, in a thread for each connection, as for clients of the endpoint: each is appended to a
-file, and answered when it is on the disk; those that come meanwhile are flushed together."""
+file, and answered."""
+SYNCED: Final = "synced"
+"""As APPENDED, and answered when it is on the disk: those that come meanwhile are flushed together.
+"""
 BLOCKS: Final = "blocks"
 """As LOOP; and what comes on another port is written to a file, in a thread."""
 
@@ -92,10 +95,11 @@ def _accept(server: socket.socket, serve: Callable[[socket.socket], None]) -> No
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
-class _SyncedFile:
-    """A file to which threads append, and in which they wait for the disk together."""
+class _File:
+    """A file to which threads append, and where they wait for the disk together, if they do."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, *, is_synced: bool) -> None:
+        self._is_synced = is_synced
         self._descriptor = os.open(Path(folder, "frames"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.posix_fallocate(self._descriptor, 0, _FILE)
         self._append, self._flush = threading.Lock(), threading.Lock()
@@ -105,6 +109,8 @@ class _SyncedFile:
         with self._append:
             os.pwrite(self._descriptor, data, self._written % (_FILE - _ROOM))
             end = self._written = self._written + len(data)
+        if not self._is_synced:
+            return
         with self._flush:
             if self._flushed < end:
                 written = self._written
@@ -133,9 +139,9 @@ def _write_blocks(connection: socket.socket, folder: str) -> None:
 def main(name: str, folder: str) -> None:
     """Serve; see this module."""
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
-    if name == SYNCED:
+    if name in (APPENDED, SYNCED):
         print(server.getsockname()[1], flush=True)
-        _accept(server, _SyncedFile(folder).serve)
+        _accept(server, _File(folder, is_synced=name == SYNCED).serve)
     if name == BLOCKS:
         print(server.getsockname()[1], end=" ")
         serve = partial(_write_blocks, folder=folder)

@@ -22,7 +22,7 @@ _CHAPTERS: Final = {
     "Jobs": ("jobs/", "Jobs", "Memory"),
     "Writing": (
         "StoreWriter", "A block", "Through the store process", "Spark sink", "First write",
-        "Puts", "Delayed", "Opening", "Memory of the store process",
+        "Puts", "What this machine", "Delayed", "Opening", "Memory of the store process",
     ),
     "Broker, name server, replication": (
         "A store process as", "RocketMQ's clients", "Pulls", "Spark with", "Replication",

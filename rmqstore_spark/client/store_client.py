@@ -57,7 +57,8 @@ class StoreClient:
         acl_file: file with `accessKey` and `secretKey` of an account, as RocketMQ's `tools.yml`,
             which others must not be able to read.
         tls_ca: file with the CA certificates for the server's; the system's by default.
-        tls_cert, tls_key: files with the client's certificate and key, for mTLS.
+        tls_cert: file with the client's certificate, for mTLS.
+        tls_key: file with its private key.
         timeout_s: seconds that an answer, or an acknowledgement, may take.
         retries: how often a repeatable action is tried again, with growing waits.
         connect_s: seconds after which a process that has never answered is given up, with all
@@ -282,8 +283,11 @@ class StoreClient:
         """Return the messages of a topic that have a key (KEYS or UNIQ_KEY).
 
         Args:
+            topic: the topic of the messages.
+            key: the UNIQ_KEY of the messages, or one of their KEYS.
             max_num: maximum number of messages, the newest ones; 1024 at most.
-            begin_ms, end_ms: least and greatest storeTimestamp.
+            begin_ms: least storeTimestamp, milliseconds since the epoch.
+            end_ms: greatest storeTimestamp.
         """
         request = QueryRequest(topic, key, max_num, begin_ms, end_ms)
         return self.connection.call_table(Code.QUERY, request)

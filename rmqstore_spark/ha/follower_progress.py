@@ -40,7 +40,8 @@ class Standing:
         bytes_per_second: how fast the log grew in the last seconds.
         received: bytes of the log that were received since the start.
         connects: how often a connection was made.
-        error: why the last connection ended, or why the follower stopped.
+        error: why the last connection ended, why the follower stopped, or what it may mean that
+            the master sends nothing.
         is_complete: whether nothing is missing.
         answers: whether the master took the last connection, which then was of no use.
     """
@@ -125,6 +126,11 @@ class Progress:
         with self._lock:
             self._state = "CHECKING"
             self._connects += 1
+
+    def silent(self, meaning: str) -> None:
+        """Note what it may mean that the master sends nothing."""
+        with self._lock:
+            self._error = meaning
 
     def following(self) -> None:
         """Note that the master's log continues the one held."""

@@ -396,12 +396,13 @@ class Session:
     def _tell_of_nothing(self) -> None:
         if not self._is_told:
             self._is_told = True
-            _log.warning(
-                "The master sends nothing from physical offset %s onwards. Its log is empty or "
-                "begins later; in the second case set haFrom to where it begins "
-                "(commitLogMinOffset of `mqadmin brokerStatus`), or to latest.",
-                self._asked,
+            meaning = (
+                f"The master sends nothing from physical offset {self._asked} onwards. Its log is "
+                "empty or begins later; in the second case set haFrom to where it begins "
+                "(commitLogMinOffset of `mqadmin brokerStatus`), or to latest."
             )
+            _log.warning("%s", meaning)
+            self._progress.silent(meaning)
 
     def _refuse_place(self, offset: int) -> None:
         if not self._is_checked and self._next == self._asked:

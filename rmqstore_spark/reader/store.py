@@ -293,6 +293,20 @@ class Store:
         first = next(iter(self.log.segments()), None)
         return first is not None and any(self.log.read(first.start, 8))
 
+    @property
+    def awaits_queues(self) -> bool:
+        """Whether no queue has files yet, but one gets them with the next message.
+
+        The log of a store that is being written can be ahead of its first queue.
+        """
+        if self.has_queues or self._has_foreign_queues:
+            return False
+        return self.is_being_written or not self.lacks_queues
+
+    @property
+    def _has_foreign_queues(self) -> bool:
+        return self.directory.has_rocksdb_queues or bool(self.directory.batch_queues().queues)
+
     def topics(self) -> list[Topic]:
         """List the topics that have queues or are configured, sorted by name."""
         self._skips.tell(self.directory)

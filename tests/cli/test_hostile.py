@@ -174,6 +174,18 @@ def test_damage_can_be_skipped(damaged: Path, rmqstore: Rmqstore, golden: Golden
     assert "left out 1 record" in ended.stderr
 
 
+def test_damage_can_be_skipped_in_a_search(
+    damaged: Path, rmqstore: Rmqstore, golden: Golden
+) -> None:
+    records = load_records(golden("tiny"))
+    search = ("query", "--json", "--all", "--from", "1970-01-01", damaged)
+    assert "--skip-damaged" in rmqstore(*search, code=2).stderr
+    ended = rmqstore(*search, "--skip-damaged")
+    expected = [r.physical_offset for r in records if r is not records[9]]
+    assert sorted(message["physicalOffset"] for message in ended.messages) == expected
+    assert "left out 1 record" in ended.stderr
+
+
 def test_a_missing_file_can_be_skipped(rmqstore: Rmqstore, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with StoreWriter.open(store, small_segments()) as writer:

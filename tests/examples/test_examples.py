@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 import runpy
 import shutil
@@ -23,6 +25,7 @@ from tests.ha.broker import Broker, answering
 from tests.ha.peers import mastering
 from tests.pipelines.processes import ROOT, environment
 from tests.support.messages.batches import rows_block
+from tests.support.pictures import save_picture
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -242,6 +245,27 @@ def test_notebook_that_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "\n".join(texts),
     )
     assert plots == 1
+
+
+@KERNEL_WARNS
+def test_notebook_that_investigates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STORE", raising=False)
+    shown = executed("investigate.ipynb", tmp_path, monkeypatch)
+    texts, plots = texts_and_plots(shown)
+    assert_shows(
+        (
+            r"^\d+ +billing +2 +800 +1156 2026-11-20 09:38:50",  # where it is stuck
+            r"order-3210",
+            r"^0 +0 +558 ",  # damaged
+            r"^3 +3 +556 ",
+        ),
+        "\n".join(texts),
+    )
+    assert plots == 2
+    told = os.environ.get("SCREENSHOTS")
+    folder = ROOT / told / "tutorials" if told else tmp_path
+    pictures = [data["image/png"] for data in shown if "image/png" in data]
+    save_picture(base64.b64decode(pictures[-1]), folder / "investigate.png")
 
 
 def test_following_script(

@@ -190,8 +190,10 @@ def test_an_empty_follower_whose_master_sends_nothing_says_what_that_means(
     with PlainMaster(serve) as master, following(tmp_path, master.address) as (store, follower):
         eventually(lambda: words in caplog.text)
         assert "set haFrom to where it begins" in caplog.text
+        eventually(lambda: words in follower.standing().error)  # `rmqstore stats` shows it
         told.set()
         caught_up(store, len(log))
+        assert follower.standing().error == ""
         assert follower.failure is None
     assert caplog.text.count(words) == 1
 

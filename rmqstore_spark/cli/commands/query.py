@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmqstore_spark.cli.shared.choosing import Choice, read_options
-from rmqstore_spark.cli.shared.parameters import AllTopics, StoreAt, Topics, parse_time
+from rmqstore_spark.cli.shared.parameters import (
+    AllTopics,
+    SkipDamaged,
+    StoreAt,
+    Topics,
+    parse_time,
+)
 from rmqstore_spark.cli.shared.printing import MessageOutput, print_batches
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError
@@ -51,6 +57,7 @@ def query(
     limit: Annotated[int | None, _Limit] = None,
     *,
     output: MessageOutput,
+    skip_damaged: SkipDamaged = False,
     everything: AllTopics = False,
     where: StoreAt,
 ) -> None:
@@ -64,7 +71,7 @@ def query(
     in_time = since is not None or until is not None
     _check_question(key, msg_id, uniq_key, in_time=in_time, has_topics=bool(topics))
     printer = output.printer()
-    options = read_options(printer)
+    options = read_options(printer, skip_damaged=skip_damaged)
     span = _Span(parse_time("--from", since), parse_time("--to", until))
     choice = Choice(topics, None, everything)
     with where.open() as store:

@@ -124,7 +124,7 @@ class Replicas(StoreSource):
     def plan(
         self, ranges: Sequence[QueueRange], limits: PlanLimits, options: Options
     ) -> Sequence[Split]:
-        self.require_queues("A store with replicas", "Name one of them")
+        self.store.require_queues("A store with replicas", "Name one of them")
         return super().plan(ranges, limits, options)
 
     def partitions(
@@ -203,7 +203,7 @@ class Replicas(StoreSource):
         fault = self._fault(spec, store, needed)
         if fault is None:
             try:
-                new.require_queues("A stream")
+                new.require_stream()
                 new.follow(*self._following)
             except FAILURES as error:
                 fault = error

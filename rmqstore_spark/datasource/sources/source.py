@@ -173,13 +173,13 @@ class Source(Protocol):
         """Whether it has queues to read; otherwise its log is read as a whole."""
         return True
 
-    def require_queues(self, purpose: str) -> None:
-        """Refuse an operation that needs queues.
+    def require_stream(self) -> None:
+        """Refuse a stream of what has no queues, and gets none.
 
         Raises:
-            UnsupportedStoreError: it has none.
+            UnsupportedStoreError: it is such a store.
         """
-        del purpose
+        return
 
     def known_topics(self) -> list[Topic]:
         """List the topics that may be read, sorted by name."""

@@ -268,8 +268,9 @@ class StoreSource(Source):
     def close(self) -> None:
         self.store.close()
 
-    def require_queues(self, purpose: str, remedy: str = "") -> None:
-        self.store.require_queues(purpose, remedy)
+    def require_stream(self) -> None:
+        if not self.store.awaits_queues:
+            self.store.require_queues("A stream")
 
     def known_topics(self) -> list[Topic]:
         return self.store.known_topics()
@@ -333,7 +334,7 @@ class StoreSource(Source):
         from rmqstore_spark.reader.plan import plan_scan
 
         if options.partitions.plan_by == "queue":
-            self.require_queues("planBy=queue")
+            self.store.require_queues("planBy=queue")
         positions = options.positions
         refused = []
         if not isinstance(positions.starting, Earliest):
@@ -343,7 +344,7 @@ class StoreSource(Source):
         if options.partitions.max_records is not None:
             refused.append("maxRecordsPerPartition")
         for option in refused:
-            self.require_queues(option, f"Remove {option} to read the whole store")
+            self.store.require_queues(option, f"Remove {option} to read the whole store")
         topics = options.queues.named
         return plan_scan(self.store, None if topics is None else frozenset(topics))
 

@@ -67,7 +67,7 @@ class FollowedSources:
         self.opened = open_sources(options, by_masters=True)
         try:
             for source in self.opened:
-                source.require_queues("A stream")
+                source.require_stream()
             for source in self.opened:
                 source.follow(options.queues, self._behind_s, clock)
         except BaseException:

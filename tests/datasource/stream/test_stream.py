@@ -21,6 +21,7 @@ from rmqstore_spark.datasource.spark_api import (
     ReadMaxRows,
     ReadMinRows,
 )
+from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import (
     CorruptStoreError,
     DataLossError,
@@ -30,6 +31,7 @@ from rmqstore_spark.errors import (
     UnsupportedStoreError,
 )
 from tests.datasource.driving import ALL, Golden, GrowingStore, Stream, keys_of
+from tests.support.messages.batches import rows_block
 from tests.support.sampling import examples
 from tests.support.stores.expected import expected_rows
 from tests.support.stores.golden import load_queues
@@ -627,6 +629,23 @@ def test_a_store_without_queues_is_refused(golden: Golden) -> None:
     stream = Stream(golden("unclean-nocq") / "store")
     with pytest.raises(UnsupportedStoreError, match=r"A stream needs the queues .*planBy"):
         stream.initial()
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_new_store_is_read_from_its_first_message(tmp_path: Path, is_ahead: bool) -> None:
+    """Even if the log has it, and the queue comes in a moment."""
+    path = tmp_path / "store"
+    with StoreWriter.open(path, StoreConfig()) as store:
+        stream = Stream(path, startingOffsets="earliest")
+        with store.queues_later():
+            if is_ahead:
+                assert store.put(rows_block([b"first"], ("orders",))).ok
+            assert flat(stream.drain()) == []
+        store.fill_queues()
+        assert store.put(rows_block([b"next"], ("orders",))).ok
+        store.flush()
+        stream.clock.sleep(60)
+        assert flat(stream.drain()) == [("orders", 0, n) for n in range(1 + is_ahead)]
 
 
 def test_wrong_options_and_columns_are_told_by_the_first_method(growing: GrowingStore) -> None:

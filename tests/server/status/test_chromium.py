@@ -6,7 +6,6 @@ With SCREENSHOTS=docs, the pictures that docs/operate.md shows are made again, i
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 import os
@@ -31,6 +30,7 @@ from tests.broker.broker import heartbeat
 from tests.support.messages.batches import stage_id
 from tests.support.messages.blocks import encoded
 from tests.support.pages import Pages, foreign_pages, written_pages
+from tests.support.pictures import save_picture
 from tests.support.processes.chromium import Chromium, find_chromium
 from tests.support.stores.hostile import BODIES, TOPICS, hostile_store
 from tests.support.waiting import eventually
@@ -40,7 +40,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROOT = Path(__file__).resolve().parents[3]
-MOST_BYTES = 100_000
 QUERIES = ("b7c1d0f2-4a5e-4b7a-9d5e-3f1f0f6c2a11", "0e9f4c86-7d21-4f2c-8a37-5d6b1c9e8f02")
 TOPICS_SHOWN = ("orders", "payments", "shipments", "invoices", "returns", "stock", "audit")
 
@@ -245,16 +244,6 @@ def fill(pages: Pages, rounds: int = 1) -> None:
     eventually(lambda: len(pages.page("/status/topics").rows) > len(TOPICS_SHOWN))
 
 
-def saved(name: str, picture: bytes, folder: Path) -> None:
-    """Save a picture with few colours: it is small then."""
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(picture)).convert("RGB").quantize(64)
-    path = folder / f"{name}.png"
-    image.save(path, optimize=True)
-    assert path.stat().st_size < MOST_BYTES
-
-
 @pytest.mark.slow
 def test_pictures_for_the_documentation(
     browser: Chromium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -288,7 +277,7 @@ def test_pictures_for_the_documentation(
             browser.dark(dark)
             browser.open(root + path)
             assert browser.value("document.querySelectorAll('main table, main dl').length") > 0
-            saved(name, browser.picture(), folder)
+            save_picture(browser.picture(), folder / f"{name}.png")
 
     with written_pages(tmp_path / "store", seconds=0.1, clients="all") as pages:
         fill(pages, rounds=55 if told else 14)
