@@ -51,7 +51,7 @@ class RoundOutcome(enum.Enum):
     LEAD = enum.auto()
     FOLLOW = enum.auto()  # somebody has a leader
     AGAIN = enum.auto()  # in the same term
-    AGAIN_AT_ONCE = enum.auto()
+    AGAIN_SOON = enum.auto()  # the same, as soon as voters have raised their terms
     NEXT_TERM = enum.auto()
 
 
@@ -76,6 +76,11 @@ class Round:
         """The highest term of a voter; -1 if nobody answered."""
         return max((answer.term for answer in self._answers.values()), default=-1)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a voter has a longer ledger."""
+        return any(answer.verdict in LONGER_LEDGER for answer in self._answers.values())
+
     def outcome(self, term: int, *, is_over: bool) -> RoundOutcome:
         """Return what follows, in the order in which DLedger looks.
 
@@ -87,6 +92,8 @@ class Round:
         accepted = 1 + verdicts.count(VoteVerdict.ACCEPT)
         if accepted >= self._quorum:
             return RoundOutcome.LEAD
+        if accepted + verdicts.count(VoteVerdict.REJECT_TERM_NOT_READY) >= self._quorum:
+            return RoundOutcome.AGAIN_SOON
         if not is_over and len(verdicts) < self._members - 1:
             return RoundOutcome.WAIT
         if self.highest_term > term:
@@ -96,6 +103,4 @@ class Round:
         longer = sum(verdict in LONGER_LEDGER for verdict in verdicts)
         if 1 + len(verdicts) < self._quorum or self._members - longer < self._quorum:
             return RoundOutcome.AGAIN
-        if accepted + verdicts.count(VoteVerdict.REJECT_TERM_NOT_READY) >= self._quorum:
-            return RoundOutcome.AGAIN_AT_ONCE
         return RoundOutcome.NEXT_TERM

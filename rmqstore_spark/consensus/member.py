@@ -25,6 +25,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.election import Round, RoundOutcome, VoterStanding, verdict_on
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import (
+    LONGER_LEDGER,
     Answer,
     HeartbeatAnswer,
     LeaderHeartbeat,
@@ -104,6 +105,7 @@ class GroupMember:
         self._round = Round(len(group))
         self._may_have_led = self.vote == me  # and lost entries that it had not flushed
         self._in_round = False  # votes are asked for; otherwise a candidate waits
+        self._next_term = 0  # the lowest in which votes are asked for next
         self._rejoining = Rejoining(len(group))
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
@@ -257,7 +259,9 @@ class GroupMember:
 
     def _ask_for_votes(self, now: int) -> None:
         """Begin a round. The own vote comes first: it must be on disk before anybody is asked."""
-        if self.vote not in (None, self.me) or self._may_have_led:
+        if self._next_term > self.term:
+            self._raise_term(self._next_term)
+        elif self.vote not in (None, self.me) or self._may_have_led:
             self._raise_term(self.term + 1)
         self._give_vote(self.me)
         self._round = Round(len(self.peers) + 1)
@@ -288,14 +292,18 @@ class GroupMember:
         self._in_round = False
         if outcome is RoundOutcome.LEAD:
             self._become_leader(now)
-        elif outcome is RoundOutcome.AGAIN_AT_ONCE:
-            self._ask_for_votes(now)
+        elif outcome is RoundOutcome.AGAIN_SOON:
+            self._deadline = now + self._timing.round_gap // 10
         elif outcome is RoundOutcome.FOLLOW:
             self._deadline = now + self._timing.heartbeat + self._patience()
         else:
-            if outcome is RoundOutcome.NEXT_TERM:
-                self._raise_term(max(self.term + 1, self._round.highest_term))
             self._deadline = now + self._pause()
+            if outcome is RoundOutcome.NEXT_TERM:
+                self._next_term = max(self._next_term, self.term + 1, self._round.highest_term)
+                if self._round.is_behind:
+                    # A voter has a longer ledger and so has to lead. It may be behind in terms, and
+                    # gets this vote once it asks in a higher one: keep this one for that long.
+                    self._deadline += int(self._timing.vote_wait * (1 + self._chance()))
 
     def _voted(self, vote: Vote, now: int) -> VoteAnswer:
         if vote.candidate == self.me:
@@ -309,6 +317,8 @@ class GroupMember:
                 self._raise_term(vote.term)
             self._give_vote(vote.candidate)
             self._follow(None, now)
+        elif verdict in LONGER_LEDGER:  # the candidate has voted for itself in its term
+            self._next_term = max(self._next_term, vote.term + 1)
         return VoteAnswer(self.term, verdict)
 
     def _reach(self) -> tuple[int, int]:

@@ -2,12 +2,10 @@
 
 Before the loss it may have voted, in a term that it does not know, and acknowledged entries that it
 does not have: its vote could make a leader of one that lacks them. So it asks the others as a
-    candidate
-of the lowest term does, until a quorum of voters has told their terms: whatever it once agreed to,
-    one
-of these knows. What others say that have lost their files too counts only when all have been heard.
-If nobody has an entry, the group is new. Otherwise the member waits for a leader of such a term,
-and votes again when it has all that this leader has committed.
+candidate of the lowest term does, until a quorum of voters has told their terms: whatever it once
+agreed to, one of these knows. What others say that have lost their files too counts only when all
+have been heard. If nobody has an entry, the group is new. Otherwise the member waits for a leader
+of such a term, and votes again when it has all that this leader has committed.
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ TIMING: Final = Timing(
     heartbeat=40, leaks=3, vote_wait=40, round_gap=6, round_spread=24,
     push_wait=20, compare_wait=40, retry=10, idle=40, window=4, batch=4,
 )  # fmt: skip
-FAULTY, HEALTHY = (
-    1000,
-    3000,
-)  # milliseconds with faults, and at most until an append is acknowledged
+FAULTY: Final = 1000
+"""Milliseconds with faults."""
+HEALTHY: Final = 3000
+"""Milliseconds after them within which an append must be acknowledged."""
 SIZE = 100
 
 MIXES: Final = (
@@ -512,11 +512,14 @@ class Simulator:
     def _end(self, node: Node) -> int:
         return -1 if node.member is None else node.member.ledger.flushed
 
-    def _heal(self) -> None:
+    def _calm(self) -> None:
         self.faulty = False
         self.blocked.clear()
         self.delay = 2
         self.loss = self.doubling = 0.0
+
+    def _heal(self) -> None:
+        self._calm()
         for node in self.nodes.values():
             node.slow = 1
             self.start(node)
