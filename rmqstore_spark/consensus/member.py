@@ -242,7 +242,7 @@ class GroupMember:
 
     def _wait_for_leader(self, now: int) -> None:
         """Be patient, but for a member that still has to ask the others before it may vote."""
-        if self.is_voter or self._rejoining.term is not None:
+        if self.is_voter or self._has_asked():
             self._deadline = now + self._patience()
 
     def _patience(self) -> int:
@@ -340,9 +340,13 @@ class GroupMember:
             self._raise_term(max(self.term, term) + 1)
             self._follow(None, now)
 
-    def _rejoin_if_caught_up(self) -> None:
+    def _has_asked(self) -> bool:
+        """Whether this term is none in which a member without its files can have voted before."""
         term = self._rejoining.term
-        if self.is_voter or self.leader is None or term is None or self.term < term:
+        return term is not None and term <= self.term
+
+    def _rejoin_if_caught_up(self) -> None:
+        if self.is_voter or self.leader is None or not self._has_asked():
             return
         has_all = self._matched and self.ledger.flushed >= self._leaders_commit
         if has_all and self.ledger.term_of(self._leaders_commit) == self.term:

@@ -32,7 +32,7 @@ class Rejoining:
         """Take the answer of a peer to a request with an empty ledger."""
         if answer.verdict in _TELLS_NOTHING:
             return
-        self._terms[peer] = max(answer.term, self._terms.get(peer, -1))
+        self._terms[peer] = answer.term  # each was asked after the loss
         self._has_entries |= answer.verdict in LONGER_LEDGER
         if answer.verdict is not NOT_A_VOTER:
             self._voters.add(peer)

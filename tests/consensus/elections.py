@@ -7,6 +7,7 @@ ours, or one with DLedger's rules of election, with DLedger's times.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Final
 
@@ -95,19 +96,13 @@ class Election(Simulator):
         ahead: int,
         refuses: bool,
     ) -> None:
-        super().__init__(seed)
-        self._calm()
+        super().__init__(random.Random(seed), (_FAILED, LONGER, SHORTER), Timing())
         self._refuses = refuses
-        self.timing = Timing()
-        self.names = [_FAILED, LONGER, SHORTER]
-        self.nodes = {name: Node(name) for name in self.names}
         self._makers = {LONGER: longer, SHORTER: shorter}
         for name, end in _ENDS.items():
-            disk = self.nodes[name].disk
-            disk.entries = [LedgerEntry(at, _TERM, at * SIZE, SIZE, at) for at in range(end + 1)]
-            disk.kept = list(disk.entries)
-            self.checks.wrote(tuple(disk.entries))
-            disk.saved = Save(_TERM, _FAILED, is_voter=True)
+            entries = [LedgerEntry(at, _TERM, at * SIZE, SIZE, at) for at in range(end + 1)]
+            self.checks.wrote(tuple(entries))
+            self.nodes[name].disk.hold(Save(_TERM, _FAILED, is_voter=True), entries)
         self.nodes[SHORTER].disk.saved = Save(_TERM + ahead, None, is_voter=True)
 
     def milliseconds(self) -> int:
@@ -115,14 +110,14 @@ class Election(Simulator):
         for name, maker in self._makers.items():
             self.make = maker
             self.start(self.nodes[name])
-        self.until(LIMIT, lambda: any(map(self._leads, self.nodes.values())))
+        self.until(LIMIT, lambda: any(node.leads for node in self.nodes.values()))
         return self.now
 
-    def _do(self, node: Node, member: GroupMember, action: object) -> None:
-        if self._refuses and isinstance(action, SendRequest) and action.peer == _FAILED:
+    def request(self, node: Node, action: SendRequest) -> None:
+        if self._refuses and action.peer == _FAILED:
             self.at(self.now + 1, self._refused, node, action.number)
         else:
-            super()._do(node, member, action)
+            super().request(node, action)
 
     def _refused(self, node: Node, number: int) -> None:
         if node.member is not None:

@@ -144,3 +144,24 @@ def test_what_is_committed_is_not_cut() -> None:
     assert follower.ledger.end == 4
     follower.receive("c", push(PushType.COMPARE, 4, entry(3, 1)), 3)
     assert "Entry 3" in follower.stopped or "entry 3" in follower.stopped
+
+
+def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
+    lost = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+
+    def hear(now: int, *terms: int) -> None:
+        lost.tick(now)
+        asks = taken(lost, SendRequest)
+        for ask, term in zip(asks, terms, strict=True):
+            verdict = VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+            lost.answered(ask.number, VoteAnswer(term, verdict), now)
+
+    hear(0, 1 << 40, 3)
+    lost.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), 1)
+    lost.flushed(lost.ledger.changes, 2)
+    assert not lost.is_voter
+    hear(LATER, 3, 3)
+    lost.receive("b", push(PushType.COMPARE, 3, entry(0, 3), commit=0), LATER)
+    assert lost.is_voter
