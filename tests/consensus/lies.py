@@ -1,9 +1,10 @@
 """What no peer that keeps the rules says, as a member gets it: its driver has seen to the rest.
 
-A driver refuses frames that are none, other groups, numbers that are no longs, and entries that are
-no records, do not follow each other, or are not where its log would have them (`is_placed`). What
-is left must not make a member break a promise: past and future terms, unknown members, ledgers
-that end beyond the leader's, commit indexes and entries of those that do not lead, all refusals.
+A driver refuses broken frames, other groups, numbers that do not fit into a long, and entries whose
+record is damaged, that do not follow each other, or that are not where its log would have them
+(`is_placed`). What is left must not make a member break a promise: past and future terms, unknown
+members, ledgers that end beyond the leader's, commit indexes and entries of those that do not lead,
+all refusals.
 
 No protocol without signatures can see through a peer that claims to lead in a later term and makes
 others cut their ledgers, that claims to have what it has not, or not to have what it has.
