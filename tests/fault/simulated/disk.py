@@ -110,9 +110,10 @@ class Disk:
             del found.pending[: len(done)]
             return
         ends = self._ends({inode: begun})
+        names = {each: self._names(each, self._folder(each), end) for each, end in ends.items()}
         for each, end in ends.items():
             folder = self._folder(each)
-            folder.names = self._names(each, folder, end)
+            folder.names = names[each]
             folder.pending = [one for one in folder.pending if one[0] >= end]
 
     def _ends(self, ends: dict[int, int]) -> dict[int, int]:
