@@ -29,7 +29,7 @@ class Operations:
 
     @property
     def flushed(self) -> int:
-        """Up to where the log is on disk."""
+        """The offset up to which the log is on disk."""
         return int(self._store.stats()["commitLogFlushedOffset"])
 
     def put(self, first: int, count: int) -> PutResult:

@@ -41,6 +41,9 @@ _WAITS: Final = 0.7
 _AGE_MS: Final = 10_000
 _PLACES: Final = ReadOptions(columns=("queueOffset", "physicalOffset", "body"))
 
+_QUEUES: Final = 8
+"""Of all topics: numbers with one remainder are in one queue."""
+
 Queue = tuple[str, int]
 
 
@@ -87,6 +90,8 @@ class Promised:
         def expired(number: int) -> bool:
             return self.times[number] < self.expired_before
 
+        if not lost_tail:
+            problems += self._goes_back()
         outcome = self.claims.judge(queues, lost_tail=lost_tail, expired=expired)
         for queue, rows in found.items():
             problems += [
@@ -98,6 +103,17 @@ class Promised:
             if offsets and offsets != list(range(offsets[0], offsets[0] + len(offsets))):
                 problems.append(f"{queue} has gaps: {offsets}")
         return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
+
+    def _goes_back(self) -> list[str]:
+        """Messages that were put later and have a lower offset in their queue."""
+        last: dict[int, int] = {}
+        found = []
+        for number in sorted(self.places):
+            offset, queue = self.places[number][0], number % _QUEUES
+            if offset <= last.get(queue, -1):
+                found.append(f"{number} has offset {offset}, and one before it {last[queue]}")
+            last[queue] = offset
+        return found
 
 
 def _read(store: Store) -> dict[Queue, list[tuple[int, int, int]]]:
@@ -232,7 +248,7 @@ class SimulatedCrashes(Scene):
             until(lambda: not store.expirable(before).segments)
 
     def _check(self, root: Path) -> None:
-        """What was recorded leads to what is there."""
+        """What was recorded leads to the files that the life has left."""
         disk = self._disk.copy()
         disk.do(self._events)
         played = self._place / "played"

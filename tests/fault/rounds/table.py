@@ -75,7 +75,7 @@ def simulated(flush: str) -> Row:
     """The power of a simulated disk is cut under a writer."""
     return Row(
         f"simulated disk, power cut at any call, {flush}", partial(SimulatedCrashes, flush=flush),
-        "1 2 3 9", on_one=100, tested=300,
+        "1 2 3 9", on_one=100, tested=200,
     )  # fmt: skip
 
 
