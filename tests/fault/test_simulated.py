@@ -24,7 +24,7 @@ Tree = dict[str, bytes | None]
 def left(folder: Path, work: Callable[[Path], object], fate: str) -> list[Tree]:
     """What crashes of a fate leave, after some work in an empty folder."""
     root = folder / "root"
-    root.mkdir()
+    root.mkdir(parents=True)
     disk = Disk(root)
     with Calls(str(root)) as calls:
         work(root)
@@ -91,6 +91,20 @@ def test_what_was_not_flushed_is_lost_in_any_part(tmp_path: Path) -> None:
     }
     assert sectors == {(0, 0, 0, 0), (0, 1, 1, 0), (0, 0, 1, 0), (0, 1, 0, 0)}
     assert {"b" in tree for tree in trees} == {True, False}
+
+
+def test_a_name_is_not_there_without_the_length_that_was_set_before(tmp_path: Path) -> None:
+    def work(root: Path) -> None:
+        descriptor = os.open(root, os.O_RDWR | os.O_TMPFILE)
+        os.ftruncate(descriptor, 1000)
+        os.pwrite(descriptor, b"data", 0)
+        source = f"/proc/self/fd/{descriptor}"
+        os.link(source, root / "a", src_dir_fd=descriptor, follow_symlinks=True)
+        os.close(descriptor)
+
+    for fate in FATES:
+        trees = left(tmp_path / fate, work, fate)
+        assert {tree.get("a") for tree in trees} <= {None, bytes(1000), b"data".ljust(1000, b"\0")}
 
 
 def test_a_rename_is_done_or_not(tmp_path: Path) -> None:

@@ -26,12 +26,23 @@ FATES: Final = ("killed", "flushed only", "at an earlier time", "in part")
 class _File:
     def __init__(self, data: bytes = b"") -> None:
         self.data = data
+        self.named = 0  # number of the event that gave it its last name
         self.pending: list[tuple[int, Change]] = []
 
     def copy(self) -> _File:
         new = _File(self.data)
-        new.pending = list(self.pending)
+        new.named, new.pending = self.named, list(self.pending)
         return new
+
+    @property
+    def least(self) -> int:
+        """How many changes were at least seen, once there is a name."""
+        lengths = [
+            at
+            for at, (number, change) in enumerate(self.pending)
+            if number < self.named and change.data is None
+        ]
+        return lengths[-1] + 1 if lengths else 0
 
 
 class _Folder:
@@ -83,6 +94,9 @@ class Disk:
                 self._file(event.inode).pending.append((self._count, event))
             elif isinstance(event, Named):
                 self._folder(event.folder).pending.append((self._count, event))
+                named = self._inodes.get(event.inode)
+                if isinstance(named, _File):
+                    named.named = self._count
             elif isinstance(event, Renamed):
                 for folder in {event.folder, event.to_folder}:
                     self._folder(folder).pending.append((self._count, event))
@@ -211,9 +225,12 @@ class Disk:
                 os.link(places[number], to / name)
             else:
                 places[number] = to / name
-                changes = [change for at, change in found.pending if in_part or at < until]
-                whole = not in_part or not changes
-                data = _with(found.data, changes) if whole else _torn(found.data, changes, chance)
+                changes = [change for _, change in found.pending]
+                kept = max(sum(at < until for at, _ in found.pending), found.least)
+                if in_part and changes:
+                    data = _torn(found.data, changes, found.least, chance)
+                else:
+                    data = _with(found.data, changes[:kept])
                 with open(to / name, "wb") as file:
                     file.write(data.rstrip(b"\0"))
                     file.truncate(len(data))
@@ -234,9 +251,12 @@ def _with(data: bytes, changes: Sequence[Change]) -> bytes:
     return bytes(new)
 
 
-def _torn(data: bytes, changes: Sequence[Change], chance: random.Random) -> bytes:
-    """Return a file's bytes of which each sector has seen some of the changes, in their order."""
-    kept = _cut_anywhere(chance, range(len(changes)))
+def _torn(data: bytes, changes: Sequence[Change], least: int, chance: random.Random) -> bytes:
+    """Return a file's bytes of which each sector has seen some of the changes, in their order.
+
+    Its length has seen the first `least` of them.
+    """
+    kept = max(_cut_anywhere(chance, range(len(changes))), least)
     if chance.random() < 0.4:
         return _with(data, changes[:kept])
     touched: defaultdict[int, list[int]] = defaultdict(list)
@@ -249,7 +269,7 @@ def _torn(data: bytes, changes: Sequence[Change], chance: random.Random) -> byte
         end = max(len(before), len(after)) if written is None else offset + len(written)
         for sector in range(offset // SECTOR, -(-end // SECTOR)):
             touched[sector].append(at + 1)
-    size = len(versions[_cut_anywhere(chance, range(len(changes)))])
+    size = len(versions[max(_cut_anywhere(chance, range(len(changes))), least)])
     new = bytearray(data.ljust(max(map(len, versions)) + SECTOR, b"\0"))
     for sector, numbers in touched.items():
         part = slice(sector * SECTOR, (sector + 1) * SECTOR)
