@@ -300,10 +300,8 @@ class GroupMember:
             self._deadline = now + self._pause()
             if outcome is RoundOutcome.NEXT_TERM:
                 self._next_term = max(self._next_term, self.term + 1, self._round.highest_term)
-                if self._round.is_behind:
-                    # A voter has a longer ledger and so has to lead. It may be behind in terms, and
-                    # gets this vote once it asks in a higher one: keep this one for that long.
-                    self._deadline += int(self._timing.vote_wait * (1 + self._chance()))
+            elif self._round.is_behind:
+                self._deadline += self._timing.round_gap + self._timing.round_spread
 
     def _voted(self, vote: Vote, now: int) -> VoteAnswer:
         if vote.candidate == self.me:

@@ -30,8 +30,7 @@ class AsDLedger(GroupMember):
 
     A candidate's term above its own makes it refuse until it has raised its own, which it does not
     before a round of its own is over. It remembers no term of those that it refuses for their
-    ledgers, and never waits for a longer one; a request that fails counts towards the end of a
-    round.
+    ledgers. A request that fails counts towards the end of a round.
     """
 
     _told = 0  # the term that it has to raise its own to

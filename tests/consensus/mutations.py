@@ -264,15 +264,20 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
 """What runs a seed with a rule switched off, by its name."""
 
 SEEDS: Final[dict[str, tuple[int, ...]]] = {
+    "AnswersBeforeFlush": (9842, 12796, 12919),
     "AppendsUnmatched": (322, 780, 1273),
     "AsksNobodyWhileItFollows": (31, 42, 52),
+    "BelievesLateAnswers": (896, 912, 1269),
     "CommitsEarlierTerms": (208, 585, 929),
     "CommitsUnmatched": (13, 16, 25),
+    "CountsItselfBeforeFlush": (1554, 31381, 42975),
+    "CutsTwice": (1829, 3120, 3979),
     "DoesNotSeeLosses": (11, 13, 31),
     "FollowsOldLeaders": (302, 349, 667),
     "HasNoBodies": (41, 43, 53),
     "LeadsAgainInItsTerm": (144, 234, 456),
     "SaveIsNotFlushed": (261, 270, 276),
+    "StartsWithoutFlush": (6334, 10045, 13668),
     "TermIsLost": (199, 268, 276),
     "VotesForShorterLedgers": (2, 4, 5),
     "VotesTwice": (0, 3, 4),

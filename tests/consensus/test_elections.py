@@ -11,10 +11,11 @@ from rmqstore_spark.consensus.member import GroupMember
 from tests.consensus.elections import AsDLedger, Election
 
 SEEDS = range(300)
-SOON = 9 * 2000
-"""Three heartbeats and up to one more without a leader, and two rounds of votes."""
-LATER = 14 * 2000
-"""One of RocketMQ has to be told of the other's term, and then to ask in a higher one."""
+SOON = 7 * 2000
+"""Three heartbeats and up to one more without a leader, then a round of votes that fails, and one
+more."""
+LATER = 10 * 2000
+"""One of RocketMQ asks first in the other's term, too."""
 
 
 class RemembersNoTerm(GroupMember):
@@ -26,12 +27,13 @@ class RemembersNoTerm(GroupMember):
         return answer
 
 
-class NeverWaits(GroupMember):
-    """Asks in the next term at its usual pace, though another has a longer ledger."""
+class RaisesItsTerm(GroupMember):
+    """Asks in the next term at the usual pace, though another has a longer ledger."""
 
     def _judge(self, *of: Any, **more: Any) -> None:
         super()._judge(*of, **more)
         if not self._in_round and self._round.is_behind:
+            self._next_term = max(self._next_term, self.term + 1)
             self._deadline = min(self._deadline, of[0] + self._pause())
 
 
@@ -52,6 +54,7 @@ def longest(
         (GroupMember, GroupMember, SOON),
         (GroupMember, AsDLedger, SOON),
         (AsDLedger, GroupMember, LATER),
+        (AsDLedger, AsDLedger, LATER),
     ],
 )
 def test_the_longer_ledger_leads_soon(
@@ -60,11 +63,11 @@ def test_the_longer_ledger_leads_soon(
     assert longest(longer, shorter, refuses=refuses) < limit
 
 
-@pytest.mark.parametrize(
-    ("longer", "shorter"),
-    [(RemembersNoTerm, AsDLedger), (AsDLedger, NeverWaits), (AsDLedger, AsDLedger)],
-)
-def test_without_either_rule_it_can_take_long(
-    longer: type[GroupMember], shorter: type[GroupMember]
-) -> None:
-    assert longest(longer, shorter, refuses=False) > 4 * LATER
+@pytest.mark.parametrize("longer", [RemembersNoTerm, AsDLedger])
+def test_one_that_cannot_lead_keeps_its_term(longer: type[GroupMember]) -> None:
+    assert longest(longer, RaisesItsTerm, refuses=False) > 4 * LATER
+    assert longest(longer, GroupMember, refuses=False) < LATER
+
+
+def test_one_that_can_lead_asks_in_higher_terms_than_it_has_heard() -> None:
+    assert longest(RemembersNoTerm, GroupMember, refuses=False) > SOON
