@@ -490,6 +490,8 @@ class GroupMember:
         ledger = self.ledger
         if self._matched and entry.index <= ledger.end:
             return MemberCode.SUCCESS
+        if entry.index < ledger.end and self._ends_as_leader():
+            return MemberCode.INCONSISTENT_STATE
         if ledger.term_of(entry.index) == entry.term:
             if entry.index < ledger.end:
                 if entry.index < self.commit:  # it is late, or wrong: what is committed stays
@@ -501,15 +503,24 @@ class GroupMember:
         self._matched = True
         return MemberCode.SUCCESS
 
+    def _ends_as_leader(self) -> bool:
+        """Whether the last entry is of the leader's term, so that all entries are the leader's.
+
+        They may have been acknowledged before a restart: a request to cut them is late.
+        """
+        return self.ledger.end_term == self.term
+
     def _begin_again(self, entry: LedgerEntry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
         if entry.index <= self.commit and not self.ledger.is_empty:
             return False
         if not self.ledger.is_empty:
-            # A leader has what is committed before its first entry. Until that is on disk, this
-            # member has less than it has acknowledged.
-            self.floor = entry.term, entry.index
-            self._save()
+            if entry.index > 0:
+                # The leader has committed what has expired before its first entry. Until that is on
+                # disk, this member has less than it has acknowledged. But if entry 0 differs,
+                # nothing is committed, and that entry can be lost.
+                self.floor = entry.term, entry.index
+                self._save()
             self._unflushed.clear()
             self.actions.append(Restart(self.ledger.restart(entry.index)))
         self._write((entry,))

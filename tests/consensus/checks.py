@@ -56,15 +56,15 @@ class Checks:
                 raise Violation(f"{who} commits {body} at {at} and at {self.places[body]}")
 
     def elected(self, who: str, term: int, disk: Disk) -> None:
-        """There is one leader a term, and it has all that was acknowledged."""
+        """There is one leader a term, and it has all that was acknowledged in earlier ones."""
         self.elections += 1
         if self.leaders.setdefault(term, who) != who:
             raise Violation(f"{who} and {self.leaders[term]} lead in term {term}")
         begin, entries = disk.begin, disk.entries
         end = begin + len(entries) - 1
         for _, _, index, of in self.acknowledged:
-            if index < begin:
-                continue  # expired
+            if index < begin or of >= term:
+                continue  # it has expired, or is of a later leader, which this one has not heard of
             if index > end or entries[index - begin].term != of:
                 raise Violation(f"{who} leads in term {term} without entry {index} of term {of}")
 

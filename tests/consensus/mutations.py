@@ -116,6 +116,16 @@ class CutsTwice(GroupMember):
         self.commit = -1
         return super()._truncate(entry)
 
+    def _ends_as_leader(self) -> bool:
+        return False
+
+
+class CutsWhatItHadBeforeARestart(GroupMember):
+    """Obeys a TRUNCATE that comes after a restart, and was sent before what it has acknowledged."""
+
+    def _ends_as_leader(self) -> bool:
+        return False
+
 
 class ForgetsItsFloor(GroupMember):
     """Begins its ledger again, and forgets what it had acknowledged.
@@ -251,6 +261,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         CommitsUnmatched,
         AppendsUnmatched,
         CutsTwice,
+        CutsWhatItHadBeforeARestart,
         DoesNotSeeLosses,
         BelievesLateAnswers,
     )
@@ -267,13 +278,13 @@ SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "AnswersBeforeFlush": (8705, 9842, 10442),
     "AppendsUnmatched": (322, 424, 780),
     "AsksNobodyWhileItFollows": (13, 31, 42),
-    "BelievesLateAnswers": (90, 896, 912),
-    "CommitsEarlierTerms": (585, 929, 935),
+    "BelievesLateAnswers": (896, 912),
+    "CommitsEarlierTerms": (929, 935),
     "CommitsUnmatched": (5, 13, 25),
     "CountsItselfBeforeFlush": (1554, 3063),
     "CutsTwice": (1829, 3120, 3602),
     "DoesNotSeeLosses": (31, 33, 54),
-    "FollowsOldLeaders": (302, 349, 760),
+    "FollowsOldLeaders": (302, 349),
     "HasNoBodies": (41, 43, 53),
     "LeadsAgainInItsTerm": (144, 234, 456),
     "SaveIsNotFlushed": (261, 270, 276),

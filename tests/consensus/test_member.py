@@ -135,6 +135,30 @@ def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> No
     assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
 
 
+def test_a_request_to_cut_that_comes_after_a_restart_cuts_nothing_of_its_leaders() -> None:
+    follower = member((0, 2), (5, 3), end=5)  # it has acknowledged entry 5 of term 3 before
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(4, 2)), 1)
+    assert taken(follower, Respond)[0].answer.code is MemberCode.INCONSISTENT_STATE
+    assert follower.ledger.end == 5
+    follower.receive("b", push(PushType.TRUNCATE, 4, entry(4, 2)), 2)  # a later leader's counts
+    assert follower.ledger.end == 4
+
+
+def test_a_member_begins_again_where_its_leader_has_expired_what_follows() -> None:
+    follower = member((0, 2), (5, 3), end=5)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3)), 1)
+    assert (follower.ledger.begin, follower.ledger.end) == (40, 40)
+
+
+def test_a_member_whose_entry_0_differs_owes_nothing() -> None:
+    follower = member((0, 2), end=0)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3)), 1)
+    assert follower.floor == (-1, -1)
+    lost = member(end=-1, term=3, floor=follower.floor)  # it crashes before the entry is on disk
+    lost.receive("b", Vote(4, "n2", -1, -1), 1)
+    assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
+
+
 def test_what_is_committed_is_not_cut() -> None:
     follower = member((0, 2), end=4)
     follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2), commit=4), 1)
