@@ -288,6 +288,7 @@ SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "HasNoBodies": (41, 43, 53),
     "LeadsAgainInItsTerm": (144, 234, 456),
     "SaveIsNotFlushed": (261, 270, 276),
+    "StartsWithoutFlush": (14754,),
     "TermIsLost": (199, 268, 276),
     "VotesForShorterLedgers": (2, 4, 5),
     "VotesTwice": (0, 3, 4),
