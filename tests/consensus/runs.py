@@ -36,7 +36,7 @@ HEALTHY: Final = 25 * HEARTBEAT
 """Milliseconds after them within which an append must be acknowledged, and all may vote."""
 _SOON: Final = 12
 """Milliseconds within which those that are struck fail."""
-_MIXES: Final = (
+MIXES: Final = (
     (30, 10, 20, 15, 7, 5, 13, 0),
     (20, 4, 20, 15, 4, 2, 35, 0),
     (15, 0, 45, 30, 5, 5, 0, 0),
@@ -68,7 +68,7 @@ class Run(Simulator):
         self.delay = chance.choice((2, 2, 5, 15))
         self.flush = chance.choice((1, 3, 10, 40))
         self.breaks = chance.choice((0.0, 0.0, 0.001, 0.003))
-        self._mix = chance.choice(_MIXES)
+        self._mix = chance.choice(MIXES)
         self._lies = self._mix[-1] > 0
         self._unlucky = chance.choice((0.0, 0.0, 0.3, 0.7))  # leaders that soon fail
         self._unsteady = chance.choice((0.0, 0.0, 0.5))  # members that soon fail after a cut
