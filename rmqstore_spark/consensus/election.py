@@ -10,6 +10,10 @@ from rmqstore_spark.consensus.messages import LONGER_LEDGER, Vote, VoteAnswer, V
 NOT_A_VOTER: Final = VoteVerdict.REJECT_TAKING_LEADERSHIP
 """What a member says that may not vote. DLedger's candidates take it for no vote, and no more."""
 
+_HIGHER_TERM: Final = frozenset(
+    {VoteVerdict.REJECT_EXPIRED_VOTE_TERM, VoteVerdict.REJECT_TERM_SMALL_THAN_LEDGER}
+)
+
 
 class VoterStanding(NamedTuple):
     """What counts when a member is asked for its vote."""
@@ -51,7 +55,7 @@ class RoundOutcome(enum.Enum):
     LEAD = enum.auto()
     FOLLOW = enum.auto()  # somebody has a leader
     AGAIN = enum.auto()  # in the same term
-    AGAIN_AT_ONCE = enum.auto()
+    AGAIN_SOON = enum.auto()  # the same, as soon as voters have raised their terms
     NEXT_TERM = enum.auto()
 
 
@@ -73,8 +77,16 @@ class Round:
 
     @property
     def highest_term(self) -> int:
-        """The highest term of a voter; -1 if nobody answered."""
-        return max((answer.term for answer in self._answers.values()), default=-1)
+        """The highest term of those that refused this one; -1 if nobody did."""
+        return max(
+            (answer.term for answer in self._answers.values() if answer.verdict in _HIGHER_TERM),
+            default=-1,
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a voter has a longer ledger."""
+        return any(answer.verdict in LONGER_LEDGER for answer in self._answers.values())
 
     def outcome(self, term: int, *, is_over: bool) -> RoundOutcome:
         """Return what follows, in the order in which DLedger looks.
@@ -87,15 +99,15 @@ class Round:
         accepted = 1 + verdicts.count(VoteVerdict.ACCEPT)
         if accepted >= self._quorum:
             return RoundOutcome.LEAD
+        if accepted + verdicts.count(VoteVerdict.REJECT_TERM_NOT_READY) >= self._quorum:
+            return RoundOutcome.AGAIN_SOON
         if not is_over and len(verdicts) < self._members - 1:
             return RoundOutcome.WAIT
         if self.highest_term > term:
             return RoundOutcome.NEXT_TERM
         if VoteVerdict.REJECT_ALREADY_HAS_LEADER in verdicts:
             return RoundOutcome.FOLLOW
-        longer = sum(verdict in LONGER_LEDGER for verdict in verdicts)
-        if 1 + len(verdicts) < self._quorum or self._members - longer < self._quorum:
+        # Those who have a longer ledger may be behind in terms: let them catch up.
+        if 1 + sum(verdict not in LONGER_LEDGER for verdict in verdicts) < self._quorum:
             return RoundOutcome.AGAIN
-        if accepted + verdicts.count(VoteVerdict.REJECT_TERM_NOT_READY) >= self._quorum:
-            return RoundOutcome.AGAIN_AT_ONCE
         return RoundOutcome.NEXT_TERM

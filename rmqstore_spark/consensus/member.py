@@ -25,6 +25,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.election import Round, RoundOutcome, VoterStanding, verdict_on
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import (
+    LONGER_LEDGER,
     Answer,
     HeartbeatAnswer,
     LeaderHeartbeat,
@@ -104,6 +105,7 @@ class GroupMember:
         self._round = Round(len(group))
         self._may_have_led = self.vote == me  # and lost entries that it had not flushed
         self._in_round = False  # votes are asked for; otherwise a candidate waits
+        self._next_term = 0  # the lowest in which votes are asked for next
         self._rejoining = Rejoining(len(group))
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
@@ -240,7 +242,7 @@ class GroupMember:
 
     def _wait_for_leader(self, now: int) -> None:
         """Be patient, but for a member that still has to ask the others before it may vote."""
-        if self.is_voter or self._rejoining.term is not None:
+        if self.is_voter or self._has_asked():
             self._deadline = now + self._patience()
 
     def _patience(self) -> int:
@@ -257,7 +259,9 @@ class GroupMember:
 
     def _ask_for_votes(self, now: int) -> None:
         """Begin a round. The own vote comes first: it must be on disk before anybody is asked."""
-        if self.vote not in (None, self.me) or self._may_have_led:
+        if self._next_term > self.term:
+            self._raise_term(self._next_term)
+        elif self.vote not in (None, self.me) or self._may_have_led:
             self._raise_term(self.term + 1)
         self._give_vote(self.me)
         self._round = Round(len(self.peers) + 1)
@@ -288,14 +292,16 @@ class GroupMember:
         self._in_round = False
         if outcome is RoundOutcome.LEAD:
             self._become_leader(now)
-        elif outcome is RoundOutcome.AGAIN_AT_ONCE:
-            self._ask_for_votes(now)
+        elif outcome is RoundOutcome.AGAIN_SOON:
+            self._deadline = now + self._timing.round_gap // 10
         elif outcome is RoundOutcome.FOLLOW:
             self._deadline = now + self._timing.heartbeat + self._patience()
         else:
-            if outcome is RoundOutcome.NEXT_TERM:
-                self._raise_term(max(self.term + 1, self._round.highest_term))
             self._deadline = now + self._pause()
+            if outcome is RoundOutcome.NEXT_TERM:
+                self._next_term = max(self._next_term, self.term + 1, self._round.highest_term)
+            elif self._round.is_behind:
+                self._deadline += self._timing.round_gap + self._timing.round_spread
 
     def _voted(self, vote: Vote, now: int) -> VoteAnswer:
         if vote.candidate == self.me:
@@ -309,6 +315,8 @@ class GroupMember:
                 self._raise_term(vote.term)
             self._give_vote(vote.candidate)
             self._follow(None, now)
+        elif verdict in LONGER_LEDGER:  # the candidate has voted for itself in its term
+            self._next_term = max(self._next_term, vote.term + 1)
         return VoteAnswer(self.term, verdict)
 
     def _reach(self) -> tuple[int, int]:
@@ -330,9 +338,13 @@ class GroupMember:
             self._raise_term(max(self.term, term) + 1)
             self._follow(None, now)
 
-    def _rejoin_if_caught_up(self) -> None:
+    def _has_asked(self) -> bool:
+        """Whether this term is none in which a member without its files can have voted before."""
         term = self._rejoining.term
-        if self.is_voter or self.leader is None or term is None or self.term < term:
+        return term is not None and term <= self.term
+
+    def _rejoin_if_caught_up(self) -> None:
+        if self.is_voter or self.leader is None or not self._has_asked():
             return
         has_all = self._matched and self.ledger.flushed >= self._leaders_commit
         if has_all and self.ledger.term_of(self._leaders_commit) == self.term:
@@ -478,6 +490,8 @@ class GroupMember:
         ledger = self.ledger
         if self._matched and entry.index <= ledger.end:
             return MemberCode.SUCCESS
+        if entry.index < ledger.end and self._ends_as_leader():
+            return MemberCode.INCONSISTENT_STATE
         if ledger.term_of(entry.index) == entry.term:
             if entry.index < ledger.end:
                 if entry.index < self.commit:  # it is late, or wrong: what is committed stays
@@ -489,15 +503,24 @@ class GroupMember:
         self._matched = True
         return MemberCode.SUCCESS
 
+    def _ends_as_leader(self) -> bool:
+        """Whether the last entry is of the leader's term, so that all entries are the leader's.
+
+        They may have been acknowledged before a restart: a request to cut them is late.
+        """
+        return self.ledger.end_term == self.term
+
     def _begin_again(self, entry: LedgerEntry) -> bool:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
         if entry.index <= self.commit and not self.ledger.is_empty:
             return False
         if not self.ledger.is_empty:
-            # A leader has what is committed before its first entry. Until that is on disk, this
-            # member has less than it has acknowledged.
-            self.floor = entry.term, entry.index
-            self._save()
+            if entry.index > 0:
+                # The leader has committed what has expired before its first entry. Until that is on
+                # disk, this member has less than it has acknowledged. But if entry 0 differs,
+                # nothing is committed, and that entry can be lost.
+                self.floor = entry.term, entry.index
+                self._save()
             self._unflushed.clear()
             self.actions.append(Restart(self.ledger.restart(entry.index)))
         self._write((entry,))

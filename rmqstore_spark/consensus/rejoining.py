@@ -2,12 +2,10 @@
 
 Before the loss it may have voted, in a term that it does not know, and acknowledged entries that it
 does not have: its vote could make a leader of one that lacks them. So it asks the others as a
-    candidate
-of the lowest term does, until a quorum of voters has told their terms: whatever it once agreed to,
-    one
-of these knows. What others say that have lost their files too counts only when all have been heard.
-If nobody has an entry, the group is new. Otherwise the member waits for a leader of such a term,
-and votes again when it has all that this leader has committed.
+candidate of the lowest term does, until a quorum of voters has told their terms: whatever it once
+agreed to, one of these knows. What others say that have lost their files too counts only when all
+have been heard. If nobody has an entry, the group is new. Otherwise the member waits for a leader
+of such a term, and votes again when it has all that this leader has committed.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Rejoining:
         """Take the answer of a peer to a request with an empty ledger."""
         if answer.verdict in _TELLS_NOTHING:
             return
-        self._terms[peer] = max(answer.term, self._terms.get(peer, -1))
+        self._terms[peer] = answer.term  # each was asked after the loss
         self._has_entries |= answer.verdict in LONGER_LEDGER
         if answer.verdict is not NOT_A_VOTER:
             self._voters.add(peer)

@@ -13,6 +13,10 @@ STORE_ID_NAME: Final = "store-id"
 FLUSH_MARK_NAME: Final = "flushed"
 """File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.checkpoint`."""
 
+REACH_MARK_NAME: Final = "reached"
+"""File in OWN_FOLDER while recovery removes segments whose records queues still name: a flush mark
+with the offset up to which the files of the log reached before."""
+
 ROLE_NAME: Final = "role.json"
 """File in OWN_FOLDER with the role that a command gave the store; see `engine.role`."""
 

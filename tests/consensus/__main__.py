@@ -1,7 +1,7 @@
 """Plays many groups on all cores: `python -m tests.consensus [--seeds FIRST:END] [--mutations]`.
 
 It prints each seed whose run breaks a promise, and what all runs did together.
-`tests.consensus.simulator.run(seed)` plays one of them again. With --mutations it prints the first
+`tests.consensus.runs.run(seed)` plays one of them again. With --mutations it prints the first
 seeds that find each mutation, as they stand in `mutations.SEEDS`.
 """
 
@@ -15,34 +15,30 @@ import time
 from collections.abc import Iterator
 
 from tests.consensus.mutations import MUTATIONS
-from tests.consensus.simulator import run
+from tests.consensus.runs import run
 
 PART = 250
 FOUND = 3
-
-
-def _without_pauses(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
-    gc.disable()  # a run leaves a few circles, which go at the end of a part
-    try:
-        return play(seeds)
-    finally:
-        gc.enable()
-        gc.collect()
 
 
 def play(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
     """Return runs, elections, crashes and acknowledged appends, and the seeds that failed."""
     elections = crashes = acknowledged = 0
     failed = []
-    for seed in seeds:
-        try:
-            checks = run(seed)
-        except AssertionError as error:
-            failed.append((seed, str(error)))
-        else:
-            elections += checks.elections
-            crashes += checks.crashes
-            acknowledged += len(checks.acknowledged)
+    gc.disable()  # a run leaves a few circles, which go at the end
+    try:
+        for seed in seeds:
+            try:
+                checks = run(seed)
+            except AssertionError as error:
+                failed.append((seed, str(error)))
+            else:
+                elections += checks.elections
+                crashes += checks.crashes
+                acknowledged += len(checks.acknowledged)
+    finally:
+        gc.enable()
+        gc.collect()
     return len(seeds), elections, crashes, acknowledged, failed
 
 
@@ -68,10 +64,11 @@ def main() -> int:
     """Run the command; return how many seeds failed, or mutations were not found."""
     arguments = argparse.ArgumentParser(prog="python -m tests.consensus")
     arguments.add_argument("--seeds", default="0:100000", metavar="FIRST:END")
+    arguments.add_argument("--processes", type=int, help="how many play; default: one a core")
     arguments.add_argument("--mutations", nargs="*", metavar="NAME")
     arguments.add_argument("--tries", type=int, default=20_000, help="seeds for a mutation")
     given = arguments.parse_args()
-    with multiprocessing.Pool() as pool:
+    with multiprocessing.Pool(given.processes) as pool:
         if given.mutations is not None:
             missed = 0
             searches = [(name, given.tries) for name in given.mutations or MUTATIONS]
@@ -84,7 +81,7 @@ def main() -> int:
         began = time.monotonic()
         totals = [0, 0, 0, 0]
         failures = 0
-        for *counts, failed in pool.imap_unordered(_without_pauses, parts):
+        for *counts, failed in pool.imap_unordered(play, parts):
             totals = [total + count for total, count in zip(totals, counts, strict=True)]
             failures += len(failed)
             for seed, error in failed:

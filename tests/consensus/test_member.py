@@ -135,6 +135,30 @@ def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> No
     assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
 
 
+def test_a_request_to_cut_that_comes_after_a_restart_cuts_nothing_of_its_leaders() -> None:
+    follower = member((0, 2), (5, 3), end=5)  # it has acknowledged entry 5 of term 3 before
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(4, 2)), 1)
+    assert taken(follower, Respond)[0].answer.code is MemberCode.INCONSISTENT_STATE
+    assert follower.ledger.end == 5
+    follower.receive("b", push(PushType.TRUNCATE, 4, entry(4, 2)), 2)  # a later leader's counts
+    assert follower.ledger.end == 4
+
+
+def test_a_member_begins_again_where_its_leader_has_expired_what_follows() -> None:
+    follower = member((0, 2), (5, 3), end=5)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3)), 1)
+    assert (follower.ledger.begin, follower.ledger.end) == (40, 40)
+
+
+def test_a_member_whose_entry_0_differs_owes_nothing() -> None:
+    follower = member((0, 2), end=0)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3)), 1)
+    assert follower.floor == (-1, -1)
+    lost = member(end=-1, term=3, floor=follower.floor)  # it crashes before the entry is on disk
+    lost.receive("b", Vote(4, "n2", -1, -1), 1)
+    assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
+
+
 def test_what_is_committed_is_not_cut() -> None:
     follower = member((0, 2), end=4)
     follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2), commit=4), 1)
@@ -144,3 +168,24 @@ def test_what_is_committed_is_not_cut() -> None:
     assert follower.ledger.end == 4
     follower.receive("c", push(PushType.COMPARE, 4, entry(3, 1)), 3)
     assert "Entry 3" in follower.stopped or "entry 3" in follower.stopped
+
+
+def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
+    lost = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+
+    def hear(now: int, *terms: int) -> None:
+        lost.tick(now)
+        asks = taken(lost, SendRequest)
+        for ask, term in zip(asks, terms, strict=True):
+            verdict = VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+            lost.answered(ask.number, VoteAnswer(term, verdict), now)
+
+    hear(0, 1 << 40, 3)
+    lost.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), 1)
+    lost.flushed(lost.ledger.changes, 2)
+    assert not lost.is_voter
+    hear(LATER, 3, 3)
+    lost.receive("b", push(PushType.COMPARE, 3, entry(0, 3), commit=0), LATER)
+    assert lost.is_voter

@@ -6,10 +6,12 @@ rounds/      the table of rounds: a row for each fault; and the driver that runs
 attacks/     the table of attacks: a row for each thing that plain clients do; and its driver
 messages     messages that carry their own number, so that each can be told lost or doubled
 claims       what a writer was told to write and said was done, against what the store holds
+operations   puts and commits, each said before and after
 process      what the processes that are killed have in common
 child        one of them, which puts messages and commits batches
 remote       a store process that is killed and started again, and clients that continue
 power        a file system whose power can be cut
+simulated/   the same, simulated: what a power cut can leave of what was written
 proxy        a connection that breaks
 traces       what a writer asked of the kernel
 stores       small stores that damage is done to

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import sys
-import uuid
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from tests.fault.messages import TOPICS, block
+from tests.fault.operations import Operations
 from tests.fault.process import Told, replace, say, work
 from tests.support.waiting import eventually
 
@@ -30,8 +29,6 @@ _PATIENT: Final = 0.05
 """How often it waits until all is on disk."""
 _WITH_ROOM: Final = 0.5
 """How often its batches leave room before them."""
-_UNIT: Final = 7
-"""Messages of a unit: every other put is one of batches that must not span two segments."""
 
 
 def _without(module: str, name: str, answer: object = None) -> Callable[[], None]:
@@ -71,19 +68,20 @@ def _operate(store: StoreWriter, told: Told) -> int:
 
 
 def _write(store: StoreWriter, told: Told) -> None:
+    operations = Operations(store, say)
     number, ends = told.number, deque[tuple[int, int]]()
     if told.replay:
-        _commit(store, *told.replay)
+        operations.commit(*told.replay)
     for _ in range(told.operations):
         count = told.drawn.choice((1, 7, 60, 400))
-        write = _commit if told.drawn.random() < told.commits else _put
-        write(store, number, count)
+        is_commit = told.drawn.random() < told.commits
+        (operations.commit if is_commit else operations.put)(number, count)
         ends.append((number, store.published_end))
         if _KILLED_AT.startswith("consumerOffset."):
             _commit_offsets(store)
         if told.drawn.random() < _PATIENT:
-            eventually(lambda: _flushed(store) >= ends[-1][1])
-        flushed, durable = _flushed(store), None
+            eventually(lambda: operations.flushed >= ends[-1][1])
+        flushed, durable = operations.flushed, None
         while ends and ends[0][1] <= flushed:
             durable, _ = ends.popleft()
         if durable is not None:
@@ -96,33 +94,6 @@ def _commit_offsets(store: StoreWriter) -> None:
     queues = store.stats()["queues"].get(TOPICS[0], {})
     ends = {int(queue_id): end for queue_id, (_, end) in queues.items()}
     store.commit_offsets("fault-test", {TOPICS[0]: ends})
-
-
-def _flushed(store: StoreWriter) -> int:
-    return int(store.stats()["commitLogFlushedOffset"])
-
-
-def _put(store: StoreWriter, first: int, count: int) -> None:
-    say("begin put", first, count)
-    units = [min(_UNIT, first + count - at) for at in range(first, first + count, _UNIT)]
-    result = store.put(block(first, count), units=units if first % 2 else None)
-    if not result.ok:
-        raise StoreWriteError(f"{result.status.value} {result.remark}")
-    say("done put", first)
-
-
-def _commit(store: StoreWriter, first: int, count: int) -> None:
-    """A batch of two tasks, numbered by its first message."""
-    say("begin commit", first, count)
-    half = count // 2
-    stages = []
-    for at, rows in ((first, half), (first + half, count - half)):
-        stage = store.batches.begin_stage(uuid.uuid4().hex)
-        if rows:
-            stage.append(block(at, rows))
-        stages.append(stage.finish())
-    store.batches.commit(CommitRequest(WriterId.of_stream("fault-test", first), tuple(stages)))
-    say("done commit", first)
 
 
 def _config(**settings: Any) -> StoreConfig:

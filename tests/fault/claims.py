@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -135,33 +135,39 @@ class Claims:
         return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
 
     def judge(
-        self, queues: dict[tuple[str, int], list[int]], *, lost_tail: bool = False
+        self,
+        queues: dict[tuple[str, int], list[int]],
+        *,
+        lost_tail: bool = False,
+        expired: Callable[[int], bool] = lambda _: False,
     ) -> Outcome:
-        """Compare with the numbers that the queues hold."""
+        """Compare with the numbers that the queues hold.
+
+        Args:
+            queues: the numbers.
+            lost_tail: see `check`.
+            expired: whether a message may have been removed.
+        """
         found = Counter(number for numbers in queues.values() for number in numbers)
-        if lost_tail:
-            self._forget_lost_puts(found)
         others = [f"{queue} is out of order" for queue, n in queues.items() if n != sorted(n)]
         tried = {number for operation in self.operations for number in operation.numbers}
         others += [f"{number} was never written" for number in set(found) - tried]
         lost = 0
-        for operation in self.operations:
-            held = sum(number in found for number in operation.numbers)
-            if operation.kind == "commit" and 0 < held < operation.count:
+        is_tail = lost_tail
+        for operation in reversed(self.operations):
+            wanted = [number for number in operation.numbers if not expired(number)]
+            held = sum(number in found for number in wanted)
+            if operation.kind == "commit" and 0 < held < len(wanted):
                 others.append(f"{held} messages of a batch: {operation}")
             if operation.kind == "stage" and held:
                 others.append(f"{held} messages of a batch that was not committed: {operation}")
-            lost += operation.count - held if operation.done else 0
+            is_kept = operation.durable or (operation.done and operation.kind == "commit")
+            # The last puts, back to the last operation that is whole or on disk, were never done.
+            is_tail &= not is_kept and (held < len(wanted) or not wanted)
+            if is_tail:
+                operation.done = False
+            lost += len(wanted) - held if operation.done else 0
         return Outcome(lost, sum(times - 1 for times in found.values()), tuple(others))
-
-    def _forget_lost_puts(self, found: Counter[int]) -> None:
-        """The last puts, back to the last operation that is whole or on disk, were never done."""
-        for operation in reversed(self.operations):
-            held = sum(number in found for number in operation.numbers)
-            is_durable = operation.durable or (operation.done and operation.kind == "commit")
-            if is_durable or held == operation.count:
-                return
-            operation.done = False
 
 
 def compare_all(path: Path, clients: Sequence[Claims], *archives: Path) -> Outcome:

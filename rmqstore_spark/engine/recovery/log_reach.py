@@ -6,7 +6,8 @@ killed, because no crash explains that:
 - The flush mark: the log was on disk up to there.
 - A queue's last entry, or the last key of an index file, that names a record past the end of the
   last file that is not empty, at the length of a whole segment: a segment has this length, and is
-  on disk by its name, before a record is written into it.
+  on disk by its name, before a record is written into it. A recovery that removes such files notes
+  that first (`rmqstore/reached`).
 - After a clean stop, any queue entry past the end: everything was flushed before.
 - A checkpoint whose physicMsgTimestamp is later than the newest record (`log_end` compares them),
   or any in a store whose log has no file.
@@ -103,6 +104,8 @@ class Reach:
         mark: its flush mark; None if it has none.
         vouched: its checkpoint.
         ends: where the record of each queue's last entry ends.
+        noted: the mark of a recovery that was interrupted when it had removed segments, and not yet
+            what queues and index have of them; None if there was none.
     """
 
     directory: StoreDirectory
@@ -111,6 +114,12 @@ class Reach:
     mark: FlushMark | None
     vouched: Checkpoint
     ends: Mapping[tuple[str, int], int]
+    noted: FlushMark | None = None
+
+    @property
+    def files_end(self) -> int:
+        """Physical offset up to which the files of the log reach, or did before a recovery."""
+        return max(self.files.end, self.noted.offset if self.noted is not None else 0)
 
 
 def find_lost(reach: Reach, log: CommitLog, end: LogEnd, *, clean: bool) -> tuple[Lost | None, str]:
@@ -169,7 +178,7 @@ def _certain(reach: Reach, end: LogEnd, *, clean: bool, has_log: bool) -> list[_
     if reach.mark is not None and reach.mark.offset > end.offset:
         text = f"it was flushed up to physical offset {reach.mark.offset} (rmqstore/flushed)"
         found.append(_Witness(text, reach.mark.offset))
-    limit = end.offset if clean else reach.files.end
+    limit = end.offset if clean else reach.files_end
     for (topic, queue_id), at in reach.ends.items():
         if at > limit:
             text = f"queue {topic}/{queue_id} names a record that ends at physical offset {at}"

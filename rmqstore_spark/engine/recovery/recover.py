@@ -6,7 +6,7 @@ The order matters, because recovery can be interrupted at any point and is then 
    dispatched are past it, and no crash explains that, the opening stops here.
 2. `abort` and the guard are created: from now on a kill is an unclean stop.
 3. Empty files behind the end are removed. The bytes behind it are saved under `rmqstore/cut/`, and
-   wiped.
+   wiped. If whole segments go, `rmqstore/reached` says so until the queues have forgotten them.
 4. Queues are cut where the walk started, and get the entries of all records from there on; what
    is left behind their ends is wiped. Invalid index files are removed, and missing keys inserted.
 5. Everything is flushed, and only then the checkpoint is written.
@@ -43,9 +43,9 @@ from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.durable import NO_ROOM, make_folder, replace_file, sync_file
+from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file, replace_file, sync_file
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER, REACH_MARK_NAME
 from rmqstore_spark.layout.checkpoint import Checkpoint, FlushMark
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
@@ -125,7 +125,7 @@ class _Run:
 
     def _recovered(self, began: int) -> Recovered:
         clean = self.clean
-        mark = load_mark(os.path.join(self.store, OWN_FOLDER, FLUSH_MARK_NAME))
+        mark = load_mark(self._own(FLUSH_MARK_NAME))
         files = look_over(self.folder, mark.segment_size if mark else 0)
         keeper = CheckpointKeeper(self.store)
         self.latest = max(began, _WRITTEN_MS) + _FAR_MS
@@ -136,7 +136,8 @@ class _Run:
             survey = QueueSurvey(self.directory, log)
             ends = record_ends(self.directory, log, survey)
             end = self._end(log, ends, vouched, mark)
-            known = Reach(self.directory, files, survey, mark, vouched, ends)
+            noted = load_mark(self._own(REACH_MARK_NAME))
+            known = Reach(self.directory, files, survey, mark, vouched, ends, noted)
             lost, witness = find_lost(known, log, end, clean=clean)
             if lost is not None and (end.damage or witness) and not self.settings.cut:
                 raise reach_error(known, end, lost, witness)
@@ -147,6 +148,8 @@ class _Run:
         reach("recovery.before_mark")
         self._mark_open()
         reach("recovery.after_mark")
+        if not clean and any(segment.start > end.offset for segment in log.plain):
+            self._note(FlushMark(known.files_end, files.segment_size))
         files.remove_empty()
         cuts = end_log(
             self.store, list(log.plain), end.offset, cause=end.cause, now=self.settings.clock()
@@ -180,6 +183,7 @@ class _Run:
         changed = changed or (bool(end.offset) and not keeper.existed)
         if changed:
             self._settle(keeper, end, parts, queues, indexes)
+        remove_file(self._own(REACH_MARK_NAME))
         summary = Recovery(
             clean=clean,
             log_begin=log.min_offset,
@@ -253,6 +257,22 @@ class _Run:
         if not os.path.lexists(abort):
             replace_file(abort, b"")
 
+    def _own(self, name: str) -> str:
+        return os.path.join(self.store, OWN_FOLDER, name)
+
+    def _note(self, mark: FlushMark) -> None:
+        """Write down how far the files reached: some go, and queues still name records there.
+
+        If this recovery is interrupted before the queues are cut, the next takes it for no damage.
+        """
+        make_folder(os.path.join(self.store, OWN_FOLDER))
+        try:
+            replace_file(self._own(REACH_MARK_NAME), mark.encode())
+        except StoreWriteError as error:
+            if not (self.settings.is_full and error.errno in NO_ROOM):
+                raise
+            _log.warning("%s An interruption now would have to be repaired by hand.", error)
+
     def _settle(
         self,
         keeper: CheckpointKeeper,
@@ -271,7 +291,7 @@ class _Run:
         reach("recovery.before_checkpoint")
         keeper.write()
         reach("recovery.after_checkpoint")
-        path = os.path.join(self.store, OWN_FOLDER, FLUSH_MARK_NAME)
+        path = self._own(FLUSH_MARK_NAME)
         mark = load_mark(path)
         if mark is not None and mark.offset > end.offset:  # the log was cut, as told
             replace_file(path, replace(mark, offset=end.offset).encode())

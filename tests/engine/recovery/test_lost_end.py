@@ -8,19 +8,23 @@ what a power cut can have taken under ASYNC_FLUSH is not, but there is a warning
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.log.flush import load_mark
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.verify import verify
 from tests.fault.messages import TOPICS, block
 from tests.fault.stores import NOW, Row, rows_of, settings
+from tests.support.processes import forked
 from tests.support.waiting import eventually
 
 SEGMENT = 16384
@@ -224,6 +228,38 @@ def reopened_again(store: Path) -> list[Row]:
     with StoreWriter.open(store, settings(), clock=lambda: NOW) as writer:
         assert writer.recovery.lost is None
     return in_log(store)[:-1]
+
+
+_OPEN = """
+import sys
+from rmqstore_spark.engine import StoreWriter
+from tests.fault.stores import settings
+StoreWriter.open(sys.argv[1], settings()).close()
+"""
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("place", ["recovery.after_wipe", "recovery.before_checkpoint"])
+def test_promise_3_a_recovery_is_killed_that_has_removed_what_queues_name(
+    stores: dict[str, tuple[Path, int]], tmp_path: Path, place: str
+) -> None:
+    """A power cut took what was not flushed: the end of a segment, and all of the next."""
+    origin, flushed = stores["killed-unflushed"]
+    store = Path(shutil.copytree(origin, tmp_path / "store"))
+    mark = load_mark(str(store / "rmqstore" / "flushed"))
+    assert mark is not None
+    for path in segments(store):
+        kept = path.read_bytes()[: max(0, mark.offset - int(path.name))]
+        path.write_bytes(kept.ljust(SEGMENT, b"\0"))
+    assert mark.offset < int(segments(store)[-1].name)
+    killed = forked.run(
+        [sys.executable, "-c", _OPEN, str(store)], env={**os.environ, "RMQSTORE_FAILPOINT": place}
+    )
+    assert killed.returncode == -9
+    assert len(segments(store)) < len(segments(origin))
+    _, found = reopened(store)
+    assert found == in_log(origin)[:flushed]
+    assert not (store / "rmqstore" / "reached").exists()
 
 
 def scanned(store: Path) -> list[int]:

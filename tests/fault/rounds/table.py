@@ -33,6 +33,7 @@ from tests.fault.rounds.remoting.plain import Application
 from tests.fault.rounds.remoting.transacting import TransactingLives
 from tests.fault.rounds.replication import Replication
 from tests.fault.rounds.served import CutConnections, KilledUnderClients, LostAnswers
+from tests.fault.rounds.simulated import SimulatedCrashes
 from tests.fault.rounds.transactions import TransactionAccount
 from tests.fault.traces import why_no_strace
 from tests.rocketmq.processes import RocketMq
@@ -67,6 +68,14 @@ def power_cut(flush: str, mutant: str = "", commits: float = 0.3) -> Row:
     return Row(
         f"power cut at random, {flush}", scene, "1 2 3", share=2, tested=4,
         lacks=why_no_loop_mounts,
+    )  # fmt: skip
+
+
+def simulated(flush: str) -> Row:
+    """The power of a simulated disk is cut under a writer."""
+    return Row(
+        f"simulated disk, power cut at any call, {flush}", partial(SimulatedCrashes, flush=flush),
+        "1 2 3 9", on_one=100, tested=200,
     )  # fmt: skip
 
 
@@ -109,6 +118,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     AT_PLACES,
     *map(power_cut, _FLUSHES),
+    *map(simulated, _FLUSHES),
     Row("the end of the log damaged in each form, after a kill or a clean close", LostEnds,
         "1 3 4", on_one=10, tested=12),
     *(
