@@ -119,6 +119,8 @@ class Driver:
         self._saved_commit = self._noted_commit = self._state.read_committed()
         self.log = EntryLog(folder, segment_size)
         terms = recover(self.log, self._saved_commit)
+        # A process that was killed may not have flushed it, and it counts as flushed now.
+        self.log.take_unflushed().flush()
         if saved is None and not self.log.is_empty:
             raise CorruptStoreError(
                 "there are entries, and no file currterm with the term of this member",
@@ -298,8 +300,13 @@ class Driver:
             elif isinstance(action, Cut):
                 _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
                 self.log.cut(action.end)
+                # A disk may write what follows first: an old end could come back behind it.
+                self.log.take_unflushed().flush()
             else:
                 _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
+                # If a kill follows, the next start must not look for entries that are gone.
+                self._saved_commit = -1
+                self._state.write_committed(-1, -1)
                 self.log.restart()
                 if self._watcher is not None:
                     self._watcher.began_again()

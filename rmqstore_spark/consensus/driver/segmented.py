@@ -2,7 +2,7 @@
 
 A file is named by the offset of its first byte, 20 digits, and has its full size from the start;
 what is not written is a hole. Only the caller's thread uses an object; another may flush what
-`take_unflushed` returns meanwhile.
+`take_unflushed` returns meanwhile. What a killed process may not have flushed is part of the first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rmqstore_spark.files.durable import (
     write_all,
 )
 
+_UNFLUSHED: Final = 3
 _NAME: Final = re.compile(r"[0-9]{20}")
 
 
@@ -72,10 +73,11 @@ class SegmentedFile:
         self.folder = folder
         self.size = size
         self._open: dict[int, int] = {}  # descriptor by offset
-        self._written: set[int] = set()  # offsets of files that are not flushed
-        self._renamed = False  # files have come or gone
+        self._renamed = True  # files have come or gone
         with explained(folder, "read"):
             self._starts = sorted(int(name) for name in os.listdir(folder) if _NAME.fullmatch(name))
+        # Offsets of files that are not flushed: at first, what a killed process can have left.
+        self._written = set(self._starts[-_UNFLUSHED:])
         for at, start in enumerate(self._starts):
             if start != self._starts[0] + at * size or start % size:
                 raise CorruptStoreError(

@@ -167,6 +167,8 @@ class WireMessage(_Message, kw_only=True):
 encode: Final = msgspec.json.Encoder().encode
 _M = TypeVar("_M", bound=_Message)
 _LONG: Final = 1 << 63
+_MOST_TERM: Final = (1 << 62) - 1
+"""A peer that lies about its term must leave room for those that follow."""
 _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
@@ -189,7 +191,7 @@ def decode(kind: type[_M], body: bytes) -> _M:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a body of {len(body)} bytes is not {kind.__doc__}: {error}") from None
-    if not -1 <= found.term < _LONG:
+    if not -1 <= found.term <= _MOST_TERM:
         raise FrameError(f"a term is {found.term}")
     return found
 

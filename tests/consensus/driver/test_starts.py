@@ -1,0 +1,100 @@
+"""What a member that was killed has left, and what its next start makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.consensus.actions import MemberRole, Restart
+from rmqstore_spark.consensus.driver.driver import Driver
+from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.state_files import StateFiles
+from rmqstore_spark.consensus.driver.wire import WireVote, decode
+from rmqstore_spark.consensus.timing import Timing
+from rmqstore_spark.errors import FrameError
+from tests.consensus.driver.members import record
+
+SEGMENT = 1 << 16
+FAST = Timing(heartbeat=100, vote_wait=100, round_gap=20, round_spread=50)
+ALONE = MemberGroup("orders", "n0", {"n0": "127.0.0.1:1"})
+
+
+def started(store: Path) -> Driver:
+    return Driver(ALONE, str(store), SEGMENT, 1e9, answer=lambda *_: None, timing=FAST)
+
+
+async def opened(store: Path) -> Driver:
+    driver = started(store)
+    while driver.member.role is not MemberRole.LEADER:  # alone, it elects itself
+        await asyncio.sleep(0.01)
+    return driver
+
+
+async def append(driver: Driver, count: int) -> None:
+    done = [driver.append(record(f"message {number}"))[1] for number in range(count)]
+    assert all(await asyncio.gather(*done))
+
+
+def test_a_start_flushes_what_a_killed_process_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> list[str]:
+        driver = await opened(tmp_path)
+        await append(driver, 5)
+        await driver.close()
+        flushed: list[str] = []
+        fdatasync = os.fdatasync
+
+        def noted(descriptor: int) -> None:
+            flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            fdatasync(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", noted)
+        again = started(tmp_path)
+        found = list(flushed)  # before it has answered anybody
+        await again.close()
+        return found
+
+    data = tmp_path / "dledger-n0" / "data" / f"{0:020d}"
+    assert str(data) in asyncio.run(run())
+
+
+def test_a_kill_after_the_log_was_begun_again(tmp_path: Path) -> None:
+    """The removal of files may not be on disk, or be there before there is a new entry."""
+
+    async def run(comes_back: bool) -> int:
+        driver = await opened(tmp_path)
+        await append(driver, 5)
+        await driver.close()
+        folder, kept = tmp_path / "dledger-n0", tmp_path / "kept"
+        shutil.copytree(folder / "data", kept)
+        assert StateFiles(str(folder)).read_committed() >= 5
+        driver = started(tmp_path)
+        driver.member.actions.append(Restart(1 << 20))
+        driver.act()
+        state = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+        driver.fail(RuntimeError("killed"))
+        assert isinstance(driver.failed.exception(), RuntimeError)
+        await driver.close()
+        for name, content in state.items():  # as they were when it was killed
+            (folder / name).write_bytes(content)
+        if comes_back:
+            shutil.copytree(kept, folder / "data", dirs_exist_ok=True)
+        shutil.rmtree(kept)
+        again = await opened(tmp_path)
+        last = again.log.last
+        await again.close()
+        return last
+
+    assert asyncio.run(run(comes_back=False)) == 0  # the record of its term alone
+    assert asyncio.run(run(comes_back=True)) > 5
+
+
+@pytest.mark.parametrize("term", [1 << 62, (1 << 63) - 1, -2])
+def test_a_term_that_leaves_no_room_for_others_is_refused(term: int) -> None:
+    with pytest.raises(FrameError, match="a term is"):
+        decode(WireVote, b'{"term":%d}' % term)
