@@ -1,4 +1,4 @@
-"""What a member that was killed has left, and what its next start makes of it."""
+"""What a member that was killed has left, and how its next start continues."""
 
 from __future__ import annotations
 
