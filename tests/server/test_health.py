@@ -22,6 +22,7 @@ from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
 from tests.fault.rounds.disk import fill, opened, small_disk
 from tests.support.processes.alerts import firing, recommended
+from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually
 from tests.support.stores.storing import messages
 
@@ -148,6 +149,17 @@ def metrics_of(text: str) -> set[str]:
     return {name.removesuffix("_bucket") for name in names}
 
 
+def metrics_of_a_member(folder: Path) -> str:
+    """What the one member of a DLedger group exposes."""
+    group = ("enableDLegerCommitLog=true", "dLegerGroup=orders", "dLegerSelfId=n0")
+    keys = (*group, f"dLegerPeers=n0-127.0.0.1:{free_port()}", "dLegerHeartbeatInterval=100")
+    told = (f"--set={key}" for key in keys)
+    place = folder / "member"
+    place.mkdir()
+    with StoreProcess(place / "store", place, *SMALL_FILES, *told) as process:
+        return metrics(process.ready()["metrics"])
+
+
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:
     for name in ("master", "slave"):
         (tmp_path / name).mkdir()
@@ -168,6 +180,7 @@ def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> N
     sidecar = ("--read-only", "--set=metricsPromExporterPort=0")
     with StoreProcess(tmp_path / "master" / "store", tmp_path, *sidecar) as process:
         exposed += metrics(process.ready()["metrics"])
+    exposed += metrics_of_a_member(tmp_path)
     board = json.loads((MONITORING / "dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     wanted = metrics_of(" ".join([*asked, *recommended().values()]))
