@@ -137,6 +137,7 @@ def test_what_load_and_save_check_before_the_direction_is_known() -> None:
         check_options({"atomic": "maybe"})
 
 
-def test_replicas_are_for_reading() -> None:
-    with pytest.raises(OptionError, match="written at its master"):
-        parse_sink_options({"endpoint": "rmq://a:1|rmq://b:1", "topic": "t"}, streaming=False)
+def test_replicas_of_a_store_are_one_target() -> None:
+    named = {"endpoint": "rmq://a:1|rmq://b:1,rmq://c:1", "topic": "t"}
+    options = parse_sink_options(named, streaming=False)
+    assert options.target.connection.endpoints == ("rmq://a:1|rmq://b:1", "rmq://c:1")
