@@ -173,6 +173,7 @@ class KeySearch:
         self._files = store.directory.files
         self._log = store.log
         self._published_end = store.published_end
+        self._is_open_end = store.is_open_end
         self._wanted = KeyWanted(
             _texts(wanted.keys),
             None if wanted.topics is None else _texts(wanted.topics),
@@ -259,6 +260,8 @@ class KeySearch:
         for item in walk_log(self._log, start, end, check_crc=False, is_damage=self._is_damage):
             self._between()
             if isinstance(item, Flaw):
+                if item.empty and self._is_open_end(item.offset):
+                    break
                 report_flaw(self._log, item, end, self._options)
             else:
                 found.append(item.offsets[self._wanted.matches(item.records)])

@@ -278,6 +278,15 @@ class Store:
         end = self.log_end()
         return end if self._killed else self.named_end()
 
+    def is_open_end(self, offset: int) -> bool:
+        """Return whether the log of a store in use may end at an offset, whatever follows there.
+
+        A large block is written beyond the end, with room before it, until it is published
+        (docs/format.md, "A block that is not published yet"). Ask before you look again whether
+        the offset is still empty: what is published later fills up the room.
+        """
+        return not self.is_closed_cleanly and offset >= self.published_end()
+
     # ---- topics and queues ---------------------------------------------------------------------
 
     @property

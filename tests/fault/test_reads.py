@@ -45,7 +45,7 @@ def scan_into(store: Store, scanned: set[int]) -> None:
                 scanned.add(int(body[:12]))
 
 
-@pytest.mark.parametrize("place", ["", "commit.before_publish:9", "commit.after_publish:9"])
+@pytest.mark.parametrize("place", ["", "commit.before_publish:40", "commit.after_publish:40"])
 def test_what_was_seen_is_there_after_a_kill(tmp_path: Path, place: str) -> None:
     claims, path = Claims(), tmp_path / "store"
     assert live(path, claims, 0, operations=4).code == 0

@@ -167,6 +167,10 @@ class QueueSource(Protocol):
         """Return the offset below which what looks like an unpublished block is damage."""
         ...
 
+    def is_open_end(self, offset: int) -> bool:
+        """Return whether the log of a store in use may end at an offset; see `Store`."""
+        ...
+
     def refresh(self, *, topology: bool = True) -> None:
         """List the store's files again."""
         ...

@@ -48,20 +48,23 @@ def read_scan_split(
     ):
         if not isinstance(item, Flaw):
             yield from _batches(decoder, item, split, options)
-        elif item.empty and _is_written_since(log, item):
+            continue
+        is_open_end = item.empty and store.is_open_end(item.offset)
+        is_end = item.offset < split.end and (item.resumes is None or is_open_end)
+        known = min(store.known_end(), split.end) if is_end else 0
+        if item.empty and _is_written_since(log, item):
             # Records were written here after the walk passed. The scan ends with the newest of them
             # that a queue names.
             known = min(store.known_end(), split.end)
             yield from read_scan_split(store, replace(split, start=item.offset, end=known), options)
             return
-        elif item.resumes is None and item.offset < split.end:
-            # No whole record follows. If a queue names one there, it is lost.
+        if is_end:
+            # No published record follows. If a queue names one there, it is lost.
             reaches_end = False
-            known = min(store.known_end(), split.end)
             if known > item.offset:
                 report_flaw(log, replace(item, resumes=known), split.end, options)
-        else:
-            report_flaw(log, item, split.end, options)
+            break
+        report_flaw(log, item, split.end, options)
     if reaches_end:
         _require_the_rest(store, options)
 

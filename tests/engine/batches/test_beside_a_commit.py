@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +29,7 @@ from rmqstore_spark.layout.record.filler import MIN_FILLER
 from rmqstore_spark.layout.spans import U1, string_array
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (
     BATCH,
@@ -44,6 +48,7 @@ from tests.support.processes import forked
 from tests.support.processes.beside import PLACES
 from tests.support.stores.storing import until
 
+ROOT = Path(__file__).parents[3]
 ONE_SEGMENT = "1048576"
 MANY_SEGMENTS = "8192"
 
@@ -418,6 +423,32 @@ def test_killed_at_a_place_what_was_put_before_it_is_there(
         assert status == ("ALREADY_COMMITTED" if is_there else "COMMITTED")
     require_sound(path)
     assert [row for row in scanned(path) if row in set(expected(0))] == expected(0)
+
+
+@pytest.mark.parametrize("size", [ONE_SEGMENT, MANY_SEGMENTS])
+def test_a_reader_takes_a_block_beyond_the_end_for_no_damage(tmp_path: Path, size: str) -> None:
+    """It looked while the writer lived, which is then killed."""
+    path, stop = tmp_path / "store", str(int(signal.SIGSTOP))
+    command = [sys.executable, "-m", "tests.support.processes.beside"]
+    with (
+        subprocess.Popen(
+            [*command, path, "before_publish", size, stop], cwd=ROOT, stdout=subprocess.PIPE
+        ) as writer,
+        ExitStack() as cleanup,
+    ):
+        cleanup.callback(writer.kill)
+        assert os.WIFSTOPPED(os.waitpid(writer.pid, os.WUNTRACED)[1])
+        with Store.open(path) as opened:
+            rows = [row for b in opened.read("others", 0) for row in b.to_pylist()]
+            writer.kill()
+            writer.wait()
+            scan = [row for b in opened.scan() for row in b.to_pylist()]
+            keyed = query_by_key(opened, "others", "no such key")
+        assert writer.stdout is not None
+        told = [b for name in writer.stdout.read().decode().split() for b in other(name, 1)]
+    assert told[: len(rows)] == [row["body"] for row in rows]
+    assert told == [row["body"] for row in scan if row["topic"] == "others"]
+    assert len(keyed) == 0
 
 
 def test_a_batch_that_is_published_in_part_stops_the_store(

@@ -8,7 +8,6 @@ Its output has a line for each message: the place.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from rmqstore_spark.engine import StoreWriter
@@ -22,8 +21,8 @@ PLACES = ("before_write", "after_head", "after_portion", "before_sync", "before_
 """Places in a commit where nobody holds the append lock."""
 
 
-def main(path: str, place: str, segment_size: str) -> None:
-    """Put a message, then commit a batch until the place."""
+def main(path: str, place: str, segment_size: str, number: str = "9") -> None:
+    """Put a message, then commit a batch until the place, and get a signal there."""
 
     def put(name: str) -> None:
         assert store.put(rows_block(bodies(f"other {name}", 1), ["others"])).ok
@@ -34,7 +33,7 @@ def main(path: str, place: str, segment_size: str) -> None:
         if reached in PLACES:
             put(reached)
         if reached == place:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), int(number))
 
     for constant, value in (("_LARGE", 0), ("_ROOM_PART", 1)):  # as much room as it has bytes
         setattr(writing, constant, value)
