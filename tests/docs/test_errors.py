@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -240,6 +243,30 @@ def tls_where_none_is(here: Surroundings) -> str:
         return command("stats", one.endpoint.replace("rmq:", "rmqs:"))
 
 
+def no_route(here: Surroundings) -> str:
+    if find_spec("rocketmq") is None:
+        pytest.skip("no C++ client for this platform")
+    here.patch.setenv("HOME", str(here.folder))  # it logs there
+    done = subprocess.run([sys.executable, "-c", SENDING], capture_output=True, text=True)
+    return done.stdout
+
+
+SENDING: Final = """
+import os
+from rocketmq.client import Message, Producer
+producer = Producer("orders-producers")
+producer.set_namesrv_addr("127.0.0.1:1")
+producer.start()
+message = Message("orders")
+message.set_body("order 1")
+try:
+    producer.send_sync(message)
+except Exception as error:
+    print(f"{type(error).__module__}.{type(error).__name__}: {error}", flush=True)
+os._exit(0)  # the library may crash when Python takes it down
+"""
+
+
 def no_pyspark(here: Surroundings) -> str:
     here.patch.setattr("rmqstore_spark.base.workers.find_spec", lambda name: None)
     return of_python(require_spark)
@@ -286,8 +313,8 @@ def reopened(here: Surroundings) -> str:
 
 
 PROVOCATIONS: Final[tuple[Provocation, ...]] = (
-    damaged, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_store, no_topic,
-    nothing_listens, old_scheme, old_spark, open_account_file, other_rows, past_the_end,
+    damaged, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route, no_store,
+    no_topic, nothing_listens, old_scheme, old_spark, open_account_file, other_rows, past_the_end,
     port_in_use, reopened, set_back, store_in_use, tls_where_none_is, unknown_authority,
     unknown_key, unknown_option, unknown_topic, unprotected, without_queues, without_tls,
     wrong_secret, wrong_value,
