@@ -21,8 +21,14 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = "project"
 _PICTURES: Final = (".png", ".svg")
-_BOOST: Final = {"cli.md": 2.0, "configuration.md": 4.0, "errors.md": 5.0, "options.md": 6.0}
-"""How much more a page counts in the search: its long tables explain a name, others mention it."""
+_BOOST: Final = {
+    "applications.md": 3.0,
+    "cli.md": 2.0,
+    "configuration.md": 4.0,
+    "errors.md": 5.0,
+    "options.md": 6.0,
+}
+"""How much more a page counts in the search: it explains a name, and others mention it."""
 _BOOST_OUTSIDE: Final = 0.5
 
 _CODE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
