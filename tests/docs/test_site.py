@@ -121,6 +121,11 @@ def test_links_have_titles_and_pages_no_words_for_a_forge(site: Path) -> None:
     assert '<a href="tutorials/pair.html">A pair of stores' in home
 
 
+def test_signatures_have_values_in_place_of_constants(site: Path) -> None:
+    text = re.sub(r"<[^>]*>", "", (site / "api/client.html").read_text(encoding="utf-8"))
+    assert re.search(r"timeout_s: +float += +30\.0,\s+retries: +int += +3,", text)
+
+
 def test_a_bar_in_a_table_is_a_bar(site: Path) -> None:
     text = (site / "options.html").read_text(encoding="utf-8")
     assert "TagA || TagB" in text.replace("&quot;", '"')
