@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
+import rmqstore_spark
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.base.workers import require_spark
 from rmqstore_spark.client import StoreClient
@@ -31,7 +32,7 @@ from tests.cli.processes import run
 from tests.datasource.driving import Stream, plan_batch
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
-from tests.support.processes.serving import block_of, served
+from tests.support.processes.serving import StoreProcess, block_of, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,6 +154,11 @@ def store_in_use(here: Surroundings) -> str:
         return command("serve", "--store", here.folder / "s", "--port", "0")
 
 
+def read_only(here: Surroundings) -> str:
+    with StoreProcess(here.golden("live") / "store", here.folder, "--read-only") as sidecar:
+        return command("put", sidecar.endpoint, "--topic", "orders", typed="order 1\n")
+
+
 def disk_full(here: Surroundings) -> str:
     with served(here.folder / "s", disk_max_used_space_ratio=1) as full:
         return command("put", full.endpoint, "--topic", "orders", typed="order 1\n")
@@ -272,6 +278,17 @@ def no_pyspark(here: Surroundings) -> str:
     return of_python(require_spark)
 
 
+def sources_alone(here: Surroundings) -> str:
+    unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
+    package = Path(rmqstore_spark.__file__).parent
+    shutil.copytree(package, here.folder / package.name, ignore=unbuilt)
+    (here.folder / "setup.py").touch()  # a clone has it
+    here.patch.delenv("RMQSTORE_KERNEL", raising=False)
+    here.patch.chdir(here.folder)
+    program = "import rmqstore_spark.layout.kernel"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr
+
+
 def old_spark(here: Surroundings) -> str:
     here.patch.setattr(pyspark, "__version__", "3.5.1")
     return of_python(require_spark)
@@ -315,7 +332,8 @@ def reopened(here: Surroundings) -> str:
 PROVOCATIONS: Final[tuple[Provocation, ...]] = (
     damaged, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route, no_store,
     no_topic, nothing_listens, old_scheme, old_spark, open_account_file, other_rows, past_the_end,
-    port_in_use, reopened, set_back, store_in_use, tls_where_none_is, unknown_authority,
+    port_in_use, read_only, reopened, set_back, sources_alone, store_in_use, tls_where_none_is,
+    unknown_authority,
     unknown_key, unknown_option, unknown_topic, unprotected, without_queues, without_tls,
     wrong_secret, wrong_value,
 )  # fmt: skip
