@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,6 +176,22 @@ def damaged(here: Surroundings) -> str:
         )
 
 
+def damaged_log(here: Surroundings) -> str:
+    store = here.folder / "s"
+    with StoreWriter.open(store, StoreConfig(mapped_file_size_commit_log=1 << 20)) as writer:
+        writer.put_batch(pa.record_batch({"topic": ["orders"], "body": [b"order 1"]}))
+    with (store / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.write(b"\xff" * 40)
+    return command("serve", "--store", store, "--port", "0")
+
+
+def nothing_answers(here: Surroundings) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"rmq://127.0.0.1:{silent.getsockname()[1]}"
+        with StoreClient(endpoint, connect_s=1) as client:
+            return of_python(client.stats)
+
+
 def expired(here: Surroundings) -> str:
     store = here.folder / "s"
     with StoreWriter.open(store, StoreConfig(mapped_file_size_commit_log=1 << 16)) as writer:
@@ -330,12 +347,12 @@ def reopened(here: Surroundings) -> str:
 
 
 PROVOCATIONS: Final[tuple[Provocation, ...]] = (
-    damaged, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route, no_store,
-    no_topic, nothing_listens, old_scheme, old_spark, open_account_file, other_rows, past_the_end,
-    port_in_use, read_only, reopened, set_back, sources_alone, store_in_use, tls_where_none_is,
-    unknown_authority,
-    unknown_key, unknown_option, unknown_topic, unprotected, without_queues, without_tls,
-    wrong_secret, wrong_value,
+    damaged, damaged_log, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route,
+    no_store, no_topic, nothing_answers, nothing_listens, old_scheme, old_spark,
+    open_account_file, other_rows, past_the_end, port_in_use, read_only, reopened, set_back,
+    sources_alone, store_in_use, tls_where_none_is, unknown_authority, unknown_key,
+    unknown_option, unknown_topic, unprotected, without_queues, without_tls, wrong_secret,
+    wrong_value,
 )  # fmt: skip
 
 
