@@ -3,7 +3,9 @@
 The sources link to files of the repository as a forge needs it (`../CONTRIBUTING.md`). In the site
 these files are below `project/`: Markdown as pages, code as plain text, pictures as they are. So a
 built site has the files of its own version, and works without a network. It also says which pages
-count more in the search, and mends what the two kinds of Markdown read differently.
+count more in the search, and mends what the two kinds of Markdown read differently. A link that a
+forge shows as a file's name has the title of its page, and a paragraph below the comment
+`only on a forge` is left out.
 """
 
 from __future__ import annotations
@@ -21,12 +23,20 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[1]
 FOLDER: Final = "project"
 _PICTURES: Final = (".png", ".svg")
-_BOOST: Final = {"cli.md": 2.0, "configuration.md": 4.0, "errors.md": 5.0, "options.md": 6.0}
-"""How much more a page counts in the search: its long tables explain a name, others mention it."""
+_BOOST: Final = {
+    "applications.md": 5.0,
+    "cli.md": 2.0,
+    "configuration.md": 4.0,
+    "errors.md": 5.0,
+    "options.md": 6.0,
+}
+"""How much more a page counts in the search: it explains a name, and others mention it."""
 _BOOST_OUTSIDE: Final = 0.5
 
 _CODE: Final = re.compile(r"^ *```.*?^ *```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
-_LINK: Final = re.compile(r"(\]\()([^)\s#:]+)((?:#[^)\s]*)?\))")
+_LINK: Final = re.compile(r"(?P<name>\[[\w-]+\.md)?\]\((?P<to>[^)\s#:]+)(?P<at>(?:#[^)\s]*)?\))")
+_FORGE: Final = re.compile(r"^<!-- only on a forge -->\n(?:.+\n)+", re.MULTILINE)
+_TITLE: Final = re.compile(r"^# (.*)$", re.MULTILINE)
 
 
 def _outside_code(text: str, change: Callable[[str], str], code: Callable[[str], str]) -> str:
@@ -42,7 +52,7 @@ def _links(text: str) -> list[str]:
     found: list[str] = []
 
     def collect(prose: str) -> str:
-        found.extend(link[2] for link in _LINK.finditer(prose))
+        found.extend(link["to"] for link in _LINK.finditer(prose))
         return prose
 
     _outside_code(text, collect, str)
@@ -65,6 +75,12 @@ def _origin(place: str) -> str:
     return f"docs/{place}"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave out the page for unknown addresses: its links need a server, and its root."""
+    config.theme.static_templates.discard("404.html")
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the files that pages link to, and those that these link to."""
     pages = [_origin(page.src_uri) for page in files.documentation_pages()]
@@ -81,7 +97,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+def _title(page: Page) -> str:
+    """Return what the menu calls a page."""
+    if page.title is not None:
+        return page.title
+    found = _TITLE.search((ROOT / _origin(page.file.src_uri)).read_text(encoding="utf-8"))
+    return found[1] if found else page.file.name
+
+
+def on_page_markdown(markdown: str, page: Page, files: Files, **_: object) -> str:
     """Turn the links of a page into those of the site."""
     here = page.file.src_uri
     boost = _BOOST_OUTSIDE if here.startswith(FOLDER) else _BOOST.get(here, 1.0)
@@ -89,12 +113,16 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     folder = posixpath.dirname(_origin(here))
 
     def moved(link: re.Match[str]) -> str:
-        place = _place(posixpath.normpath(posixpath.join(folder, link[2])))
-        return link[1] + posixpath.relpath(place, posixpath.dirname(here) or ".") + link[3]
+        place = _place(posixpath.normpath(posixpath.join(folder, link["to"])))
+        there = files.get_file_from_path(place)
+        name = link["name"] or ""
+        if name and there is not None and there.page is not None:
+            name = f"[{_title(there.page)}"
+        return f"{name}]({posixpath.relpath(place, posixpath.dirname(here) or '.')}{link['at']}"
 
     # In code in a table, a forge needs `\|` for a bar; MkDocs shows the backslash.
     return _outside_code(
-        markdown,
+        _FORGE.sub("", markdown),
         lambda prose: _LINK.sub(moved, prose),
         lambda code: code if code.lstrip().startswith("```") else code.replace(r"\|", "|"),
     )

@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,6 +22,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 
+import rmqstore_spark
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.base.workers import require_spark
 from rmqstore_spark.client import StoreClient
@@ -28,7 +33,7 @@ from tests.cli.processes import run
 from tests.datasource.driving import Stream, plan_batch
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
-from tests.support.processes.serving import block_of, served
+from tests.support.processes.serving import StoreProcess, block_of, served
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,6 +155,11 @@ def store_in_use(here: Surroundings) -> str:
         return command("serve", "--store", here.folder / "s", "--port", "0")
 
 
+def read_only(here: Surroundings) -> str:
+    with StoreProcess(here.golden("live") / "store", here.folder, "--read-only") as sidecar:
+        return command("put", sidecar.endpoint, "--topic", "orders", typed="order 1\n")
+
+
 def disk_full(here: Surroundings) -> str:
     with served(here.folder / "s", disk_max_used_space_ratio=1) as full:
         return command("put", full.endpoint, "--topic", "orders", typed="order 1\n")
@@ -164,6 +174,22 @@ def damaged(here: Surroundings) -> str:
         return of_python(
             lambda: [list(opened.read(one.topic, one.queue_id)) for one in opened.queues()]
         )
+
+
+def damaged_log(here: Surroundings) -> str:
+    store = here.folder / "s"
+    with StoreWriter.open(store, StoreConfig(mapped_file_size_commit_log=1 << 20)) as writer:
+        writer.put_batch(pa.record_batch({"topic": ["orders"], "body": [b"order 1"]}))
+    with (store / "commitlog" / f"{0:020}").open("r+b") as log:
+        log.write(b"\xff" * 40)
+    return command("serve", "--store", store, "--port", "0")
+
+
+def nothing_answers(here: Surroundings) -> str:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"rmq://127.0.0.1:{silent.getsockname()[1]}"
+        with StoreClient(endpoint, connect_s=1) as client:
+            return of_python(client.stats)
 
 
 def expired(here: Surroundings) -> str:
@@ -240,9 +266,44 @@ def tls_where_none_is(here: Surroundings) -> str:
         return command("stats", one.endpoint.replace("rmq:", "rmqs:"))
 
 
+def no_route(here: Surroundings) -> str:
+    if find_spec("rocketmq") is None:
+        pytest.skip("no C++ client for this platform")
+    here.patch.setenv("HOME", str(here.folder))  # it logs there
+    done = subprocess.run([sys.executable, "-c", SENDING], capture_output=True, text=True)
+    return done.stdout
+
+
+SENDING: Final = """
+import os
+from rocketmq.client import Message, Producer
+producer = Producer("orders-producers")
+producer.set_namesrv_addr("127.0.0.1:1")
+producer.start()
+message = Message("orders")
+message.set_body("order 1")
+try:
+    producer.send_sync(message)
+except Exception as error:
+    print(f"{type(error).__module__}.{type(error).__name__}: {error}", flush=True)
+os._exit(0)  # the library may crash when Python takes it down
+"""
+
+
 def no_pyspark(here: Surroundings) -> str:
     here.patch.setattr("rmqstore_spark.base.workers.find_spec", lambda name: None)
     return of_python(require_spark)
+
+
+def sources_alone(here: Surroundings) -> str:
+    unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
+    package = Path(rmqstore_spark.__file__).parent
+    shutil.copytree(package, here.folder / package.name, ignore=unbuilt)
+    (here.folder / "setup.py").touch()  # a clone has it
+    here.patch.delenv("RMQSTORE_KERNEL", raising=False)
+    here.patch.chdir(here.folder)
+    program = "import rmqstore_spark.layout.kernel"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr
 
 
 def old_spark(here: Surroundings) -> str:
@@ -286,11 +347,12 @@ def reopened(here: Surroundings) -> str:
 
 
 PROVOCATIONS: Final[tuple[Provocation, ...]] = (
-    damaged, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_store, no_topic,
-    nothing_listens, old_scheme, old_spark, open_account_file, other_rows, past_the_end,
-    port_in_use, reopened, set_back, store_in_use, tls_where_none_is, unknown_authority,
-    unknown_key, unknown_option, unknown_topic, unprotected, without_queues, without_tls,
-    wrong_secret, wrong_value,
+    damaged, damaged_log, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route,
+    no_store, no_topic, nothing_answers, nothing_listens, old_scheme, old_spark,
+    open_account_file, other_rows, past_the_end, port_in_use, read_only, reopened, set_back,
+    sources_alone, store_in_use, tls_where_none_is, unknown_authority, unknown_key,
+    unknown_option, unknown_topic, unprotected, without_queues, without_tls, wrong_secret,
+    wrong_value,
 )  # fmt: skip
 
 

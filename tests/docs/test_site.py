@@ -86,8 +86,6 @@ def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_links_lead_to_files_of_the_site(site: Path) -> None:
     count = 0
     for page, found in pages(site):
-        if page.name == "404.html":
-            continue  # is shown at any address
         for link in found.links:
             target = link.partition("#")[0]
             if target and not re.match(r"\w+:", target):
@@ -113,6 +111,21 @@ def test_pages_are_light(site: Path) -> None:
     assert {page: size for page, size in sizes.items() if size > MOST_BYTES} == {}
 
 
+def test_links_have_titles_and_pages_no_words_for_a_forge(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        assert re.findall(r"<a [^>]*>[\w-]+\.md</a>", text) == [], page
+        assert "on a forge, the modules" not in text
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert '<a href="kafka.html">Migrate from Spark\'s Kafka source</a>' in home
+    assert '<a href="tutorials/pair.html">A pair of stores' in home
+
+
+def test_signatures_have_values_in_place_of_constants(site: Path) -> None:
+    text = re.sub(r"<[^>]*>", "", (site / "api/client.html").read_text(encoding="utf-8"))
+    assert re.search(r"timeout_s: +float += +30\.0,\s+retries: +int += +3,", text)
+
+
 def test_a_bar_in_a_table_is_a_bar(site: Path) -> None:
     text = (site / "options.html").read_text(encoding="utf-8")
     assert "TagA || TagB" in text.replace("&quot;", '"')
@@ -129,6 +142,8 @@ def test_errors_and_options_are_found(site: Path, tmp_path: Path) -> None:
     assert len(chosen) == len(wanted)
     looked_up = {" ".join(each.text.replace("...", " ").split()): each.title for each in chosen}
     looked_up |= {"commitGroup": "Spark options and columns", "promote": "The rmqstore command"}
+    looked_up |= dict.fromkeys(("dead letter queue", "delay message"), "Use RocketMQ's clients")
+    looked_up |= {"No route info of this topic": "No route info of this topic"}
     item = "document.querySelector('.md-search-result__item')"
     with Chromium(tmp_path / "profile") as browser:
         for text, title in looked_up.items():

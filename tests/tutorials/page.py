@@ -30,7 +30,7 @@ _BLOCK: Final = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FOLDER: Final = re.compile(r"mkdir -p (\S+) && cd \1$", re.MULTILINE)
-_PORT: Final = re.compile(r"\b(?:9876|109\d\d)\b")
+_PORT: Final = re.compile(r"\b30[89]\d\d\b")
 
 
 @dataclass(frozen=True)

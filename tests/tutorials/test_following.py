@@ -26,13 +26,13 @@ def test_what_a_page_shows_is_compared(tmp_path: Path) -> None:
         tmp_path,
         fenced("bash", "exit 1", "not run"),
         "Save `greet.sh`:",
-        fenced('bash title="greet.sh"', 'echo "hello,  $1 from port 10921 and 10922 at $PWD"'),
+        fenced('bash title="greet.sh"', 'echo "hello,  $1 from port 30921 and 30922 at $PWD"'),
         fenced("bash", "YOU=reader\nbash greet.sh $YOU > greeting.txt"),
         "The variable stays:",
         fenced("bash", "cat greeting.txt; echo $YOU >&2; date --iso-8601=s | tr + Z; echo a1; ls"),
         fenced(
             "text",
-            "hello, reader from port 10921 and 10922 at /tmp/shown\nreader\n"
+            "hello, reader from port 30921 and 30922 at /tmp/shown\nreader\n"
             "2026-01-01T00:00:00Z00:00\na2\n...",
             r"varies: a\d|Z00:00",
         ),
@@ -41,7 +41,7 @@ def test_what_a_page_shows_is_compared(tmp_path: Path) -> None:
     )
     work = follow(path, tmp_path)
     said = (work / "greeting.txt").read_text()
-    assert "10921" not in said  # it ran with ports of its own
+    assert "30921" not in said  # it ran with ports of its own
     assert str(work) in said
 
 

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from types import ModuleType
 
 from rmqstore_spark.layout.kernel.reference import plain
+
+_PARENT = Path(__file__).resolve().parents[3]
+_IN_A_CLONE = (
+    "This folder is a clone, whose sources hide a package that is installed: start Python in "
+    "another folder. To compile the kernel in the clone, run `pip install --editable .` there, "
+    "with a C compiler present."
+)
+_INSTALLED = "Install the package again with a C compiler present."
 
 
 def _choose() -> ModuleType:
@@ -20,9 +29,10 @@ def _choose() -> ModuleType:
         from rmqstore_spark.layout.kernel import _kernel
     except ImportError:
         logging.getLogger(__name__).warning(
-            "rmqstore-spark in %s runs without its compiled kernel. Everything works, but more "
-            "slowly. To compile the kernel, install from there with a C compiler present.",
-            os.path.dirname(plain.__file__),
+            "rmqstore-spark in %s runs without its compiled kernel: everything works, but more "
+            "slowly. %s",
+            _PARENT,
+            _IN_A_CLONE if (_PARENT / "setup.py").is_file() else _INSTALLED,
         )
         return plain
     return _kernel
