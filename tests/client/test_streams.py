@@ -184,7 +184,9 @@ def test_what_came_while_the_caller_was_busy_is_taken(here: Served) -> None:
     with StoreClient(here.endpoint, retries=0, timeout_s=5) as client:
         stream = client.put_stream()
         stream.send(block_of([b"a"]))
-        eventually(lambda: bodies(here))
+        link = stream._link
+        assert link is not None
+        eventually(lambda: not link.is_quiet)  # the acknowledgement is here
         stream._since -= 60
         assert stream.finish() == 1
 
