@@ -19,12 +19,10 @@ from rmqstore_spark.engine.config.key import (
     choice,
     flag,
     number,
-    read_value,
+    read_values,
     text,
-    unknown_key,
 )
 from rmqstore_spark.engine.config.properties_file import read_properties
-from rmqstore_spark.errors import OptionError
 
 _log = logging.getLogger(__name__)
 
@@ -129,17 +127,7 @@ class NamesrvConfig:
         Raises:
             OptionError: a key is unknown, or a value is wrong.
         """
-        changed = {}
-        unused = []
-        for name, given in values.items():
-            key = _BY_NAME.get(name)
-            if key is not None:
-                changed[key.attribute] = read_value(key, name, given, source)
-            elif name in UNUSED_KEYS:
-                unused.append(name)
-            else:
-                known = [*_BY_NAME, *UNUSED_KEYS]
-                raise OptionError(f"{source}{unknown_key(name, known, NAMESRV_PAGE)}")
+        changed, unused = read_values(values, _BY_NAME, UNUSED_KEYS, source, NAMESRV_PAGE)
         if unused:
             _log.warning(
                 "%sThese keys have no meaning here and are ignored: %s.", source, ", ".join(unused)

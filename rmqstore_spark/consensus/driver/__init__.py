@@ -11,6 +11,7 @@
     term_record  the entry with which a leader begins its term
     driver       carries out what the member decides
     service      what peers and clients of the group ask
+    running      a member with its port, until it is ended or fails
 
 All runs in one event loop, but for flushes, which a thread does. Files lie in `dledger-{selfId}/`
 of the store, in DLedger's format (docs/format.md, "DLedger").

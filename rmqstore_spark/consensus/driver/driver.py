@@ -116,9 +116,8 @@ class Driver:
         self._watcher = watcher
         self._state = StateFiles(folder)
         saved = self._state.read_term()
-        self._saved_commit = self._noted_commit = self._state.read_committed()
         self.log = EntryLog(folder, segment_size)
-        terms = recover(self.log, self._saved_commit)
+        terms = recover(self.log, self._state.saved_commit)
         # A process that was killed may not have flushed it, and it counts as flushed now.
         self.log.take_unflushed().flush()
         if saved is None and not self.log.is_empty:
@@ -128,8 +127,6 @@ class Driver:
                 remedy="Without its term, a member could vote twice. Move the folder away: the "
                 "member then joins its group without entries, and gets them from the leader.",
             )
-        if watcher is not None:
-            self._state.note_committed(self._saved_commit, self.log.last)
         self._peers = Peers(group, self)
         self._pool = ThreadPoolExecutor(1, "dledger-flush")
         self._is_flushing = False
@@ -140,8 +137,8 @@ class Driver:
         self._is_acting = False
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
-            committed=self._saved_commit, now=self._now(), chance=random.random, timing=timing,
-            within=self._within,
+            committed=self._state.saved_commit, now=self._now(), chance=random.random,
+            timing=timing, within=self._within,
         )  # fmt: skip
         self._saving = self._loop.create_task(self._save_commit_index())
         self.act()
@@ -249,7 +246,7 @@ class Driver:
         try:
             if not self.failed.done():
                 self.log.take_unflushed().flush()
-                self._write_commit_index()
+                self._state.save_committed(self._committed, self.log.last)
         finally:
             self.log.close()
 
@@ -277,7 +274,8 @@ class Driver:
                 actions, member.actions = member.actions, []
                 for action in actions:
                     self._do(action)
-            self._note_commit_index()
+            if self._watcher is not None:  # it reads the files
+                self._state.note_committed(self._committed, self.log.last)
             self._begin_flush()
         except (RmqStoreError, AssertionError) as error:
             self.fail(error)
@@ -305,8 +303,7 @@ class Driver:
             else:
                 _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
                 # If a kill follows, the next start must not look for entries that are gone.
-                self._saved_commit = -1
-                self._state.write_committed(-1, -1)
+                self._state.forget_committed()
                 self.log.restart()
                 if self._watcher is not None:
                     self._watcher.began_again()
@@ -387,7 +384,7 @@ class Driver:
         """Remove the first segment, if its time is over."""
         begin = self.log.second_segment()
         ledger = self.member.ledger
-        if begin is None or begin > min(self._saved_commit, ledger.flushed):
+        if begin is None or begin > min(self._state.saved_commit, ledger.flushed):
             return
         if time.time() - self.log.oldest_written() > self._reserved:
             _log.info("The entries %d to %d have expired.", ledger.begin, begin - 1)
@@ -398,24 +395,11 @@ class Driver:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             try:
-                self._write_commit_index()
+                self._state.save_committed(self._committed, self.log.last)
                 self.expire()
             except RmqStoreError as error:
                 self.fail(error)
                 return
-
-    def _note_commit_index(self) -> None:
-        """Let readers of the files see what is committed, if the store has any."""
-        committed = self._committed
-        if self._watcher is not None and committed > self._noted_commit:
-            self._state.note_committed(committed, self.log.last)
-            self._noted_commit = committed
-
-    def _write_commit_index(self) -> None:
-        committed = self._committed
-        if committed > self._saved_commit:
-            self._state.write_committed(committed, self.log.last)
-            self._saved_commit = committed
 
     @property
     def _committed(self) -> int:

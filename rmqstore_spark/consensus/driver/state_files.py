@@ -26,12 +26,21 @@ class StateFiles:
 
     Args:
         folder: `dledger-{selfId}`.
+
+    Attributes:
+        saved_commit: index of the last entry that is known to be committed; -1 for none. It is on
+            disk, or was found there.
+
+    Raises:
+        CorruptStoreError: the file with the commit index does not have it.
     """
 
     def __init__(self, folder: str) -> None:
         self._term = os.path.join(folder, "currterm")
         self._checkpoint = os.path.join(folder, "checkpoint")
         self._noted = f"{self._checkpoint}.noted"
+        self.saved_commit = self._read_committed()
+        self._noted_commit = -2  # the first note writes the file, also without an entry
 
     def read_term(self) -> Save | None:
         """Return what was saved last; None if there is no file.
@@ -69,35 +78,41 @@ class StateFiles:
             lines += [f"floorTerm={save.floor[0]}", f"floorIndex={save.floor[1]}"]
         replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
 
-    def read_committed(self) -> int:
-        """Return the index of the last entry that is known to be committed; -1 for none.
-
-        A power cut can leave what `note_committed` wrote empty.
-
-        Raises:
-            CorruptStoreError: the file does not have it.
-        """
-        text = _read(self._checkpoint)
-        return -1 if not text else parse_committed_index(text, file=self._checkpoint)
-
-    def write_committed(self, committed: int, end: int) -> None:
-        """Save the commit index, and the index of the last entry.
+    def save_committed(self, committed: int, end: int) -> None:
+        """Save the commit index, and the index of the last entry, if it is higher than before.
 
         Raises:
             StoreWriteError: they are not on disk.
         """
-        replace_file(self._checkpoint, _committed_text(committed, end))
+        if committed > self.saved_commit:
+            replace_file(self._checkpoint, _committed_text(committed, end))
+            self.saved_commit = self._noted_commit = committed
 
     def note_committed(self, committed: int, end: int) -> None:
-        """Write the commit index for those who read the files; it need not be on disk.
+        """Write the same for those who read the files; it need not be on disk.
 
         Raises:
             StoreWriteError: it could not be written.
         """
-        with explained(self._checkpoint, "written"):
-            with open(self._noted, "wb") as file:
-                file.write(_committed_text(committed, end))
-            os.replace(self._noted, self._checkpoint)
+        if committed > self._noted_commit:
+            with explained(self._checkpoint, "written"):
+                with open(self._noted, "wb") as file:
+                    file.write(_committed_text(committed, end))
+                os.replace(self._noted, self._checkpoint)
+            self._noted_commit = committed
+
+    def forget_committed(self) -> None:
+        """Save that no entry is known to be committed.
+
+        Raises:
+            StoreWriteError: it is not on disk.
+        """
+        replace_file(self._checkpoint, _committed_text(-1, -1))
+        self.saved_commit = self._noted_commit = -1
+
+    def _read_committed(self) -> int:
+        text = _read(self._checkpoint)  # a power cut can leave what `note_committed` wrote empty
+        return -1 if not text else parse_committed_index(text, file=self._checkpoint)
 
 
 def _committed_text(committed: int, end: int) -> bytes:

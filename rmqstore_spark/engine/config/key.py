@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.base.settings import (
@@ -23,6 +23,8 @@ from rmqstore_spark.base.settings import (
 from rmqstore_spark.engine.config.properties_file import format_properties
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.delayed import delays
+
+PAGE: Final = "docs/configuration.md"
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,19}")
 _SHARE: Final = re.compile(r"[01]?\.?[0-9]{0,9}")
@@ -125,7 +127,44 @@ def read_value(key: Declaration, name: str, given: str, source: str) -> Any:
         raise OptionError(f"{source}{name} {error}, not {shown(given)}.") from None
 
 
-def unknown_key(name: str, known: Iterable[str], page: str = "docs/configuration.md") -> str:
+def read_values(
+    values: Mapping[str, str],
+    keys: Mapping[str, Declaration],
+    others: Collection[str],
+    source: str,
+    page: str = PAGE,
+    *,
+    strays: Collection[str] = (),
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of texts, and which keys have no meaning here.
+
+    Args:
+        values: texts by key.
+        keys: the keys that exist, by name.
+        others: keys that may stand there too.
+        source: origin of the texts, for messages.
+        page: see `unknown_key`.
+        strays: the same as `others`, but nobody means one of these.
+
+    Returns:
+        The values by attribute, and those of `others` and `strays` that are there.
+
+    Raises:
+        OptionError: a key is unknown, or a text is wrong.
+    """
+    found, without = {}, []
+    for name, given in values.items():
+        key = keys.get(name)
+        if key is not None:
+            found[key.attribute] = read_value(key, name, given, source)
+        elif name in others or name in strays:
+            without.append(name)
+        else:
+            raise OptionError(f"{source}{unknown_key(name, [*keys, *others], page)}")
+    return found, without
+
+
+def unknown_key(name: str, known: Iterable[str], page: str = PAGE) -> str:
     """Return what to say about a key that does not exist.
 
     Args:

@@ -23,7 +23,6 @@ _MAX_LONG: Final = 2**63 - 1
 _HOUR_MS: Final = 3_600_000
 
 _REPLICATION: Final = "Replication"
-_GROUP: Final = "DLedger group"
 _BROKER: Final = "Broker"
 _SERVICE: Final = "Service"
 
@@ -98,33 +97,6 @@ class NetworkKeys:
     slave_timeout: int = number(
         3000, 1, _HOUR_MS, "How long a put waits for a slave. Then its status is "
         "FLUSH_SLAVE_TIMEOUT.", group=_REPLICATION, unit="ms",
-    )  # fmt: skip
-
-    enable_d_leger_commit_log: bool = flag(
-        False, "The store is a member of a DLedger group: its log belongs to the group, and the "
-        "group elects the master. See docs/dledger.md.", group=_GROUP,
-    )  # fmt: skip
-    d_leger_group: str = text("", "Name of the group.", group=_GROUP)
-    d_leger_peers: str = text(
-        "", "All members of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;...`.",
-        group=_GROUP,
-    )  # fmt: skip
-    d_leger_self_id: str = text("", "Which of them this is, such as `n0`.", group=_GROUP)
-    preferred_leader_id: str = text(
-        "", "Ids with `;` between: while this member leads but is not one of them, it asks one "
-        "that has nearly all entries to lead.", group=_GROUP,
-    )  # fmt: skip
-    d_leger_heartbeat_interval: int = number(
-        2000, 50, 60_000, "From one heartbeat of a leader to the next. A member that hears none "
-        "for three of them asks for votes. RocketMQ's brokers have 2000, so keep that in a group "
-        "with one of them; otherwise the same for all members.",
-        group=_GROUP, unit="ms", own=True,
-    )  # fmt: skip
-    d_leger_bind_address: str = text(
-        "0.0.0.0",  # noqa: S104 - as a broker does; the other members are on other machines
-        "Address where the other members connect; the port is that of `dLegerPeers`. The protocol "
-        "has no accounts: anyone who reaches the port can change the log.",
-        group=_GROUP, kind="IP address", own=True, check=address,
     )  # fmt: skip
 
     acl_enable: bool = flag(

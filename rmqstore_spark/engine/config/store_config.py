@@ -15,7 +15,13 @@ from rmqstore_spark.engine.config.broker_keys import (
     check_deviation,
     tell_passed_over,
 )
-from rmqstore_spark.engine.config.key import as_properties, read_value, shown, unknown_key
+from rmqstore_spark.engine.config.key import (
+    as_properties,
+    read_value,
+    read_values,
+    shown,
+    unknown_key,
+)
 from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.engine.config.table import KEYS, StoreKeys
 from rmqstore_spark.errors import OptionError
@@ -78,17 +84,9 @@ class StoreConfig(StoreKeys):
         Raises:
             OptionError: a key is unknown, a value is wrong, or a store with it cannot be written.
         """
-        changed = {}
-        passed_over = []
-        for name, given in values.items():
-            key = _BY_NAME.get(name)
-            if key is not None:
-                changed[key.attribute] = _read(key, name, given, source)
-            elif name not in BROKER_KEYS | STRAY_KEYS:
-                raise OptionError(f"{source}{unknown_key(name, [*_BY_NAME, *BROKER_KEYS])}")
-            elif not check_deviation(name, given, source):
-                passed_over.append(name)
-        tell_passed_over(passed_over, source)
+        told = {name for name, given in values.items() if check_deviation(name, given, source)}
+        changed, others = read_values(values, _BY_NAME, BROKER_KEYS, source, strays=STRAY_KEYS)
+        tell_passed_over([name for name in others if name not in told], source)
         return replace(self, **changed)
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> StoreConfig:

@@ -2,7 +2,7 @@
 
 The names are those of `MessageStoreConfig` and `BrokerConfig`, so that one file can serve a broker
 and this project. docs/configuration.md and conf/store.conf are generated from this table. What a
-store process does over the network is in `network_keys`.
+store process does over the network is in `network_keys`, and the group it is in in `group_keys`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqstore_spark.base.settings import settings_of
+from rmqstore_spark.engine.config.group_keys import GroupKeys
 from rmqstore_spark.engine.config.key import (
     address,
     choice,
@@ -227,7 +228,7 @@ class _LocalKeys:
 
 
 @dataclass(frozen=True)
-class StoreKeys(NetworkKeys, _LocalKeys):
+class StoreKeys(NetworkKeys, GroupKeys, _LocalKeys):
     """The value of each key. The table describes each field with its key.
 
     The fields of the class that is inherited last are the first.

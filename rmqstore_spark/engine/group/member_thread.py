@@ -21,8 +21,7 @@ import uvloop
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
-from rmqstore_spark.consensus.driver.peers import FRAME
-from rmqstore_spark.consensus.driver.service import MemberService
+from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMessage,
@@ -34,14 +33,9 @@ from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.remoting.backlog import Limits
-from rmqstore_spark.remoting.server import RemotingServer
 
 _log = logging.getLogger(__name__)
 
-_LIMITS: Final = Limits(
-    frame=FRAME, connections=256, held=128 << 20, connection_held=32 << 20, in_flight=4096
-)
 _NEVER: Final = float("inf")
 _ANSWER_S: Final = 10.0
 _T = TypeVar("_T")
@@ -229,46 +223,27 @@ class MemberThread:
             loop.close()
 
     async def _serve(self) -> None:
-        ended = asyncio.Event()
-        broker = self._config.host[0] if self._config.is_broker else ""
-        service = MemberService(self.group, takes_records=False, broker=broker)
-        server = RemotingServer(service, _LIMITS)
-        driver = self._driver = Driver(
+        config = self._config
+        member = RunningMember(
             self.group,
             self._store,
             self.segment_size,
             _NEVER,
-            answer=service.answer,
-            timing=Timing.of(self._config.d_leger_heartbeat_interval),
+            timing=Timing.of(config.d_leger_heartbeat_interval),
+            takes_records=False,
+            broker=config.host[0] if config.is_broker else "",
             watcher=self._told,
         )
-        service.driver = driver
+        driver = self._driver = member.driver
         self.data_folder = driver.log.data.folder
         self.committed = self._told.committed_to
-        try:
-            await server.start(self._bound)
+        ended = asyncio.Event()
+
+        def ready(_: str) -> None:
             self._ended = lambda: self._loop.call_soon_threadsafe(ended.set)
             self._is_ready.set()
-            await self._until(ended, driver, service)
-        finally:
-            await server.close()
-            await service.close()
-            await driver.close()
 
-    async def _until(self, ended: asyncio.Event, driver: Driver, service: MemberService) -> None:
-        preferred = filter(None, map(str.strip, self._config.preferred_leader_id.split(";")))
-        tasks = [
-            asyncio.ensure_future(service.prefer(tuple(preferred))),
-            asyncio.ensure_future(ended.wait()),
-        ]
-        try:
-            await asyncio.wait((tasks[1], driver.failed), return_when=asyncio.FIRST_COMPLETED)
-            if driver.failed.done():
-                driver.failed.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await member.serve(self._bound, config.preferred_leaders, ended, ready)
 
 
 class _Decisions:

@@ -9,28 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any, Final
+from collections.abc import Callable
 
 import uvloop
 
-from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.peers import FRAME
-from rmqstore_spark.consensus.driver.service import MemberService
+from rmqstore_spark.consensus.driver.running import RunningMember
+from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.remoting.addresses import bound_port
-from rmqstore_spark.remoting.backlog import Limits
-from rmqstore_spark.remoting.server import RemotingServer
 from rmqstore_spark.server.member.config import MemberConfig
 
 _log = logging.getLogger(__name__)
-
-_CONNECTIONS: Final = 256
-_HELD: Final = 128 << 20
-_CONNECTION_HELD: Final = 32 << 20
-_IN_FLIGHT: Final = 4096
 
 
 def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> None:
@@ -59,48 +49,17 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     with StoreLock(store):
-        service = MemberService(group)
-        limits = Limits(
-            frame=FRAME,
-            connections=_CONNECTIONS,
-            held=_HELD,
-            connection_held=_CONNECTION_HELD,
-            in_flight=_IN_FLIGHT,
-        )
-        server = RemotingServer(service, limits)
-        bound = bound_port(config.bind_address, group.port)
-        driver = Driver(
+        bound = bound_port(config.d_leger_bind_address, group.port)
+        member = RunningMember(
             group,
             store,
             config.mapped_file_size_commit_log,
             config.file_reserved_time * 3600,
-            answer=service.answer,
-            timing=config.timing,
+            timing=Timing.of(config.d_leger_heartbeat_interval),
         )
-        service.driver = driver
-        try:
-            address = await server.start(bound)
+
+        def ready(address: str) -> None:
             announce(f"rmqstore: member {group.me} of {group.name} on {address}")
-            await _until(ended, driver.failed, service.prefer(config.preferred_leaders))
-        finally:
-            await server.close()
-            await service.close()
-            await driver.close()
 
-
-async def _until(
-    ended: asyncio.Event, failed: asyncio.Future[None], beside: Coroutine[Any, Any, None]
-) -> None:
-    """Wait until the process is stopped; raise what makes the member fail."""
-    work = asyncio.ensure_future(beside)
-    stop = asyncio.ensure_future(ended.wait())
-    try:
-        await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
-        if failed.done():
-            failed.result()
+        await member.serve(bound, config.preferred_leaders, ended, ready)
         _log.info("The member ends.")
-    finally:
-        for task in (work, stop):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task

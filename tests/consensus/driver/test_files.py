@@ -70,7 +70,7 @@ def test_what_rocketmq_wrote_is_read_and_written_again_byte_for_byte(
 def test_term_and_commit_index_are_those_of_rocketmq(theirs: Path) -> None:
     state = StateFiles(str(theirs))
     assert state.read_term() == Save(0, "n0", is_voter=True)
-    assert state.read_committed() == 1550
+    assert state.saved_commit == 1550
     state.write_term(Save(7, None, is_voter=True))
     assert (theirs / "currterm").read_text() == "voteLeader=\ncurrTerm=7\n"
     for save in (Save(8, "n2", is_voter=False), Save(9, "n1", is_voter=True, floor=(3, 40))):

@@ -72,7 +72,7 @@ def test_a_kill_after_the_log_was_begun_again(tmp_path: Path) -> None:
         await driver.close()
         folder, kept = tmp_path / "dledger-n0", tmp_path / "kept"
         shutil.copytree(folder / "data", kept)
-        assert StateFiles(str(folder)).read_committed() >= 5
+        assert StateFiles(str(folder)).saved_commit >= 5
         driver = started(tmp_path)
         driver.member.actions.append(Restart(1 << 20))
         driver.act()

@@ -1,0 +1,47 @@
+"""The keys of a DLedger group, with RocketMQ's names: of stores, and of members that only vote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from rmqstore_spark.engine.config.key import address, flag, number, text
+
+_GROUP: Final = "DLedger group"
+
+
+@dataclass(frozen=True)
+class GroupKeys:
+    """The value of each of these keys. The table describes each field with its key."""
+
+    enable_d_leger_commit_log: bool = flag(
+        False, "The store is a member of a DLedger group: its log belongs to the group, and the "
+        "group elects the master. See docs/dledger.md.", group=_GROUP,
+    )  # fmt: skip
+    d_leger_group: str = text("", "Name of the group.", group=_GROUP)
+    d_leger_peers: str = text(
+        "", "All members of the group, this one too: `n0-HOST:PORT;n1-HOST:PORT;...`.",
+        group=_GROUP,
+    )  # fmt: skip
+    d_leger_self_id: str = text("", "Which of them this is, such as `n0`.", group=_GROUP)
+    preferred_leader_id: str = text(
+        "", "Ids with `;` between: while this member leads but is not one of them, it asks one "
+        "that has nearly all entries to lead.", group=_GROUP,
+    )  # fmt: skip
+    d_leger_heartbeat_interval: int = number(
+        2000, 50, 60_000, "From one heartbeat of a leader to the next. A member that hears none "
+        "for three of them asks for votes. RocketMQ's brokers have 2000, so keep that in a group "
+        "with one of them; otherwise the same for all members.",
+        group=_GROUP, unit="ms", own=True,
+    )  # fmt: skip
+    d_leger_bind_address: str = text(
+        "0.0.0.0",  # noqa: S104 - as a broker does; the other members are on other machines
+        "Address where the other members connect; the port is that of `dLegerPeers`. The protocol "
+        "has no accounts: anyone who reaches the port can change the log.",
+        group=_GROUP, kind="IP address", own=True, check=address,
+    )  # fmt: skip
+
+    @property
+    def preferred_leaders(self) -> tuple[str, ...]:
+        """The ids of `preferredLeaderId`."""
+        return tuple(filter(None, map(str.strip, self.preferred_leader_id.split(";"))))
