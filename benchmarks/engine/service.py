@@ -26,7 +26,7 @@ from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 
-__all__ = ["service_figures"]
+__all__ = ["SYNC_ROCKETMQ", "service_figures"]
 
 _SECTION: Final = "Through the store process"
 _BLOCK_BYTES: Final = 4 << 20
@@ -40,7 +40,7 @@ _SYNC_SECONDS: Final = 4.0
 _SYNC_BODY: Final = 1024
 _SYNC_WINDOW: Final = 32
 """Blocks on their way of a client that does not wait for each; and messages of a larger block."""
-_SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
+SYNC_ROCKETMQ: Final = {1: 2_900, 4: 5_900, 16: 15_600}
 """RocketMQ 4.9.8 in-process, SYNC_FLUSH, 1 KiB: messages a second by threads."""
 
 
@@ -146,7 +146,7 @@ def _synced(place: Path, clients: int, rows: int, window: int) -> Figure:
         for thread in threads:
             thread.join()
         rate = sum(counts) / (time.perf_counter() - begin)
-    other = _SYNC_ROCKETMQ[clients]
+    other = SYNC_ROCKETMQ[clients]
     aim = 1.0 if clients == max(_SYNC_CLIENTS) else None
     what = "one 1 KiB message a put" if rows == 1 else f"{rows} messages of 1 KiB a put"
     waits = "waiting for each" if window == 1 else f"{window} on their way"

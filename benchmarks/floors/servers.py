@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -92,7 +92,12 @@ def _accept(server: socket.socket, serve: Callable[[socket.socket], None]) -> No
     while True:
         connection, _ = server.accept()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=serve, args=(connection,), daemon=True).start()
+        threading.Thread(target=_serve_one, args=(connection, serve), daemon=True).start()
+
+
+def _serve_one(connection: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    with connection, suppress(ConnectionError):  # a caller that is killed
+        serve(connection)
 
 
 class _File:
