@@ -108,6 +108,7 @@ def run(spark: SparkSession, members: dict[str, EmbeddedStore]) -> bool:
         spark.range(0, NUMBERS, 1, FILES).write.parquet("numbers")
         for member in members.values():
             member.start()
+        wait_until(lambda: all(map(may_vote, members.values())), "all members may vote")
         wait_until(lambda: leader_of(members) is not None, "there is a leader")
     console.print(
         f"{leader_of(members)} leads: it takes messages, and acknowledges them when two of three "
@@ -192,6 +193,12 @@ def leader_of(members: dict[str, EmbeddedStore]) -> str | None:
         except RmqStoreError:
             continue
     return None
+
+
+def may_vote(member: EmbeddedStore) -> bool:
+    """Return whether a member has heard enough of the others to vote."""
+    with StoreClient(member.endpoint) as client:
+        return bool(client.stats()["groupIsVoter"])
 
 
 def has_all(member: EmbeddedStore) -> bool:

@@ -80,6 +80,9 @@ _GAUGES: Final = {
     "slaveLagBytes":
         "Bytes of the log that were not sent yet to the slave that is furthest behind.",
     "groupTerm": "The term of the DLedger group that this member knows.",
+    "groupIsVoter":
+        "1 if this member may vote, so that the group can lose another one; 0 while a member that "
+        "began without files has not heard the others.",
     "groupCommitIndex": "Index of the last entry of the group's log that is known to be committed.",
     "groupLastIndex": "Index of the last entry of the group's log that this member has.",
     "uptimeSeconds": "Seconds since the store was opened.",

@@ -190,8 +190,11 @@ def group(
 ) -> Iterator[Group]:
     ours, serving = request.param if isinstance(request.param[0], tuple) else (request.param, False)
     made = Group(rocketmq, name_server, tmp_path, ours, serving=serving)
-    yield made
-    made.close()
+    try:
+        eventually(lambda: all(member.may_vote for member in made.ours.values()), PATIENCE)
+        yield made
+    finally:
+        made.close()
 
 
 def texts_in(entries: list[bytes], texts: list[str]) -> list[int]:

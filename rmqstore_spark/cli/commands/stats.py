@@ -103,7 +103,9 @@ def _group(figures: Mapping[str, Any]) -> str:
         for peer, lacks in figures["groupLagEntries"].items()
     ]
     won = f"{figures['groupElections']} elections won"
-    return "; ".join([f"{role}{whose} in term {figures['groupTerm']}", entries, *lag, won])
+    begun = [] if figures["groupIsVoter"] else ["may not vote yet"]
+    term = f"{role}{whose} in term {figures['groupTerm']}"
+    return "; ".join([term, *begun, entries, *lag, won])
 
 
 def _failures(counts: Mapping[str, int]) -> str:

@@ -177,6 +177,7 @@ class MemberThread:
             "groupCommitIndex": member.commit,
             "groupLastIndex": member.ledger.end,
             "groupElections": self._told.elections,
+            "groupIsVoter": member.is_voter,
             "groupLagEntries": {peer: member.behind(peer) for peer in peers},
         }
 

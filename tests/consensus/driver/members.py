@@ -102,6 +102,12 @@ class MemberProcess:
         found = re.search(r"committedIndex=(-?\d+)", path.read_text() if path.exists() else "")
         return int(found[1]) if found else -1
 
+    @property
+    def may_vote(self) -> bool:
+        """Whether it has heard the others, if it began without files."""
+        path = self.store / f"dledger-{self.me}" / "currterm"
+        return path.exists() and "isVoter=false" not in path.read_text()
+
     def kill(self) -> None:
         """Kill it as a crash does."""
         self.process.kill()

@@ -27,9 +27,12 @@ def members() -> dict[str, str]:
 @pytest.fixture
 def group(tmp_path: Path, members: dict[str, str]) -> Iterator[dict[str, MemberProcess]]:
     made = {me: MemberProcess(tmp_path, me, members, **FAST) for me in members}
-    yield made
-    for member in made.values():
-        member.__exit__()
+    try:
+        eventually(lambda: all(member.may_vote for member in made.values()), 60)
+        yield made
+    finally:
+        for member in made.values():
+            member.__exit__()
 
 
 def has(stored: bytes, text: str) -> bool:

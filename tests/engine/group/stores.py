@@ -160,9 +160,10 @@ class StoreGroup:
 
 @contextmanager
 def group_of(folder: Path, count: int = 3, **settings: Any) -> Iterator[StoreGroup]:
-    """Run stores in one group."""
+    """Run stores in one group, which can lose any of them."""
     group = StoreGroup(folder, count, **settings)
     try:
+        eventually(lambda: all(store.may_vote for store in group.stores.values()), PATIENCE)
         yield group
     finally:
         group.kill()
