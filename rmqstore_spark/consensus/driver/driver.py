@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
@@ -48,6 +49,8 @@ _log = logging.getLogger(__name__)
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
 _CHECKPOINT_SECONDS: Final = 3.0
+_NOTE_SECONDS: Final = 0.05
+"""How late readers of the files may see what is committed."""
 
 
 class MemberWatcher(Protocol):
@@ -134,7 +137,10 @@ class Driver:
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
         self._held: list[tuple[int, int, Sequence[bytes]]] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ends = 0  # when
+        self._noting: asyncio.TimerHandle | None = None
         self._is_acting = False
+        self._unwritten: list[LedgerEntry] = []  # appended in this step
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
@@ -178,7 +184,7 @@ class Driver:
         entry = LedgerEntry(self.member.ledger.end + 1, self.member.term, position, size, body)
         committed: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[entry.index] = committed
-        self._step(lambda now: self.member.append((entry,), now))
+        self._append((entry,))
         return entry, committed
 
     def append_all(self, term: int, position: int, records: Sequence[bytes]) -> None:
@@ -206,7 +212,11 @@ class Driver:
         assert entries[0].position == position, (
             f"records were placed at {position}, and the next entry begins at {entries[0].position}"
         )
-        self._step(lambda now: member.append(tuple(entries), now))
+        self._append(tuple(entries))
+
+    def _append(self, entries: tuple[LedgerEntry, ...]) -> None:
+        self._unwritten += entries
+        self._step(lambda now: self.member.append(entries, now))
 
     def hold(self) -> None:
         """Keep what `append_all` gets, until `release`: another member is about to lead."""
@@ -237,8 +247,9 @@ class Driver:
     async def close(self) -> None:
         """Stop: flush what was written, and save the commit index."""
         self.member.stopped = self.member.stopped or "it is closed"
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._noting):
+            if timer is not None:
+                timer.cancel()
         self._saving.cancel()
         self._forget_waiting()
         await self._peers.close()
@@ -274,8 +285,6 @@ class Driver:
                 actions, member.actions = member.actions, []
                 for action in actions:
                     self._do(action)
-            if self._watcher is not None:  # it reads the files
-                self._state.note_committed(self._committed, self.log.last)
             self._begin_flush()
         except (RmqStoreError, AssertionError) as error:
             self.fail(error)
@@ -295,6 +304,7 @@ class Driver:
             self._changed = action.number
             if isinstance(action, Write):
                 self.log.write(action.entries)
+                self._unwritten.clear()
             elif isinstance(action, Cut):
                 _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
                 self.log.cut(action.end)
@@ -333,6 +343,8 @@ class Driver:
     def _tell_committed(self, index: int) -> None:
         if self._watcher is not None:
             self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
+            if self._noting is None:  # others read the files
+                self._noting = self._loop.call_later(_NOTE_SECONDS, self._note_committed)
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
             if not committed.done():
@@ -364,6 +376,13 @@ class Driver:
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
+
+    def _note_committed(self) -> None:
+        self._noting = None
+        try:
+            self._state.note_committed(self._committed, self.log.last)
+        except RmqStoreError as error:
+            self.fail(error)
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment, whatever its time; all of it is committed.
@@ -406,23 +425,34 @@ class Driver:
         return min(self.member.commit, self.member.ledger.flushed)
 
     def _within(self, first: int, last: int) -> int:
-        """Return the last entry of a push; those that are not written yet go one by one."""
-        if first > self.log.last:
-            return first
-        return self.log.within(first, min(last, self.log.last), _PUSH_BYTES)
+        """Return the last entry of a push: all of its entries are written, or none is."""
+        if first <= self.log.last:
+            return self.log.within(first, min(last, self.log.last), _PUSH_BYTES)
+        begin = self._unwritten[0].index
+        entries = self._unwritten[first - begin : last + 1 - begin]
+        most = entries[0].position + _PUSH_BYTES
+        return first + max(bisect_right(entries, most, key=_end_of) - 1, 0)
 
     def _set_timer(self) -> None:
+        """Wake up when the member has something to do; a timer that ends before that is left."""
+        wake = self.member.wake
         if self._timer is not None:
+            if self._timer_ends <= wake:
+                return
             self._timer.cancel()
-        if not self.member.stopped:
-            after = max(self.member.wake - self._now(), 1) / 1000
-            self._timer = self._loop.call_later(after, self._tick)
+        self._timer_ends = wake
+        self._timer = self._loop.call_later(max(wake - self._now(), 1) / 1000, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self._step(self.member.tick)
 
     def _now(self) -> int:
         return int(self._loop.time() * 1000)
+
+
+def _end_of(entry: LedgerEntry) -> int:
+    return entry.position + entry.size
 
 
 def _require_own_log(store: str, me: str) -> None:

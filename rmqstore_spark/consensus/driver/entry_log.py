@@ -15,6 +15,7 @@ import numpy as np
 
 from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
 from rmqstore_spark.consensus.messages import LedgerEntry
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
@@ -133,10 +134,18 @@ class EntryLog:
         """
         at = index_unit_position(first)
         units = decode_index_units(self.index.read(at, (last - first + 1) * INDEX_UNIT_SIZE))
+        if not np.array_equal(units["index"], np.arange(first, last + 1)):
+            raise CorruptStoreError(
+                f"no valid index units of DLedger entries {first} to {last}",
+                file=self.index.path(at), offset=at,
+            )  # fmt: skip
+        begin = int(units["position"][0])
+        data = self.data.read(begin, int(units["position"][-1] + units["size"][-1]) - begin)
         entries = []
         for _, position, size, index, term in units.tolist():
-            data = self.data.read(position, size)
-            entries.append(LedgerEntry(index, term, position, size, data[ENTRY_HEADER_SIZE:]))
+            at = position - begin
+            body = data[at + ENTRY_HEADER_SIZE : at + size]
+            entries.append(LedgerEntry(index, term, position, size, body))
         return tuple(entries)
 
     def within(self, first: int, last: int, most: int) -> int:
