@@ -49,8 +49,6 @@ _log = logging.getLogger(__name__)
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
 _CHECKPOINT_SECONDS: Final = 3.0
-_NOTE_SECONDS: Final = 0.05
-"""How late readers of the files may see what is committed."""
 
 
 class MemberWatcher(Protocol):
@@ -138,7 +136,6 @@ class Driver:
         self._held: list[tuple[int, int, Sequence[bytes]]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0  # when
-        self._noting: asyncio.TimerHandle | None = None
         self._is_acting = False
         self._unwritten: list[LedgerEntry] = []  # appended in this step
         self.member = GroupMember(
@@ -228,6 +225,14 @@ class Driver:
         for each in held:
             self.append_all(*each)
 
+    def note_committed(self) -> None:
+        """Let readers of the files see all that is committed now. In any thread.
+
+        Raises:
+            StoreWriteError: the file with the commit index could not be written.
+        """
+        self._state.note_committed(lambda: (self._committed, self.log.last))
+
     @property
     def pending(self) -> int:
         """How many appends are not committed yet."""
@@ -247,9 +252,8 @@ class Driver:
     async def close(self) -> None:
         """Stop: flush what was written, and save the commit index."""
         self.member.stopped = self.member.stopped or "it is closed"
-        for timer in (self._timer, self._noting):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._saving.cancel()
         self._forget_waiting()
         await self._peers.close()
@@ -343,8 +347,6 @@ class Driver:
     def _tell_committed(self, index: int) -> None:
         if self._watcher is not None:
             self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
-            if self._noting is None:  # others read the files
-                self._noting = self._loop.call_later(_NOTE_SECONDS, self._note_committed)
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
             if not committed.done():
@@ -376,13 +378,6 @@ class Driver:
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
-
-    def _note_committed(self) -> None:
-        self._noting = None
-        try:
-            self._state.note_committed(self._committed, self.log.last)
-        except RmqStoreError as error:
-            self.fail(error)
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment, whatever its time; all of it is committed.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from rmqstore_spark.consensus.actions import Save
@@ -22,7 +24,7 @@ _MOST: Final = 1 << 16
 
 
 class StateFiles:
-    """The texts of a member.
+    """The texts of a member. One thread uses it, but for `note_committed`.
 
     Args:
         folder: `dledger-{selfId}`.
@@ -41,6 +43,7 @@ class StateFiles:
         self._noted = f"{self._checkpoint}.noted"
         self.saved_commit = self._read_committed()
         self._noted_commit = -2  # the first note writes the file, also without an entry
+        self._writing = threading.Lock()  # the file with the commit index
 
     def read_term(self) -> Save | None:
         """Return what was saved last; None if there is no file.
@@ -85,16 +88,23 @@ class StateFiles:
             StoreWriteError: they are not on disk.
         """
         if committed > self.saved_commit:
-            replace_file(self._checkpoint, _committed_text(committed, end))
-            self.saved_commit = self._noted_commit = committed
+            with self._writing:
+                replace_file(self._checkpoint, _committed_text(committed, end))
+                self.saved_commit = self._noted_commit = committed
 
-    def note_committed(self, committed: int, end: int) -> None:
-        """Write the same for those who read the files; it need not be on disk.
+    def note_committed(self, known: Callable[[], tuple[int, int]]) -> None:
+        """Write the same for those who read the files; it need not be on disk. In any thread.
+
+        Args:
+            known: returns the commit index, and the index of the last entry.
 
         Raises:
             StoreWriteError: it could not be written.
         """
-        if committed > self._noted_commit:
+        with self._writing:
+            committed, end = known()
+            if committed <= self._noted_commit:
+                return
             with explained(self._checkpoint, "written"):
                 with open(self._noted, "wb") as file:
                     file.write(_committed_text(committed, end))
@@ -107,8 +117,9 @@ class StateFiles:
         Raises:
             StoreWriteError: it is not on disk.
         """
-        replace_file(self._checkpoint, _committed_text(-1, -1))
-        self.saved_commit = self._noted_commit = -1
+        with self._writing:
+            replace_file(self._checkpoint, _committed_text(-1, -1))
+            self.saved_commit = self._noted_commit = -1
 
     def _read_committed(self) -> int:
         text = _read(self._checkpoint)  # a power cut can leave what `note_committed` wrote empty

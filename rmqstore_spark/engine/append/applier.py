@@ -152,6 +152,7 @@ class Applier:
         log = member_log_of(self._files, store.path, self._member.data_folder, committed.end)
         for part in self._batches.read(log, committed.end):
             self._patiently(partial(self._take, part))
+        self._member.note_committed()
         reach("group.before_see")
         self._log.see(self._batches.at, committed.end)
 

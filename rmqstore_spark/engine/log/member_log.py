@@ -49,6 +49,9 @@ class MemberLog(CommitLogWriter):
         last_timestamp: see `CommitLogWriter`.
         propose: appends records to the group's log.
         remove: removes the segment that begins at a physical offset, the log's first.
+
+    Attributes:
+        watcher: is called when more is committed and seen, or a term is over.
     """
 
     lead = ENTRY_HEADER_SIZE
@@ -68,6 +71,7 @@ class MemberLog(CommitLogWriter):
         self._end = committed
         self._changed = threading.Condition()
         self._flushed = self._committed = committed
+        self.watcher: Callable[[], object] | None = None
 
     @property
     def end(self) -> int:
@@ -93,6 +97,7 @@ class MemberLog(CommitLogWriter):
                 self.term.end = self.published.offset
                 self.term = None
             self._changed.notify_all()
+        self._tell()
 
     def begin_later(self, begin: int) -> None:
         """Let the log of a member that had none begin where its leader's does.
@@ -117,6 +122,16 @@ class MemberLog(CommitLogWriter):
             self._committed = committed
             self.published.move(end)
             self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        watcher = self.watcher
+        if watcher is not None:
+            watcher()
+
+    def is_decided(self, term: LeaderTerm, end: int) -> bool:
+        """Return whether `wait` would not wait."""
+        return term.end is not None or self.published.offset >= end
 
     def wait(self, term: LeaderTerm, end: int, timeout: float) -> bool | None:
         """Wait until what was proposed in a term is committed, and in queues and index.
@@ -129,12 +144,8 @@ class MemberLog(CommitLogWriter):
         Returns:
             Whether it is; None if that is not known any more, because the term is over.
         """
-
-        def is_decided() -> bool:
-            return term.end is not None or self.published.offset >= end
-
         with self._changed:
-            is_over = self._changed.wait_for(is_decided, timeout)
+            is_over = self._changed.wait_for(lambda: self.is_decided(term, end), timeout)
         if term.end is not None:
             return True if term.end >= end else None
         return is_over
