@@ -33,6 +33,7 @@ from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.recovery import recover
+from rmqstore_spark.consensus.driver.segmented import Unflushed
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest
@@ -231,7 +232,7 @@ class Driver:
         Raises:
             StoreWriteError: the file with the commit index could not be written.
         """
-        self._state.note_committed(lambda: (self._committed, self.log.last))
+        self._state.note_committed(self._known)
 
     @property
     def pending(self) -> int:
@@ -261,7 +262,8 @@ class Driver:
         try:
             if not self.failed.done():
                 self.log.take_unflushed().flush()
-                self._state.save_committed(self._committed, self.log.last)
+                self.log.take_unflushed_index().flush()
+                self._state.save_committed(self._known)
         finally:
             self.log.close()
 
@@ -409,11 +411,19 @@ class Driver:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             try:
-                self._state.save_committed(self._committed, self.log.last)
+                index = self.log.take_unflushed_index()
+                await asyncio.to_thread(self._save_committed, index)
                 self.expire()
             except RmqStoreError as error:
                 self.fail(error)
                 return
+
+    def _save_committed(self, index: Unflushed) -> None:
+        index.flush()  # readers of the files look the last entry up
+        self._state.save_committed(self._known)
+
+    def _known(self) -> tuple[int, int]:
+        return self._committed, self.log.last
 
     @property
     def _committed(self) -> int:

@@ -2,7 +2,8 @@
 
 Entries lie one behind the other. One that does not fit into what is left of a segment, with eight
 bytes more, begins the next; all members do so, since an entry has its place in its header. The
-index is written with each entry, and is not authoritative: a start writes it again.
+index is written with each entry, and is not authoritative: a start writes that of the last segments
+again. So it is flushed when a segment begins, and before a commit index is saved.
 """
 
 from __future__ import annotations
@@ -216,9 +217,19 @@ class EntryLog:
         self.last = self.begin - 1
 
     def take_unflushed(self) -> Unflushed:
-        """Return all that was written since the last time."""
+        """Return the entries that were written since the last time; the index if files changed.
+
+        A start writes the index of the last segments again. Older ones have to be on disk by then.
+        """
         unflushed = Unflushed()
+        if self.data.has_other_files or self.index.has_other_files:
+            self.index.take_unflushed(unflushed)
         self.data.take_unflushed(unflushed)
+        return unflushed
+
+    def take_unflushed_index(self) -> Unflushed:
+        """Return what of the index was written since the last time."""
+        unflushed = Unflushed()
         self.index.take_unflushed(unflushed)
         return unflushed
 

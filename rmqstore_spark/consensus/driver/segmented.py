@@ -102,6 +102,11 @@ class SegmentedFile:
         """The offsets of the files, in order."""
         return list(self._starts)
 
+    @property
+    def has_other_files(self) -> bool:
+        """Whether files have come or gone since `take_unflushed`."""
+        return self._renamed
+
     def path(self, offset: int) -> str:
         """Return the path of the file with an offset."""
         return self._path(offset - offset % self.size)

@@ -24,7 +24,7 @@ _MOST: Final = 1 << 16
 
 
 class StateFiles:
-    """The texts of a member. One thread uses it, but for `note_committed`.
+    """The texts of a member. One thread uses it, but for `save_committed` and `note_committed`.
 
     Args:
         folder: `dledger-{selfId}`.
@@ -81,14 +81,18 @@ class StateFiles:
             lines += [f"floorTerm={save.floor[0]}", f"floorIndex={save.floor[1]}"]
         replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
 
-    def save_committed(self, committed: int, end: int) -> None:
+    def save_committed(self, known: Callable[[], tuple[int, int]]) -> None:
         """Save the commit index, and the index of the last entry, if it is higher than before.
+
+        Args:
+            known: returns them.
 
         Raises:
             StoreWriteError: they are not on disk.
         """
-        if committed > self.saved_commit:
-            with self._writing:
+        with self._writing:
+            committed, end = known()
+            if committed > self.saved_commit:
                 replace_file(self._checkpoint, _committed_text(committed, end))
                 self.saved_commit = self._noted_commit = committed
 
@@ -96,7 +100,7 @@ class StateFiles:
         """Write the same for those who read the files; it need not be on disk. In any thread.
 
         Args:
-            known: returns the commit index, and the index of the last entry.
+            known: returns them.
 
         Raises:
             StoreWriteError: it could not be written.
