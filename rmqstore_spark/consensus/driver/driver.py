@@ -265,6 +265,7 @@ class Driver:
                 self.log.take_unflushed_index().flush()
                 self._state.save_committed(self._known)
         finally:
+            self._state.close()
             self.log.close()
 
     def _step(self, step: Callable[[int], object]) -> None:
