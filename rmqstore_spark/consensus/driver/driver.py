@@ -12,9 +12,11 @@ import os
 import random
 import time
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol
+from contextlib import suppress
+from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.consensus.actions import (
     Action,
@@ -49,7 +51,18 @@ _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
+_STEP_BYTES: Final = 256 << 10
+"""Bytes of proposals from which on they are appended at once, in a step."""
 _CHECKPOINT_SECONDS: Final = 3.0
+
+
+class _Proposal(NamedTuple):
+    """Records that a leader's engine wants to have appended; see `Driver.propose`."""
+
+    term: int
+    position: int
+    records: Sequence[bytes]
+    size: int
 
 
 class MemberWatcher(Protocol):
@@ -134,11 +147,13 @@ class Driver:
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
-        self._held: list[tuple[int, int, Sequence[bytes]]] | None = None
+        self._proposed: deque[_Proposal] = deque()
+        self._is_called = self._is_held = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0  # when
         self._is_acting = False
         self._unwritten: list[LedgerEntry] = []  # appended in this step
+        self._newest: tuple[LedgerEntry, ...] = ()  # written last
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
@@ -185,46 +200,75 @@ class Driver:
         self._append((entry,))
         return entry, committed
 
-    def append_all(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records as the leader of a term; do nothing if this member does not lead in it.
+    def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
+        """Append records soon, if this member still leads in a term then. In any thread.
 
         Args:
             term: the term.
-            position: where the first entry begins, behind the last one of the log. Each record
+            position: where the first entry begins, behind what was proposed before. Each record
                 says where it is.
             records: the records.
         """
-        member = self.member
-        if self._held is not None:
-            self._held.append((term, position, records))
+        self._proposed.append(_Proposal(term, position, records, sum(map(len, records))))
+        if not self._is_called:
+            self._is_called = True
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._append_proposed)
+
+    def _append_proposed(self) -> None:
+        """Append what was proposed, or let more gather while a flush is under way.
+
+        Those that come meanwhile share a push to each peer, and the flushes here and there.
+        """
+        self._is_called = False
+        if not self._proposed or self._is_held:
             return
+        if self._is_flushing and sum(each.size for each in self._proposed) < _STEP_BYTES:
+            return
+        entries: list[LedgerEntry] = []
+        size = 0
+        while self._proposed and size < _STEP_BYTES:
+            proposal = self._proposed.popleft()
+            size += proposal.size
+            entries += self._placed(proposal, entries)
+        if entries:
+            self._append(tuple(entries))
+        if self._proposed and not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._append_proposed)
+
+    def _placed(self, proposal: _Proposal, before: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
+        """Return the entries of a proposal, behind others; none if its term is over."""
+        member, term = self.member, proposal.term
         if member.role is not MemberRole.LEADER or member.term != term:
-            return
+            return ()
         index, end = member.ledger.end, self.log.end
+        if before:
+            index, end = before[-1].index, _end_of(before[-1])
         entries = []
-        for record in records:
+        for record in proposal.records:
             size, index = ENTRY_HEADER_SIZE + len(record), index + 1
             at = entry_position(end, size, self.log.segment_size)
             entries.append(LedgerEntry(index, term, at, size, record))
             end = at + size
-        assert entries[0].position == position, (
-            f"records were placed at {position}, and the next entry begins at {entries[0].position}"
+        assert entries[0].position == proposal.position, (
+            f"records were placed at {proposal.position}, and the next entry begins at "
+            f"{entries[0].position}"
         )
-        self._append(tuple(entries))
+        return entries
 
     def _append(self, entries: tuple[LedgerEntry, ...]) -> None:
         self._unwritten += entries
         self._step(lambda now: self.member.append(entries, now))
 
     def hold(self) -> None:
-        """Keep what `append_all` gets, until `release`: another member is about to lead."""
-        self._held = self._held or []
+        """Append nothing that is proposed until `release`: another member is about to lead."""
+        self._is_held = True
 
     def release(self) -> None:
-        """Append what was kept, if this member still leads."""
-        held, self._held = self._held or [], None
-        for each in held:
-            self.append_all(*each)
+        """Append what was proposed meanwhile, if this member still leads."""
+        self._is_held = False
+        self._append_proposed()
 
     def note_committed(self) -> None:
         """Let readers of the files see all that is committed now. In any thread.
@@ -303,7 +347,7 @@ class Driver:
         if isinstance(action, SendRequest):
             request = action.request
             if isinstance(request, Push) and request.type is not PushType.COMMIT:
-                request = request._replace(entries=self.log.read(request.first, request.last))
+                request = request._replace(entries=self._entries(request.first, request.last))
             self._peers.ask(action.peer, action.number, request)
         elif isinstance(action, Respond):
             self._answer(action.token, action.answer)
@@ -312,7 +356,9 @@ class Driver:
             if isinstance(action, Write):
                 self.log.write(action.entries)
                 self._unwritten.clear()
+                self._newest = action.entries
             elif isinstance(action, Cut):
+                self._newest = ()
                 _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
                 self.log.cut(action.end)
                 # A disk may write what follows first: an old end could come back behind it.
@@ -332,6 +378,12 @@ class Driver:
             self._change_role(action)
         elif isinstance(action, Stop):
             raise CorruptStoreError(action.cause, file=self.log.data.folder)
+
+    def _entries(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
+        newest = self._newest
+        if newest and newest[0].index == first and newest[-1].index == last:
+            return newest
+        return self.log.read(first, last)
 
     def _change_role(self, action: RoleChanged) -> None:
         _log.info(
@@ -381,6 +433,7 @@ class Driver:
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
+        self._append_proposed()
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment, whatever its time; all of it is committed.

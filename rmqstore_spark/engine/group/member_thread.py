@@ -126,9 +126,8 @@ class MemberThread:
     # ---- for the engine ------------------------------------------------------------------------
 
     def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records, if this member still leads in a term; see `Driver.append_all`."""
-        with suppress(RuntimeError):  # its loop has ended
-            self._loop.call_soon_threadsafe(self._driver_now.append_all, term, position, records)
+        """Append records, if this member still leads in a term; see `Driver.propose`."""
+        self._driver_now.propose(term, position, records)
 
     def note_committed(self) -> None:
         """Let readers of the files see what was decided; see `Driver.note_committed`."""
