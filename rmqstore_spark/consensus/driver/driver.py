@@ -14,7 +14,6 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
@@ -32,6 +31,7 @@ from rmqstore_spark.consensus.actions import (
     Write,
 )
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.flush_thread import FlushThread
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.recovery import recover
@@ -143,7 +143,7 @@ class Driver:
                 "member then joins its group without entries, and gets them from the leader.",
             )
         self._peers = Peers(group, self)
-        self._pool = ThreadPoolExecutor(1, "dledger-flush")
+        self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
@@ -302,7 +302,7 @@ class Driver:
         self._saving.cancel()
         self._forget_waiting()
         await self._peers.close()
-        self._pool.shutdown(wait=True)
+        self._flusher.close()
         try:
             if not self.failed.done():
                 self.log.take_unflushed().flush()
@@ -385,6 +385,12 @@ class Driver:
             return newest
         return self.log.read(first, last)
 
+    def _end_of(self, index: int) -> int:
+        newest = self._newest
+        if newest and newest[0].index <= index:
+            return _end_of(newest[index - newest[0].index])
+        return self.log.unit(index).end
+
     def _change_role(self, action: RoleChanged) -> None:
         _log.info(
             "%s is %s in term %d; leader: %s.",
@@ -401,7 +407,7 @@ class Driver:
 
     def _tell_committed(self, index: int) -> None:
         if self._watcher is not None:
-            self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
+            self._watcher.committed(self.log.data.starts[0], self._end_of(index))
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
             if not committed.done():
@@ -419,17 +425,14 @@ class Driver:
         if self._is_flushing or self._changed == self._flushed:
             return
         self._is_flushing = True
-        future = self._loop.run_in_executor(self._pool, self.log.take_unflushed().flush)
-        number = self._changed
-        future.add_done_callback(lambda done: self._end_flush(number, done))
+        self._flusher.flush(self._changed, self.log.take_unflushed())
 
-    def _end_flush(self, number: int, done: asyncio.Future[None]) -> None:
+    def _end_flush(self, number: int, error: Exception | None) -> None:
         self._is_flushing = False
-        if done.cancelled() or self.failed.done():
+        if self.failed.done():
             return
-        error = done.exception()
         if error is not None:
-            self.fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
+            self.fail(error)
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
