@@ -50,7 +50,7 @@ class EntryLog:
     """
 
     def __init__(self, folder: str, segment_size: int) -> None:
-        self.data = SegmentedFile(os.path.join(folder, "data"), segment_size)
+        self.data = SegmentedFile(os.path.join(folder, "data"), segment_size, ahead=True)
         self.index = SegmentedFile(os.path.join(folder, "index"), INDEX_FILE_SIZE)
         self.segment_size = segment_size
         self.begin = 0
