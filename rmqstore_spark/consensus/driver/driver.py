@@ -174,7 +174,7 @@ class Driver:
 
     def unanswered(self, number: int) -> None:
         """Take note that a peer does not answer."""
-        self.member.unanswered(number)
+        self._step(lambda _: self.member.unanswered(number))
 
     def take_over(self, leader: str, term: int) -> bool:
         """Ask for votes, as the leader wants; return whether it does."""

@@ -1,8 +1,8 @@
 """Bytes by their offset, in files of one size: a log, or its index.
 
 A file is named by the offset of its first byte, 20 digits, and has its full size from the start;
-what is not written is a hole, or zeros: a flush of bytes that replace zeros changes no metadata, and
-takes a fraction of the time. Only the caller's thread uses an object; another may flush what
+what is not written is a hole, or zeros: a flush of bytes that replace zeros changes no metadata,
+and takes a fraction of the time. Only the caller's thread uses an object; another may flush what
 `take_unflushed` returns meanwhile. What a killed process may not have flushed is part of the first.
 """
 
