@@ -86,10 +86,10 @@ class AsksNobodyWhileItFollows(GroupMember):
 class FollowsOldLeaders(GroupMember):
     """Takes what a leader of an earlier term pushes."""
 
-    def _accept_leader(self, leader: str, term: int, now: int) -> MemberCode:
+    def _accept_leader(self, leader: str, term: int, now: int, *, is_beat: bool) -> MemberCode:
         if term < self.term and self.role is MemberRole.FOLLOWER:
             return MemberCode.SUCCESS
-        return super()._accept_leader(leader, term, now)
+        return super()._accept_leader(leader, term, now, is_beat=is_beat)
 
 
 class CommitsUnmatched(GroupMember):

@@ -12,10 +12,8 @@ import os
 import random
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from rmqstore_spark.consensus.actions import (
     Action,
@@ -34,6 +32,7 @@ from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.flush_thread import FlushThread
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
+from rmqstore_spark.consensus.driver.proposals import Proposals
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.segmented import Unflushed
 from rmqstore_spark.consensus.driver.state_files import StateFiles
@@ -45,24 +44,13 @@ from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushTyp
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 
 _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
-_STEP_BYTES: Final = 256 << 10
-"""Bytes of proposals from which on they are appended at once, in a step."""
 _CHECKPOINT_SECONDS: Final = 3.0
-
-
-class _Proposal(NamedTuple):
-    """Records that a leader's engine wants to have appended; see `Driver.propose`."""
-
-    term: int
-    position: int
-    records: Sequence[bytes]
-    size: int
 
 
 class MemberWatcher(Protocol):
@@ -147,8 +135,7 @@ class Driver:
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
-        self._proposed: deque[_Proposal] = deque()
-        self._is_called = self._is_held = False
+        self._proposals = Proposals(self.log, self._append_proposed)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0  # when
         self._is_acting = False
@@ -201,61 +188,13 @@ class Driver:
         return entry, committed
 
     def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records soon, if this member still leads in a term then. In any thread.
-
-        Args:
-            term: the term.
-            position: where the first entry begins, behind what was proposed before. Each record
-                says where it is.
-            records: the records.
-        """
-        self._proposed.append(_Proposal(term, position, records, sum(map(len, records))))
-        if not self._is_called:
-            self._is_called = True
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._append_proposed)
+        """Append records soon, as the leader of a term; see `Proposals.add`. In any thread."""
+        self._proposals.add(term, position, records)
 
     def _append_proposed(self) -> None:
-        """Append what was proposed, or let more gather while a flush is under way.
-
-        Those that come meanwhile share a push to each peer, and the flushes here and there.
-        """
-        self._is_called = False
-        if not self._proposed or self._is_held:
-            return
-        if self._is_flushing and sum(each.size for each in self._proposed) < _STEP_BYTES:
-            return
-        entries: list[LedgerEntry] = []
-        size = 0
-        while self._proposed and size < _STEP_BYTES:
-            proposal = self._proposed.popleft()
-            size += proposal.size
-            entries += self._placed(proposal, entries)
+        entries = self._proposals.take(self.member, is_flushing=self._is_flushing)
         if entries:
-            self._append(tuple(entries))
-        if self._proposed and not self._is_called:
-            self._is_called = True
-            self._loop.call_soon(self._append_proposed)
-
-    def _placed(self, proposal: _Proposal, before: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:
-        """Return the entries of a proposal, behind others; none if its term is over."""
-        member, term = self.member, proposal.term
-        if member.role is not MemberRole.LEADER or member.term != term:
-            return ()
-        index, end = member.ledger.end, self.log.end
-        if before:
-            index, end = before[-1].index, _end_of(before[-1])
-        entries = []
-        for record in proposal.records:
-            size, index = ENTRY_HEADER_SIZE + len(record), index + 1
-            at = entry_position(end, size, self.log.segment_size)
-            entries.append(LedgerEntry(index, term, at, size, record))
-            end = at + size
-        assert entries[0].position == proposal.position, (
-            f"records were placed at {proposal.position}, and the next entry begins at "
-            f"{entries[0].position}"
-        )
-        return entries
+            self._append(entries)
 
     def _append(self, entries: tuple[LedgerEntry, ...]) -> None:
         self._unwritten += entries
@@ -263,11 +202,11 @@ class Driver:
 
     def hold(self) -> None:
         """Append nothing that is proposed until `release`: another member is about to lead."""
-        self._is_held = True
+        self._proposals.are_held = True
 
     def release(self) -> None:
         """Append what was proposed meanwhile, if this member still leads."""
-        self._is_held = False
+        self._proposals.are_held = False
         self._append_proposed()
 
     def note_committed(self) -> None:

@@ -158,7 +158,7 @@ class Applier:
 
     def _log_up_to(self, committed: CommittedLog) -> CommitLog:
         """Return the log; its files are listed again only if others have come or gone."""
-        known = self._listed and self._listed.dledger
+        known = None if self._listed is None else self._listed.dledger
         if known is None or not (
             known.min_offset == committed.begin and committed.end <= known.end_offset
         ):

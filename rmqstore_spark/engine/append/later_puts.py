@@ -1,7 +1,7 @@
 """Puts to the log of a group that wait for a quorum together, in no thread of their own.
 
-Whoever puts goes on, and the next records are on their way to the other members meanwhile. Later,
-one call takes all outcomes that have become known.
+The caller of a put continues, and the next records are on their way to the other members meanwhile.
+Later, one call takes all outcomes that have become known.
 """
 
 from __future__ import annotations

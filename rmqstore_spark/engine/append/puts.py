@@ -62,7 +62,7 @@ class Puts:
         durability: waits for the disk and for slaves.
 
     Attributes:
-        later: puts whose outcome is told later; None if the store is no member of a group.
+        later: puts whose outcome is told later; None if the store is not a member of a group.
     """
 
     def __init__(

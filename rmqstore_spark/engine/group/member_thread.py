@@ -126,7 +126,7 @@ class MemberThread:
     # ---- for the engine ------------------------------------------------------------------------
 
     def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records, if this member still leads in a term; see `Driver.propose`."""
+        """Append records, if this member still leads in a term; see `Proposals.add`."""
         self._driver_now.propose(term, position, records)
 
     def note_committed(self) -> None:

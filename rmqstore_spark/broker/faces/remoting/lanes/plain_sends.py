@@ -232,7 +232,7 @@ class PlainSends:
 
 
 class _Later:
-    """Plain requests whose messages are in the log, and are answered when that is for good.
+    """Plain requests whose messages are in the log, and are answered when a quorum has them.
 
     Args:
         sends: answers them.
