@@ -306,6 +306,7 @@ class Driver:
                 _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
                 # If a kill follows, the next start must not look for entries that are gone.
                 self._state.forget_committed()
+                self._newest = ()
                 self.log.restart()
                 if self._watcher is not None:
                     self._watcher.began_again()
@@ -407,16 +408,17 @@ class Driver:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             try:
-                index = self.log.take_unflushed_index()
-                await asyncio.to_thread(self._save_committed, index)
+                committed, index = self._committed, self.log.take_unflushed_index()
+                await asyncio.to_thread(self._save_committed, committed, index)
                 self.expire()
             except RmqStoreError as error:
                 self.fail(error)
                 return
 
-    def _save_committed(self, index: Unflushed) -> None:
+    def _save_committed(self, committed: int, index: Unflushed) -> None:
         index.flush()  # readers of the files look the last entry up
-        self._state.save_committed(self._known)
+        # It can be less than it was: the log was begun again.
+        self._state.save_committed(lambda: (min(committed, self._committed), self.log.last))
 
     def _known(self) -> tuple[int, int]:
         return self._committed, self.log.last
@@ -436,6 +438,8 @@ class Driver:
 
     def _set_timer(self) -> None:
         """Wake up when the member has something to do; a timer that ends before that is left."""
+        if self.member.stopped:
+            return
         wake = self.member.wake
         if self._timer is not None:
             if self._timer_ends <= wake:
