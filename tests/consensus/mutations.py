@@ -302,7 +302,7 @@ SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "DoesNotSeeLosses": (12, 17, 19),
     "FollowsOldLeaders": (252, 560, 613),
     "HasNoBodies": (8, 29, 33),
-    "KeepsWhatWasCut": (5605,),
+    "KeepsWhatWasCut": (629,),
     "LeadsAgainInItsTerm": (66, 1019, 1666),
     "SaveIsNotFlushed": (533, 577, 585),
     "StartsWithoutFlush": (8622,),
