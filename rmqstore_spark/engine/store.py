@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rmqstore_spark.engine.append.appender import SinglePlace
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
@@ -33,6 +34,7 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 
@@ -288,6 +290,19 @@ class StoreWriter:
             HeldUpError: there is one, and the caller is not patient.
         """
         return self.puts.put_block(lambda: self._admission.written(block), patient=patient)
+
+    def put_single(self, record: SingleRecord) -> SinglePlace | PutResult | None:
+        """Store a record that this process has written, if nothing is in its way.
+
+        Returns:
+            Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
+            `put_written` is to be asked.
+        """
+        return self.puts.put_single(record, self._append_single)
+
+    def _append_single(self, record: SingleRecord) -> SinglePlace | None:
+        self._admission.check_written(record.route)
+        return self._appender.append_single(record)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.

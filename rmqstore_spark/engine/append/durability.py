@@ -207,6 +207,11 @@ class Durability:
         self._flusher = flusher
         self._slaves = slaves
 
+    @property
+    def awaits(self) -> bool:
+        """Whether a put waits: for the disk, or for slaves."""
+        return self._waits_for_disk or self._role.waits_for_slaves
+
     def await_put(self, end: int, term: LeaderTerm | None = None) -> Shortfall | None:
         """Wait until the log is durable up to an offset.
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.append.appender import Commit, Stored
+from rmqstore_spark.engine.append.appender import Commit, SinglePlace, Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -26,6 +26,7 @@ from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, read_block
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import U1
 
 
@@ -110,6 +111,48 @@ class Puts:
         if result.rows:
             self._latency.observe(time.monotonic() - begin)
         return result
+
+    def put_single(
+        self, record: SingleRecord, append: Callable[[SingleRecord], SinglePlace | None]
+    ) -> SinglePlace | PutResult | None:
+        """Store a record that this process has written, if nothing is in its way.
+
+        Args:
+            record: the record.
+            append: checks and appends it, or refuses as `Admission` does; returns None if it has
+                done nothing.
+
+        Returns:
+            Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
+            `put_block` is to be asked.
+        """
+        begin = time.monotonic()
+        try:
+            place = append(record)
+        except RefusedError as error:
+            result = _refused(error)
+            self._failures.count(result.status)
+            return result
+        if place is None:
+            return None
+        self.count(1, len(record.data))
+        found: SinglePlace | PutResult = place
+        if self._durability.awaits:
+            settled = self._settle(
+                PutResult(
+                    PutStatus.PUT_OK,
+                    1,
+                    np.array([place.physical_offset], np.int64),
+                    np.array([place.queue_offset], np.int64),
+                    end_offset=place.end_offset,
+                    store_host=self._host,
+                )
+            )
+            if not settled.ok:
+                self._failures.count(settled.status)
+                found = settled
+        self._latency.observe(time.monotonic() - begin)
+        return found
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
@@ -196,8 +239,7 @@ class Puts:
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
-            remark = str(error.args[0])
-            return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)
+            return _refused(error)
         self.count(len(block), len(block.data))
         return PutResult(
             PutStatus.PUT_OK,
@@ -236,3 +278,8 @@ class Puts:
         with self._lock:
             self._messages += messages
             self._bytes += size
+
+
+def _refused(error: RefusedError) -> PutResult:
+    remark = str(error.args[0])
+    return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)

@@ -94,6 +94,27 @@ class OpenSegments:
         with self._lock:
             self._dirty.add(start)
 
+    def write_one(self, at: int, data: bytearray) -> None:
+        """Write bytes as `write` does, in one call of the system if it takes all of them."""
+        offset = at % self._files.size
+        start = at - offset
+        descriptor = self._open.get(start)
+        if descriptor is None or len(data) > WRITE_BYTES:
+            self.write(at, [memoryview(data)])
+            return
+        assert offset + len(data) <= self._files.size, (
+            f"{len(data)} bytes at physical offset {at} do not fit into their segment"
+        )
+        try:
+            written = os.pwrite(descriptor, data, offset)
+        except OSError as error:
+            raise explanation(error, self._files.path(start), "written") from error
+        if written < len(data):
+            self.write(at + written, [memoryview(data)[written:]])
+            return
+        with self._lock:
+            self._dirty.add(start)
+
     def erase(self, begin: int, end: int) -> None:
         """Overwrite a part of one segment with zeros, its end first.
 
