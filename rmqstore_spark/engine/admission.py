@@ -27,6 +27,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.record.block import Block, Route, check_block, check_bodies
 from rmqstore_spark.layout.record.delayed import schedule
+from rmqstore_spark.layout.record.single import SingleRecord, single_record
 from rmqstore_spark.layout.spans import U1
 
 _log = logging.getLogger(__name__)
@@ -196,6 +197,29 @@ class Admission:
             BlockError: a delay level is invalid, or a delayed message would be too long.
         """
         return schedule(block, self._config.delays)
+
+    def check_single(self, data: U1) -> SingleRecord | None:
+        """Check a block as `check` does, if it is one usual record.
+
+        Returns:
+            The record; None if `check` is to be asked.
+
+        Raises:
+            RefusedError: as `check`.
+        """
+        self.check_state()
+        config = self._config
+        if data.nbytes > config.max_block_bytes:
+            return None
+        record = single_record(
+            data,
+            max_body=config.max_message_size,
+            store_host_v6=config.store_host_v6,
+            allowed_sys_flag=CLIENTS_SYS_FLAG,
+        )
+        if record is not None:
+            self.check_routes((record.route,))
+        return record
 
     def check_clients(self, data: U1, *, creates: bool = True, digested: bool = False) -> Block:
         """Check a block as `check` does, and return its messages as they are.

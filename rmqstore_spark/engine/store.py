@@ -298,11 +298,7 @@ class StoreWriter:
             Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
             `put_written` is to be asked.
         """
-        return self.puts.put_single(record, self._append_single)
-
-    def _append_single(self, record: SingleRecord) -> SinglePlace | None:
-        self._admission.check_written(record.route)
-        return self._appender.append_single(record)
+        return self.puts.put_single(record)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.

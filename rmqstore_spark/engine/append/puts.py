@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.append.appender import Commit, SinglePlace, Stored
+from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.append.appender import Appender, Commit, SinglePlace, Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -51,6 +52,32 @@ class _Appends(Protocol):
         ...
 
 
+class Singles:
+    """Appends records that are not appended as blocks, because each is alone. Thread-safe.
+
+    Args:
+        admission: checks the store's state and records.
+        appender: appends them.
+    """
+
+    def __init__(self, admission: Admission, appender: Appender) -> None:
+        self._admission = admission
+        self._appender = appender
+
+    def check(self, data: U1) -> SingleRecord | None:
+        """Return the record to store; see `Admission.check_single`."""
+        return self._admission.check_single(data if data.flags.writeable else data.copy())
+
+    def append(self, record: SingleRecord) -> SinglePlace | None:
+        """Check and append a record that this process has written; see `append_checked`."""
+        self._admission.check_written(record.route)
+        return self._appender.append_single(record)
+
+    def append_checked(self, record: SingleRecord) -> SinglePlace | None:
+        """Append a record if nothing is in its way; see `Appender.append_single`."""
+        return self._appender.append_single(record)
+
+
 class Puts:
     """Stores blocks of encoded records. Thread-safe.
 
@@ -59,6 +86,7 @@ class Puts:
         admission: checks the store's state and blocks.
         appender: appends them to the log.
         durability: waits for the disk and for slaves.
+        singles: appends single records; None: as blocks.
     """
 
     def __init__(
@@ -67,7 +95,9 @@ class Puts:
         admission: _Checks,
         appender: _Appends,
         durability: Durability,
+        singles: Singles | None = None,
     ) -> None:
+        self._singles = singles
         self._admission = admission
         self._appender = appender
         self._durability = durability
@@ -112,23 +142,17 @@ class Puts:
             self._latency.observe(time.monotonic() - begin)
         return result
 
-    def put_single(
-        self, record: SingleRecord, append: Callable[[SingleRecord], SinglePlace | None]
-    ) -> SinglePlace | PutResult | None:
+    def put_single(self, record: SingleRecord) -> SinglePlace | PutResult | None:
         """Store a record that this process has written, if nothing is in its way.
-
-        Args:
-            record: the record.
-            append: checks and appends it, or refuses as `Admission` does; returns None if it has
-                done nothing.
 
         Returns:
             Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
             `put_block` is to be asked.
         """
         begin = time.monotonic()
+        assert self._singles is not None, "only usual messages are put as single records"
         try:
-            place = append(record)
+            place = self._singles.append(record)
         except RefusedError as error:
             result = _refused(error)
             self._failures.count(result.status)
@@ -138,16 +162,7 @@ class Puts:
         self.count(1, len(record.data))
         found: SinglePlace | PutResult = place
         if self._durability.awaits:
-            settled = self._settle(
-                PutResult(
-                    PutStatus.PUT_OK,
-                    1,
-                    np.array([place.physical_offset], np.int64),
-                    np.array([place.queue_offset], np.int64),
-                    end_offset=place.end_offset,
-                    store_host=self._host,
-                )
-            )
+            settled = self._settle(self._placed(place))
             if not settled.ok:
                 self._failures.count(settled.status)
                 found = settled
@@ -221,6 +236,10 @@ class Puts:
         patient: bool = True,
     ) -> PutResult:
         """Append a block without waiting for the disk."""
+        if self._singles is not None and units is None and is_single(data):
+            result = self._appended_single(data)
+            if result is not None:
+                return result
 
         def checked() -> Block:
             block = self._admission.check(data if data.flags.writeable else data.copy())
@@ -230,6 +249,29 @@ class Puts:
             return replace(block, unit_ends=np.cumsum(ends, dtype=np.int64))
 
         return self._appended(checked, patient)
+
+    def _appended_single(self, data: U1) -> PutResult | None:
+        """Append a record; None if nothing was done, and it is to be appended as a block."""
+        assert self._singles is not None, "only usual messages are put as single records"
+        try:
+            record = self._singles.check(data)
+            place = None if record is None else self._singles.append_checked(record)
+        except RefusedError as error:
+            return _refused(error)
+        if place is None:
+            return None
+        self.count(1, len(data))
+        return self._placed(place)
+
+    def _placed(self, place: SinglePlace) -> PutResult:
+        return PutResult(
+            PutStatus.PUT_OK,
+            1,
+            np.array([place.physical_offset], np.int64),
+            np.array([place.queue_offset], np.int64),
+            end_offset=place.end_offset,
+            store_host=self._host,
+        )
 
     def _appended(self, checked: Callable[[], Block], patient: bool) -> PutResult:
         """Append a block; see `put_block`."""

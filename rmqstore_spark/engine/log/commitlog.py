@@ -171,7 +171,7 @@ class CommitLogWriter:
             limit = min(limit, self.reserved.limit)
         return limit - at
 
-    def write_single(self, data: bytearray) -> None:
+    def write_single(self, data: bytearray | U1) -> None:
         """Write a record at the log's end, where it has `room`; see `write`."""
         at = self.published.offset
         assert len(data) <= self.room, f"a record of {len(data)} bytes has no room at {at}"

@@ -1,6 +1,7 @@
 from rmqstore_spark.layout.kernel.reference.plain import absorb as absorb
 from rmqstore_spark.layout.kernel.reference.plain import as_claimed as as_claimed
 from rmqstore_spark.layout.kernel.reference.plain import check_block as check_block
+from rmqstore_spark.layout.kernel.reference.plain import check_single as check_single
 from rmqstore_spark.layout.kernel.reference.plain import content_hashes as content_hashes
 from rmqstore_spark.layout.kernel.reference.plain import crc32_spans as crc32_spans
 from rmqstore_spark.layout.kernel.reference.plain import find_properties as find_properties

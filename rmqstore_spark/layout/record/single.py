@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.record.block import Route
+from rmqstore_spark.layout.spans import U1
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class SingleRecord:
         keys: the hashes of its keys, as `index_hashes` returns them.
     """
 
-    data: bytearray
+    data: bytearray | U1
     route: Route
     tags_code: int
     keys: tuple[int, ...]
@@ -33,3 +34,18 @@ class SingleRecord:
     ) -> None:
         """Fill in the fields that only the store knows; see `block.stamp_records`."""
         kernel.active.stamp_record(self.data, queue_offset, physical_offset, store_timestamp, host)
+
+
+def single_record(
+    data: U1, *, max_body: int, store_host_v6: bool, allowed_sys_flag: int
+) -> SingleRecord | None:
+    """Check bytes that a client wants to store, as `check_block` does, if they are one record.
+
+    Returns:
+        The record; None if `check_block` is to be asked, which tells what is wrong, if it is that.
+    """
+    found = kernel.active.check_single(data, max_body, int(store_host_v6), allowed_sys_flag)
+    if found is None:
+        return None
+    topic, queue_id, tags_code, keys = found
+    return SingleRecord(data, Route(topic, queue_id), tags_code, keys)

@@ -359,3 +359,30 @@ def test_answers_for_other_messages_are_refused(
     places = np.zeros(count, np.int64)
     with pytest.raises(ValueError, match="differ in number"):
         kernel.active.write_answers(VERSION, bytes(8), told, places, places)
+
+
+@given(
+    frames(),
+    st.integers(0, 0x7F),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
+)
+@example(encode_frame(Command(310, {**USUAL, "i": "KEYS\x01a b\x02TAGS\x01t"}, b"x")), 0, [])
+def test_a_single_record_is_found_as_in_a_block(
+    frame: bytes, flags: int, damage: list[tuple[int, int]]
+) -> None:
+    written = plain.write_send(frame, 99, 0x701, 8, STORED_V4.ljust(21, b"\0"), bytes(8), b"c\1c")
+    if written is None:
+        return
+    data = np.frombuffer(written[0], np.uint8)
+    data[39] ^= flags
+    for at, value in damage:
+        data[at % len(data)] ^= value
+    outcomes = [module.check_single(data, 90, 0, 0x701) for module in (kernel.active, plain)]
+    assert outcomes[0] == outcomes[1]
+    if outcomes[0] is None:
+        return
+    topic, queue_id, tags, keys = outcomes[0]
+    found = check_block(data, max_body=90, store_host_v6=False, allowed_sys_flag=0x701)
+    assert (found.routes, found.tags_code.tolist()) == (((topic, queue_id),), [tags])
+    assert (found.queued.tolist(), found.delayed, found.compressed) == ([True], 0, 0)
+    assert index_hashes(data, found.starts, found.sizes)[0].tolist() == list(keys)

@@ -94,6 +94,7 @@ static PyMethodDef METHODS[] = {
     {"repair_utf8", repair_utf8, METH_VARARGS, "See plain.repair_utf8."},
     {"hash_texts", hash_texts, METH_VARARGS, "See plain.hash_texts."},
     {"check_block", check_block, METH_VARARGS, "See plain.check_block."},
+    {"check_single", check_single, METH_VARARGS, "See plain.check_single."},
     {"number_rows", number_rows, METH_VARARGS, "See plain.number_rows."},
     {"stamp_record", stamp_record, METH_VARARGS, "See plain.stamp_record."},
     {"stamp_records", stamp_records, METH_VARARGS, "See plain.stamp_records."},

@@ -344,6 +344,52 @@ static int64_t put_alone(const Request *r, const uint8_t *peer, const Store *sto
     return size > 0 && add_rows(block, out, 0, size, 0) && !block->compressed ? size : 0;
 }
 
+static PyObject *hashes_of(const Keys *keys)
+{
+    PyObject *found = PyTuple_New(keys->count);
+    for (Py_ssize_t i = 0; found && i < keys->count; i++) {
+        PyObject *hash = PyLong_FromLong(keys->hash[i]);
+        if (hash)
+            PyTuple_SET_ITEM(found, i, hash);
+        else
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *check_single(PyObject *self, PyObject *args)
+{
+    PyObject *object;
+    Rules rules = {.rules = RULE_CLIENT | RULE_PRODUCER | RULE_BODY_CRC};
+    long long max_body, allowed;
+    if (!PyArg_ParseTuple(args, "OLiL", &object, &max_body, &rules.store_host_v6, &allowed))
+        return NULL;
+    rules.max_body = max_body;
+    rules.allowed = (uint32_t)allowed;
+    Views views = {.used = 0};
+    TAKE(data, const uint8_t, object, 0)
+    int light, delayed, is_sound = 0;
+    int32_t tags = 0, hashes[MOST_KEYS], rows[MOST_KEYS];
+    Keys keys = {.hash = hashes, .row = rows, .room = MOST_KEYS};
+    Record record;
+    PyObject *found = Py_None;
+    if (data_n >= MIN_RECORD && be32(data + 4) == 0xDAA320A7u &&
+        read_record(&record, data, data_n) == OK && RECORD_SIZE(record) == data_n &&
+        !(RECORD_SYS_FLAG(record) & (TRANSACTION | COMPRESSED)) && judge(&record, &rules) == OK &&
+        is_ascii_text(RECORD_TOPIC(record), RECORD_TOPIC_SIZE(record))) {
+        tags = (int32_t)hash_of_tags(&record, data + data_n, &light, &delayed);
+        is_sound = !light && !delayed && add_keys(&keys, &record, 0, data + data_n);
+    }
+    if (is_sound)
+        found = Py_BuildValue("s#iiN", (const char *)RECORD_TOPIC(record),
+                              (Py_ssize_t)RECORD_TOPIC_SIZE(record), RECORD_QUEUE_ID(record), tags,
+                              hashes_of(&keys));
+    else
+        Py_INCREF(found);
+    release(&views);
+    return found;
+}
+
 static PyObject *write_send(PyObject *self, PyObject *args)
 {
     const char *frame, *peer, *host, *cluster;
@@ -379,14 +425,7 @@ static PyObject *write_send(PyObject *self, PyObject *args)
         Py_DECREF(record);
         Py_RETURN_NONE;
     }
-    PyObject *keys = PyTuple_New(block.keys.count);
-    for (Py_ssize_t i = 0; keys && i < block.keys.count; i++) {
-        PyObject *hash = PyLong_FromLong(hashes[i]);
-        if (hash)
-            PyTuple_SET_ITEM(keys, i, hash);
-        else
-            Py_CLEAR(keys);
-    }
+    PyObject *keys = hashes_of(&block.keys);
     if (!keys || PyByteArray_Resize(record, written) < 0) {
         Py_XDECREF(keys);
         Py_DECREF(record);

@@ -50,7 +50,7 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     split_batch,
 )
 from rmqstore_spark.layout.kernel.reference.requests import plain_sends
-from rmqstore_spark.layout.kernel.reference.sends import write_send, write_sends
+from rmqstore_spark.layout.kernel.reference.sends import check_single, write_send, write_sends
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,
     I8,
@@ -77,6 +77,7 @@ __all__ = [
     "absorb",
     "as_claimed",
     "check_block",
+    "check_single",
     "content_hashes",
     "crc32_spans",
     "find_properties",

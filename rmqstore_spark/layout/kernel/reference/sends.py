@@ -15,10 +15,12 @@ from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
     STOREHOST_V6_FLAG,
+    TRANSACTION_MASK,
 )
-from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE, MIN_RECORD_SIZE, SYS_FLAG_LAST
 from rmqstore_spark.layout.kernel.reference.answers import ROWS, SIZE
 from rmqstore_spark.layout.kernel.reference.block import (
+    RULE_BODY_CRC,
     RULE_CLIENT,
     RULE_PRODUCER,
     check_block,
@@ -198,6 +200,38 @@ def write_send(
     if block.compressed:
         return None
     return bytearray(record), queue_id, block.tags[0], tuple(block.key_hash)
+
+
+def check_single(
+    data: U1, most_body: int, store_host_v6: int, allowed_sys_flag: int
+) -> tuple[str, int, int, tuple[int, ...]] | None:
+    """Check bytes as `check_block` does those of a client, if they are one usual record.
+
+    Returns:
+        Its topic, its queue, its tagsCode, and the hashes of its keys; None if `check_block`
+        refuses it or finds more of them, or if its topic is not ASCII, or it has a delay, bits of
+        a transaction, a compressed body, or more than 64 keys.
+    """
+    starts, tags = np.empty((2, 1), np.int64)
+    sizes, route_of, hashes, rows = (np.empty(n, np.int32) for n in (1, 1, *[_MOST_KEYS] * 2))
+    routes, queued = np.empty((1, 3), np.int64), np.empty(1, np.uint8)
+    rules = RULE_CLIENT | RULE_PRODUCER | RULE_BODY_CRC
+    found, _, status, _, compressed, delayed = check_block(
+        data, rules, most_body, store_host_v6, allowed_sys_flag, 0, starts, sizes, route_of, tags,
+        queued, routes, np.empty(2, np.int32), np.empty(2, np.uint64),
+    )  # fmt: skip
+    if status != OK or found != 1 or compressed or delayed:
+        return None
+    if data[SYS_FLAG_LAST] & TRANSACTION_MASK:
+        return None
+    done, count = index_hashes(data, starts, sizes, 0, hashes, rows)
+    if not done:
+        return None
+    at, length, queue_id = routes[0].tolist()
+    topic = data[at : at + length].tobytes()
+    if not topic.isascii() or b"\x7f" in topic:
+        return None
+    return topic.decode(), queue_id, int(tags[0]), tuple(hashes[:count].tolist())
 
 
 class _Block:
