@@ -29,6 +29,16 @@ class MemberDurability(Durability):
         self._log = log
         self._timeout = timeout_ms
 
+    @property
+    def awaits(self) -> bool:
+        """True: a quorum has it first."""
+        return True
+
+    @property
+    def awaits_others(self) -> bool:
+        """True."""
+        return True
+
     def await_put(self, end: int, term: LeaderTerm | None = None) -> Shortfall | None:
         """Wait until what was proposed in a term is committed, and in queues and index.
 

@@ -8,13 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit, SinglePlace, Stored
+from rmqstore_spark.engine.append.appender import (
+    Appender,
+    Commit,
+    HeldUpError,
+    SinglePlace,
+    Stored,
+)
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -29,6 +35,9 @@ from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import U1
+
+_FEW: Final = 4
+"""Records that cost less alone than as a block."""
 
 
 class _Checks(Protocol):
@@ -179,6 +188,48 @@ class Puts:
             if result.rows:
                 self._latency.observe(took)
         return results
+
+    def put_turn(self, blocks: Sequence[U1]) -> list[PutResult | None]:
+        """Store records that have come together, and wait for the disk once.
+
+        Args:
+            blocks: n, for which `is_single` holds.
+
+        Returns:
+            n outcomes; None for a record of which nothing is done, because it would wait for a
+            commit or for other processes.
+        """
+        if self._durability.awaits_others:
+            return [None] * len(blocks)
+        begin = time.monotonic()
+        appended = self._appended_together(blocks)
+        done = [result for result in appended if result is not None]
+        outcomes = iter(settle_all(self._settle, done))
+        results = [None if result is None else next(outcomes) for result in appended]
+        took = time.monotonic() - begin
+        for result in results:
+            if result is not None:
+                self._failures.count(result.status)
+                if result.rows:
+                    self._latency.observe(took)
+        return results
+
+    def _appended_together(self, blocks: Sequence[U1]) -> list[PutResult | None]:
+        """Append records: many as one block, and few, or those of which one is wrong, alone."""
+        if len(blocks) > _FEW:
+            try:
+                result = self._append(np.concatenate(blocks), patient=False)
+            except HeldUpError:
+                return [None] * len(blocks)
+            if result.status.is_stored or result.status.is_transient:
+                return [result.of_row(row) for row in range(len(blocks))]
+        found: list[PutResult | None] = []
+        for block in blocks:
+            try:
+                found.append(self._append(block, patient=False))
+            except HeldUpError:
+                found.append(None)
+        return found
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the disk and slaves, as configured; return the result after that."""
