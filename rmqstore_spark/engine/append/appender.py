@@ -176,7 +176,7 @@ class Appender:
             record.stamp(queue_offset, begin, timestamp, self._host)
             reach("put.before_write")
             try:
-                log.write_single(data)
+                log.write_single(begin, data)
             except StoreWriteError as error:
                 raise self._failed_write(error) from error
             reach("put.after_write")

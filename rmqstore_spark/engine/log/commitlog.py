@@ -171,9 +171,11 @@ class CommitLogWriter:
             limit = min(limit, self.reserved.limit)
         return limit - at
 
-    def write_single(self, data: bytearray | U1) -> None:
-        """Write a record at the log's end, where it has `room`; see `write`."""
-        at = self.published.offset
+    def write_single(self, at: int, data: bytearray | U1) -> None:
+        """Write a record that was placed at the log's end, where it has `room`; see `write`."""
+        assert at == self.published.offset, (
+            f"records were placed at {at}, but the log ends at {self.published.offset}"
+        )
         assert len(data) <= self.room, f"a record of {len(data)} bytes has no room at {at}"
         try:
             self._segments.write_one(at, data)
