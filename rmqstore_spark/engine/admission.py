@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from rmqstore_spark.base.status import PutStatus
@@ -27,6 +27,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.record.block import Block, Route, check_block, check_bodies
 from rmqstore_spark.layout.record.delayed import schedule
+from rmqstore_spark.layout.record.single import SingleRecord, single_record
 from rmqstore_spark.layout.spans import U1
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,8 @@ class Admission:
         self._dispatcher = dispatcher
         self._health = health
         self._unpacking = threading.Semaphore(_UNPACKING)
+        # Queues that accept messages, as long as no topic changes.
+        self._sound: tuple[Mapping[str, TopicConfig], set[Route]] = self._topics.content, set()
         self.disk_used_ratio = 0.0
         self._full_ratio = store.config.disk_full_ratio
         self.look_at_disk()
@@ -195,6 +198,29 @@ class Admission:
         """
         return schedule(block, self._config.delays)
 
+    def check_single(self, data: U1) -> SingleRecord | None:
+        """Check a block as `check` does, if it is one usual record.
+
+        Returns:
+            The record; None if `check` is to be asked.
+
+        Raises:
+            RefusedError: as `check`.
+        """
+        self.check_state()
+        config = self._config
+        if data.nbytes > config.max_block_bytes:
+            return None
+        record = single_record(
+            data,
+            max_body=config.max_message_size,
+            store_host_v6=config.store_host_v6,
+            allowed_sys_flag=CLIENTS_SYS_FLAG,
+        )
+        if record is not None:
+            self.check_routes((record.route,))
+        return record
+
     def check_clients(self, data: U1, *, creates: bool = True, digested: bool = False) -> Block:
         """Check a block as `check` does, and return its messages as they are.
 
@@ -235,13 +261,22 @@ class Admission:
         self._check_found(block, creates=True)
         return block
 
+    def check_written(self, route: Route) -> None:
+        """Check that the store and a queue accept a record that this process has written.
+
+        Raises:
+            RefusedError: they do not.
+        """
+        self.check_state()
+        self.check_routes((route,))
+
     def _check_found(self, block: Block, *, creates: bool) -> None:
         if block.compressed:
             with self._unpacking:
                 check_bodies(block)
         self.check_routes(block.routes, creates=creates)
 
-    def check_routes(self, routes: Iterable[Route], *, creates: bool = True) -> None:
+    def check_routes(self, routes: Collection[Route], *, creates: bool = True) -> None:
         """Check that queues accept messages.
 
         Args:
@@ -251,6 +286,16 @@ class Admission:
         Raises:
             RefusedError: a queue does not accept messages.
         """
+        topics, sound = self._sound
+        if topics is not self._topics.content:  # one has changed
+            topics, sound = self._sound = self._topics.content, set()
+        if sound.issuperset(routes):
+            return
+        self._look_up(routes, creates=creates)
+        if creates and topics is self._topics.content:
+            sound.update(routes)
+
+    def _look_up(self, routes: Collection[Route], *, creates: bool) -> None:
         last: dict[str, int] = {}
         for name, queue_id in routes:
             last[name] = max(last.get(name, 0), queue_id)

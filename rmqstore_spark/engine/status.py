@@ -19,7 +19,7 @@ that another process writes."""
 _NONE = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class PutResult:
     """The outcome of a put of n messages: all of them are stored, or none.
 

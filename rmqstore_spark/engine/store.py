@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rmqstore_spark.engine.append.appender import SinglePlace
 from rmqstore_spark.engine.append.later_puts import Awaits
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
@@ -34,6 +35,7 @@ from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.constants import TRANS_GROUP
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.encode import encode_records
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.produce.records import record_columns
 
@@ -294,6 +296,15 @@ class StoreWriter:
         return self.puts.put_block(
             lambda: self._admission.written(block), patient=patient, later=later
         )
+
+    def put_single(self, record: SingleRecord) -> SinglePlace | PutResult | None:
+        """Store a record that this process has written, if nothing is in its way.
+
+        Returns:
+            Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
+            `put_written` is to be asked.
+        """
+        return self.puts.put_single(record)
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.

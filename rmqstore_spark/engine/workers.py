@@ -17,7 +17,7 @@ from rmqstore_spark.engine.append.applier import Applier
 from rmqstore_spark.engine.append.durability import Durability, Slaves
 from rmqstore_spark.engine.append.member_appender import MemberAppender
 from rmqstore_spark.engine.append.member_durability import MemberDurability
-from rmqstore_spark.engine.append.puts import Puts
+from rmqstore_spark.engine.append.puts import Puts, Singles
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
@@ -80,7 +80,8 @@ class Workers:
             self.durability = Durability(store.config, role, self.flusher, self.slaves)
             if isinstance(log, MemberLog):
                 self.durability = MemberDurability(log, store.config.sync_flush_timeout)
-            self.puts = Puts(store.config, self.admission, self.appender, self.durability)
+            singles = Singles(self.admission, self.appender)
+            self.puts = Puts(store.config, self.admission, self.appender, self.durability, singles)
             self.batches = Batches(
                 store, self.admission, self.appender, self.flusher, self.durability, self.puts
             )

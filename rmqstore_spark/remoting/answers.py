@@ -178,6 +178,10 @@ class Outbox:
     def held(self) -> int:
         """Bytes in memory. A transport keeps all that it was given at once until all is taken."""
         given, left, unsent, taken = self._given, self._given_bytes, self._unsent, 0
+        if not unsent:
+            given.clear()
+            self._given_bytes = 0
+            return self._bytes
         while taken < len(given) and left - given[taken] >= unsent:
             left -= given[taken]
             taken += 1
@@ -224,7 +228,10 @@ class Outbox:
         is_behind = bool(self._given) and self.held > 0
         self._given.append(count)
         self._given_bytes += count
-        self._transport.writelines(parts)
+        if len(parts) == 1:
+            self._transport.write(parts[0])
+        else:
+            self._transport.writelines(parts)
         if not self.has_room and not self.stuck_since:
             self._let(True)
         looks = count > LARGE or is_behind or self._is_counted

@@ -124,6 +124,10 @@ class Backlog(Generic[_H]):
         """Return the next requests to be handled, until it is full, or they are large together."""
         group: list[_H] = []
         size, limits = 0, self._limits
+        if len(self.waiting) == 1 and most > 0 and not self.is_full:
+            group, self.waiting = self.waiting, group
+            self._count(1, group[0].held)
+            return group
         most = min(most, limits.in_flight - self._handled)
         most_bytes = min(_MOST_TAKEN, limits.connection_held - self._handled_bytes)
         for request in self.waiting:
@@ -147,7 +151,10 @@ class Backlog(Generic[_H]):
             held: bytes that they hold.
         """
         self.held -= held
-        self._count(-count, -held)
+        self._handled -= count
+        self._handled_bytes -= held
+        if self.is_full:
+            self._count(0, 0)
 
     def forget_waiting(self) -> list[_H]:
         """Drop the requests that wait, and return them."""

@@ -18,8 +18,9 @@ from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.answers import LARGE, Answers, Outbox
 from rmqstore_spark.remoting.backlog import Backlog, Limits, PendingCalls
 from rmqstore_spark.remoting.codec.codes import ResponseCode
-from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.command import ONE_WAY, RESPONSE, Command
 from rmqstore_spark.remoting.codec.frames import frame_head
+from rmqstore_spark.remoting.codec.plain import PlainSend
 from rmqstore_spark.remoting.inbox import FrameInbox, Scratch
 from rmqstore_spark.remoting.peerlog import PeerLog
 from rmqstore_spark.remoting.room import SMALL, FrameRoom
@@ -84,9 +85,10 @@ class Request:
         connection: on which it came.
         command: the request itself.
         turns: of the connection's event loop.
+        arrived: when it came, by `time.monotonic`.
 
     Attributes:
-        arrived: when it came, by `time.monotonic`.
+        arrived: as given.
         held: bytes that it holds.
         is_finished: whether its end has come to the event loop.
     """
@@ -94,13 +96,18 @@ class Request:
     __slots__ = ("_turns", "arrived", "command", "connection", "held", "is_finished")
 
     def __init__(
-        self, connection: RemotingConnection, command: Command, turns: Turns[Request]
+        self,
+        connection: RemotingConnection,
+        command: Command,
+        turns: Turns[Request],
+        arrived: float,
     ) -> None:
         self.connection = connection
         self.command = command
-        self.arrived = time.monotonic()
-        odd = command.field_count - _USUAL_FIELDS
-        self.held = command.size + _REQUEST_BYTES + (odd * _FIELD_BYTES if odd > 0 else 0)
+        self.arrived = arrived
+        self.held = command.size + _REQUEST_BYTES
+        if type(command) is not PlainSend:
+            self.held += max(command.field_count - _USUAL_FIELDS, 0) * _FIELD_BYTES
         self.is_finished = False
         self._turns = turns
 
@@ -156,18 +163,20 @@ def reply_all(requests: Sequence[Request], answers: Sequence[bytes]) -> None:
         for request, answer in zip(requests, answers, strict=True):
             request.reply(answer)
         return
-    of: dict[RemotingConnection, tuple[list[Request], list[bytes]]] = {}
+    of: dict[RemotingConnection, list[Request]] = {}
+    frames: dict[RemotingConnection, bytes] = {}
     for request, answer in zip(requests, answers, strict=True):
         if request.is_finished:
             continue
-        own = of.get(request.connection)
-        if own is None:
-            own = of[request.connection] = [], []
-        own[0].append(request)
-        if not request.command.is_one_way:
-            own[1].append(answer)
-    for connection, (finished, frames) in of.items():
-        connection.finished_all(finished, b"".join(frames))
+        connection = request.connection
+        frame = b"" if request.command.flag & ONE_WAY else answer
+        if connection in of:
+            of[connection].append(request)
+            frames[connection] += frame
+        else:
+            of[connection], frames[connection] = [request], frame
+    for connection, finished in of.items():
+        connection.finished_all(finished, frames[connection])
 
 
 def _body_size(answer: Command | bytes | None) -> int:
@@ -364,9 +373,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._backlog.finished_all(len(requests), held)
         if small:
             self._room.give_back(SMALL, small)
-        if frames:
-            self._send_frame(frames, b"")
-        self._proceed()
+        if frames and self._transport is not None and not self._transport.is_closing():
+            self.out.add(frames, b"")
+            self._turns.unwritten(self)
+        if not self._is_idle:
+            self._proceed()
 
     def put_back(self, request: Request) -> None:
         """Take a request back that would have got a large answer; see `Request.put_back`."""
@@ -411,12 +422,14 @@ class RemotingConnection(asyncio.BufferedProtocol):
         group: list[Request] = []
         backlog = self._backlog
         if self.is_ready:
-            if backlog.postponed:
+            if not backlog.postponed:
+                group = backlog.take(most)
+            else:
                 if self._answers.has_room:
                     group = backlog.take_postponed(most)
                 else:
                     self._answers.wait_for_room(self.out)
-            group += backlog.take(most - len(group))
+                group += backlog.take(most - len(group))
         if backlog.is_full or not self._is_read:
             self.read_on()
         return group
@@ -424,7 +437,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what was sent."""
         if self.out.flush():
-            self._used_at = self._loop.time()
+            self._used_at = time.monotonic()
             if (self._backlog.waiting or self._backlog.postponed) and self.is_ready:
                 self._turns.ready(self)  # it had no room for one more answer in this turn
 
@@ -513,26 +526,27 @@ class RemotingConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_broken:
             return
-        self._used_at = self._loop.time()
-        was_part = bool(self._inbox.held)
-        commands, error = self._inbox.received(nbytes)
+        now = self._used_at = time.monotonic()
+        inbox, room, turns = self._inbox, self._room, self._turns
+        was_part = inbox.held
+        commands, error = inbox.received(nbytes)
         small = 0
         for command in commands:
-            if command.is_response:
-                self._room.give_back(command.size, command.size)
+            if command.flag & RESPONSE:
+                room.give_back(command.size, command.size)
                 self._calls.arrived(command)
             else:
-                request = Request(self, command, self._turns)
+                request = Request(self, command, turns, now)
                 if command.size <= SMALL:
                     small += request.held - command.size
                 else:
-                    self._room.hold(command.size, request.held - command.size)
+                    room.hold(command.size, request.held - command.size)
                 self._backlog.add(request)
                 self.has_asked = True
         if small:
-            self._room.hold(SMALL, small)
-        if self._inbox.held and (commands or not was_part):
-            self._frame_since = self._used_at
+            room.hold(SMALL, small)
+        if inbox.held and (commands or not was_part):
+            self._frame_since = now
         if error is not None:
             self._is_broken = True
             self._warn(
@@ -540,7 +554,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 escaped(str(error)),
             )
         self._proceed()
-        self.read_on()
+        if inbox.wanted or room.is_crowded or not (self._is_read and self._backlog.may_grow):
+            self.read_on()
 
     def eof_received(self) -> None:
         """Handle what came before the other end went; then asyncio closes the connection."""
@@ -573,6 +588,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._service.closed(self)
 
     # ---- its own
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether there is nothing to proceed with."""
+        backlog = self._backlog
+        return self._is_read and not (backlog.waiting or backlog.postponed or self._is_broken)
 
     def _proceed(self) -> None:
         """Have requests handled that may be, and read on or stop."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_lengths
-from rmqstore_spark.remoting.codec.plain import arrived
+from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, frame_size
+from rmqstore_spark.remoting.codec.plain import arrived, plain_sends
 from rmqstore_spark.remoting.room import READ_BYTES, SMALL, Asker, FrameRoom
 
 
@@ -78,13 +78,36 @@ class FrameInbox:
             view[: len(part)] = part
             self._part = b""
             self.held = 0
-        found: list[Command] = []
         wrong = None
-        at = size = small = 0
+        found, at = plain_sends(view, self._most)  # nearly all frames, nearly always
+        small = at
+        for command in found:
+            if command.size > SMALL:
+                small -= command.size
+                self._room.hold(command.size, command.size)
+        if at < len(view):
+            wrong, small = self._read_others(view, at, found, small)
+        self._room.was_read(count, small)
+        return found, wrong
+
+    def _read_others(
+        self, view: memoryview, at: int, found: list[Command], small: int
+    ) -> tuple[FrameError | None, int]:
+        """Read frames of any kind, and keep the begin of one that is not complete.
+
+        Args:
+            view: the bytes.
+            at: where the first begins.
+            found: gets their commands.
+            small: bytes of the small ones before.
+
+        Returns:
+            What is wrong with the bytes; and bytes of all small ones.
+        """
+        size = 0
         try:
             while len(view) - at >= HEAD_BYTES:
-                _, header, body = frame_lengths(view, at, self._most)
-                size = HEAD_BYTES + header + body
+                size = frame_size(view, at, self._most)
                 if len(view) - at < size:
                     break
                 found.append(arrived(view[at : at + size]))
@@ -94,11 +117,10 @@ class FrameInbox:
                     self._room.hold(size, size)
                 at, size = at + size, 0
         except FrameError as error:
-            wrong = error
-        self._room.was_read(count, small)
-        if wrong is None and at < len(view):
+            return error, small
+        if at < len(view):
             self._begin(view[at:], size)
-        return found, wrong
+        return None, small
 
     def granted(self, size: int) -> int:
         """Receive the frame that waited for room; return how many of its bytes were here."""

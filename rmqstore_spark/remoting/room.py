@@ -26,6 +26,8 @@ _READS: Final = 64
 _TURN_BYTES: Final = 1 << 20
 """Bytes of small frames after which the other reads of the same turn of the event loop take few: as
 many requests are decoded for a tenth of a second."""
+_NOTED_BYTES: Final = 64 << 10
+"""Bytes of a turn that are worth a call at its end, so that those of the next one count alone."""
 _LOOK_SECONDS: Final = 0.25
 _STALL_SECONDS: Final = 1.0
 _GRACE_SECONDS: Final = 2.0
@@ -105,7 +107,8 @@ class FrameRoom:
         self._small = 0
         self._most = limits.held
         self._used = 0
-        self._read = 0  # in this turn
+        self._read = 0  # in this turn, and up to _NOTED_BYTES in those before
+        self._is_noted = False
         self._connections = 0
         self._crowded: dict[Asker, None] = {}
         self._look: asyncio.TimerHandle | None = None
@@ -159,9 +162,10 @@ class FrameRoom:
             count: all its bytes.
             held: those of small frames, which count as by `hold`.
         """
-        if not self._read:
-            self._loop.call_soon(self._next_turn)  # before the reads of the next turn
         self._read += count
+        if self._read >= _NOTED_BYTES and not self._is_noted:
+            self._is_noted = True
+            self._loop.call_soon(self._next_turn)  # before the reads of the next turn
         self._small += held
         self._used += held
 
@@ -175,6 +179,11 @@ class FrameRoom:
         """Forget a connection."""
         self._connections -= 1
         self._crowded.pop(asker, None)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether connections hold so many small frames that some are not read; see `may_read`."""
+        return self._small > self._small_most
 
     def may_read(self, asker: Asker, held: int) -> bool:
         """Return whether more small requests of a connection should be read.
@@ -235,6 +244,7 @@ class FrameRoom:
 
     def _next_turn(self) -> None:
         self._read = 0
+        self._is_noted = False
 
     def _share(self, size: int) -> _Share:
         return next(share for most, share in self._shares if size <= most)

@@ -124,18 +124,26 @@ class Turns(Generic[_R]):
         group: list[_R] = []
         if not self._ready:
             return group
+        if len(self._ready) == 1:
+            ((source, _),) = self._ready.items()
+            self._ready.clear()
+            group += source.take(self._most)
+            if source.is_ready:
+                self._ready[source] = None
+            return group
         share = max(1, self._most // len(self._ready))
         left = _MOST_BYTES
         # Small requests come first: what is large may take long. But only among those whose turn it
         # is, or large ones would wait for as long as enough others have small ones.
         sources = list(islice(self._ready, self._most))
-        if len(sources) > 1:
+        sizes = [source.next_size for source in sources]
+        if max(sizes) > _LARGE:
             sources.sort(key=lambda each: each.next_size > _LARGE)
-        for source in sources:
+            sizes = [source.next_size for source in sources]
+        for source, size in zip(sources, sizes, strict=True):
             if len(group) >= self._most or left <= 0:
                 break
-            if len(sources) > 1:
-                left -= source.next_size
+            left -= size
             del self._ready[source]
             group += source.take(min(share, self._most - len(group)))
             if source.is_ready:

@@ -13,6 +13,7 @@ calls        limits the number of calls in progress
 budget       limits the memory that all clients together can use
 actions      answers single requests: topics, offsets, commits, queries
 puts         reads streams of blocks, and puts or stages them
+put_turns    stores the puts of many clients that each wait for theirs, in one thread
 view, reads  give readers access to the store's files
 monitoring, metrics    show operators the state of the process
 status/      pages for people: figures, and the messages of the stores

@@ -75,6 +75,14 @@ class Call:
         finally:
             self._reading_since = None
 
+    def works(self) -> None:
+        """Mark that what came is being handled, in the time of `reading`."""
+        self._reading_since = None
+
+    def waits(self) -> None:
+        """Mark that the call waits again, in the time of `reading`."""
+        self._reading_since = time.monotonic()
+
     def idle_seconds(self) -> float:
         """Return how long the client has neither sent nor taken what the call waits for."""
         since = self.waiting_since

@@ -19,6 +19,7 @@ from rmqstore_spark.server.budget import OverBudgetError
 from rmqstore_spark.server.callers import WRITES, Caller, of_topics
 from rmqstore_spark.server.calls import Call
 from rmqstore_spark.server.connections.receiver import ReceivedRequest
+from rmqstore_spark.server.put_turns import PutTurns, WaitingStream
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import (
@@ -30,6 +31,7 @@ from rmqstore_spark.wire.protocol import (
     Acknowledgement,
     Code,
 )
+from rmqstore_spark.wire.transport import PlainTransport
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.append.puts import Puts
@@ -63,6 +65,7 @@ class BlockReader:
         self.call = call
         self.is_finished = False
         self._begun = begun
+        self._left: ReceivedRequest | None = None
         self._idle_seconds = config.stream_idle_timeout / 1000
 
     def command(self) -> StreamCommand:
@@ -85,8 +88,10 @@ class BlockReader:
         """
         found: list[ReceivedRequest] = []
         size = 0
-        with self.call.reading():
-            request = self.call.connection.read(self._idle_seconds, _ROOM_SECONDS)
+        request, self._left = self._left, None
+        if request is None:
+            with self.call.reading():
+                request = self.call.connection.read(self._idle_seconds, _ROOM_SECONDS)
         while request is not None:
             if request.head.code == Code.FINISH:
                 self.is_finished = True
@@ -102,6 +107,18 @@ class BlockReader:
             except (RmqStoreError, OSError):
                 break  # the next call meets it again, once these blocks are stored and answered
         return found
+
+    def wait_in_turns(self, turns: PutTurns, stream: WaitingStream) -> bool:
+        """Have blocks stored and answered in turns, until this thread has to act.
+
+        Returns:
+            Whether more blocks may follow.
+        """
+        turns.wait(stream, self._idle_seconds)
+        self._left = stream.left
+        if stream.rest:
+            self.call.connection.answer_rest(stream.rest, self._idle_seconds)
+        return not stream.is_over
 
     def acknowledge(self, answer: Acknowledgement) -> None:
         """Answer a block."""
@@ -160,6 +177,9 @@ class BlockStreams:
 
     def _put(self, store: StoreWriter | Puts, blocks: BlockReader, results: bool) -> None:
         is_told = False  # by the answer to a block: the end of a stream without any is answered
+        turns = self._served.put_turns if store is self._store else None
+        if not isinstance(blocks.call.connection.transport, PlainTransport):
+            turns = None
         while not blocks.is_finished:
             group = blocks.group()
             if not group:
@@ -169,10 +189,29 @@ class BlockStreams:
                 if not self._put_group(store, blocks, group, results):
                     return
             finally:
+                sizes = [len(block.data) for block in group]
                 for block in group:
                     block.release()
+            if turns is None or len(sizes) > 1 or sizes[0] > _SMALL or blocks.is_finished:
+                continue
+            if not blocks.call.connection.has_more and not blocks.wait_in_turns(
+                turns, self._waiting(blocks.call, results)
+            ):
+                return
         if blocks.is_finished and not is_told:
             blocks.finish()
+
+    def _waiting(self, call: Call, results: bool) -> WaitingStream:
+        def allows() -> bool:
+            if self._is_stopping() or call.caller.limited() is not None:
+                return False
+            try:
+                self._served.require(call.caller, WRITES)
+            except RefusedError:
+                return False
+            return True
+
+        return WaitingStream(call, allows, lambda number, result: _answer(number, result, results))
 
     def _put_group(
         self,

@@ -121,6 +121,21 @@ class PlainTransport:
         except BlockingIOError:
             return None
 
+    def fileno(self) -> int:
+        """Return the descriptor of the socket."""
+        return self._socket.fileno()
+
+    def send_now(self, data: bytes) -> int:
+        """Send what the peer takes at once; return how many bytes that are.
+
+        Raises:
+            OSError: the connection broke.
+        """
+        try:
+            return self._socket.send(data, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
     def send(self, parts: Sequence[Part], check: Callable[[int], None]) -> None:
         """Send all bytes of some parts. Only one thread may call this at a time.
 

@@ -257,7 +257,8 @@ def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:
 
 
 def test_without_the_compiled_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("plain_send", "write_sends", "write_answers"):
+    singles = "write_send", "stamp_record", "write_answer"
+    for name in ("plain_sends", "write_sends", "write_answers", *singles):
         monkeypatch.setattr(kernel.active, name, getattr(plain, name))
     with broker(tmp_path / "store") as served:
         answers = _asked(served, [message(b"first"), message(b"second", i="KEYS\x01k")])

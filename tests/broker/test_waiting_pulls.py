@@ -30,7 +30,8 @@ STEPS = st.lists(
 def made(queue: int, connection: int, offset: int, tags: set[int] | None) -> Pull:
     topic, queue_id = QUEUES[queue]
     codes = None if tags is None else np.array(sorted(tags), np.int32)
-    request = Request(cast(Any, connection), Command(RequestCode.PULL_MESSAGE), cast(Any, None))
+    command = Command(RequestCode.PULL_MESSAGE)
+    request = Request(cast(Any, connection), command, cast(Any, None), 0.0)
     found = Pull("consumers", topic, queue_id, offset, 32, 20.0, -1, True, "TAG", "*", 0)
     found.asker, found.codes = request, codes
     return found

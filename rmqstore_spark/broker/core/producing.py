@@ -24,6 +24,7 @@ from rmqstore_spark.broker.core.messages import (
 )
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
+from rmqstore_spark.engine.append.appender import SinglePlace
 from rmqstore_spark.engine.append.later_puts import Awaits, LaterPuts
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
@@ -40,6 +41,7 @@ from rmqstore_spark.layout.constants import (
 from rmqstore_spark.layout.record.block import Block
 from rmqstore_spark.layout.record.encode import MessageFields, encode_alike, encode_messages
 from rmqstore_spark.layout.record.properties import find_properties
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import I4, U1, Spans, binary_array
 
 _BUSY: Final = "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
@@ -287,6 +289,13 @@ class Producing:
             for topic, (messages, requests) in topics.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)
         return result
+
+    def store_single(self, record: SingleRecord) -> SinglePlace | PutResult | None:
+        """Store the record of a message; see `StoreWriter.put_single`."""
+        found = self._store.put_single(record)
+        if found is not None and (isinstance(found, SinglePlace) or found.status.is_stored):
+            self._statistics.count(TOPIC_PUT_NUMS, record.route.topic, 1)
+        return found
 
     def queues_later(self) -> AbstractContextManager[None]:
         """Store messages before they are in the queues; see `StoreWriter.queues_later`."""

@@ -35,6 +35,12 @@ class AppendLock:
     def __enter__(self) -> None:
         # A thread that has just released the lock, and wants it again, waits for one that came
         # before: it finds the turnstile taken.
+        if self._turnstile.acquire(blocking=False):
+            has_lock = self._lock.acquire(blocking=False)
+            self._turnstile.release()
+            if has_lock:
+                self._begin()
+                return
         now, held = time.monotonic(), self.held_since
         if held is not None and now - held > self.patience:
             raise self.busy()

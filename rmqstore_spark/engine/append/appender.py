@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.append_lock import AppendLock, Patiently
 from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
-from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
+from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob, SingleAppended
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.leader_term import LeaderTerm
@@ -29,15 +29,17 @@ from rmqstore_spark.engine.log.placement import Placement, TooLargeError, place
 from rmqstore_spark.engine.log.reserved import ReservedBlock
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.errors import RefusedError, StoreWriteError
+from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import I8
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WAIT_S: Final = 0.2
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Stored:
     """The places of n stored records.
 
@@ -52,6 +54,14 @@ class Stored:
     queue_offset: I8
     end_offset: int
     term: LeaderTerm | None = None
+
+
+class SinglePlace(NamedTuple):
+    """The place of a single record; see `Stored`."""
+
+    physical_offset: int
+    queue_offset: int
+    end_offset: int
 
 
 class HeldUpError(Exception):
@@ -138,6 +148,50 @@ class Appender:
             left = began + self.lock.patience - time.monotonic()
             if left <= 0 or not commit.reserved.over.wait(left):
                 raise self.lock.busy()
+
+    def append_single(self, record: SingleRecord) -> SinglePlace | None:
+        """Append a record if it can be written where the log ends, and nothing is in the way.
+
+        Returns:
+            Its place; None if nothing was done, and `append` is to be asked, with a block.
+
+        Raises:
+            RefusedError: as `append`.
+        """
+        route, data = record.route, record.data
+        with self.lock:
+            log = self.log
+            if (
+                self.commit is not None
+                or not self._role.accepts
+                or len(data) > log.room
+                or route.topic == SCHEDULE_TOPIC
+            ):
+                return None
+            begin = log.published.offset
+            queue_offset = self._next.get(route)
+            if queue_offset is None:
+                queue_offset = self._queues.max_offset(*route)
+            timestamp = self.time.stamp()
+            record.stamp(queue_offset, begin, timestamp, self._host)
+            reach("put.before_write")
+            try:
+                log.write_single(begin, data)
+            except StoreWriteError as error:
+                raise self._failed_write(error) from error
+            reach("put.after_write")
+            end = begin + len(data)
+            assert end == log.published.offset, (
+                f"a record up to {end} goes to its queue, and the log ends elsewhere"
+            )
+            assert timestamp >= log.last_timestamp, (
+                f"a record of {timestamp} ms follows one of {log.last_timestamp} ms"
+            )
+            self._next[route] = queue_offset + 1
+            log.last_timestamp = timestamp
+            self.dispatch(SingleAppended(record, begin, queue_offset, timestamp, len(data), end))
+            reach("put.after_dispatch")
+        return SinglePlace(begin, queue_offset, end)
 
     def _append(self, block: Block) -> Stored | None:
         """Append a block; return None if it has no room before a commit. Needs the append lock."""
@@ -356,12 +410,14 @@ class Appender:
         try:
             self.log.write(placement, block.data, block.starts)
         except StoreWriteError as error:
-            has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
-            if has_failed:
-                self._health.fail(error)
-            raise RefusedError(
-                str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed
-            ) from error
+            raise self._failed_write(error) from error
+
+    def _failed_write(self, error: StoreWriteError) -> RefusedError:
+        """Return what a caller gets whose records could not be written."""
+        has_failed = error.errno not in _NO_ROOM or self.log.failure is not None
+        if has_failed:
+            self._health.fail(error)
+        return RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed)
 
     def _pass(self, *, stored: bool) -> None:
         self.time.pass_ahead(stored=stored)

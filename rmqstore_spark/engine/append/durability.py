@@ -207,6 +207,16 @@ class Durability:
         self._flusher = flusher
         self._slaves = slaves
 
+    @property
+    def awaits(self) -> bool:
+        """Whether a put waits: for the disk, or for slaves."""
+        return self._waits_for_disk or self._role.waits_for_slaves
+
+    @property
+    def awaits_others(self) -> bool:
+        """Whether a put waits for other processes: slaves, or members of a group."""
+        return self._role.waits_for_slaves
+
     def await_put(
         self, end: int, term: LeaderTerm | None = None, since: float | None = None
     ) -> Shortfall | None:

@@ -44,6 +44,16 @@ class MemberDurability(Durability):
         """Return whether `await_put` would not wait for a put."""
         return result.term is None or self._log.is_decided(result.term, result.end_offset)
 
+    @property
+    def awaits(self) -> bool:
+        """True: a quorum has it first."""
+        return True
+
+    @property
+    def awaits_others(self) -> bool:
+        """True."""
+        return True
+
     def await_put(
         self, end: int, term: LeaderTerm | None = None, since: float | None = None
     ) -> Shortfall | None:

@@ -8,12 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
-from rmqstore_spark.engine.append.appender import Commit, Stored
+from rmqstore_spark.engine.admission import Admission
+from rmqstore_spark.engine.append.appender import (
+    Appender,
+    Commit,
+    HeldUpError,
+    SinglePlace,
+    Stored,
+)
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,
@@ -28,7 +35,11 @@ from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.errors import BlockError, RefusedError, StoreWriteError
 from rmqstore_spark.layout.record.block import Block, read_block
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import U1
+
+_FEW: Final = 4
+"""Records that cost less alone than as a block."""
 
 
 class _Checks(Protocol):
@@ -52,6 +63,32 @@ class _Appends(Protocol):
         ...
 
 
+class Singles:
+    """Appends records that are not appended as blocks, because each is alone. Thread-safe.
+
+    Args:
+        admission: checks the store's state and records.
+        appender: appends them.
+    """
+
+    def __init__(self, admission: Admission, appender: Appender) -> None:
+        self._admission = admission
+        self._appender = appender
+
+    def check(self, data: U1) -> SingleRecord | None:
+        """Return the record to store; see `Admission.check_single`."""
+        return self._admission.check_single(data if data.flags.writeable else data.copy())
+
+    def append(self, record: SingleRecord) -> SinglePlace | None:
+        """Check and append a record that this process has written; see `append_checked`."""
+        self._admission.check_written(record.route)
+        return self._appender.append_single(record)
+
+    def append_checked(self, record: SingleRecord) -> SinglePlace | None:
+        """Append a record if nothing is in its way; see `Appender.append_single`."""
+        return self._appender.append_single(record)
+
+
 class Puts:
     """Stores blocks of encoded records. Thread-safe.
 
@@ -63,6 +100,7 @@ class Puts:
 
     Attributes:
         later: puts whose outcome is told later; None if the store is not a member of a group.
+        singles: appends single records; None: as blocks.
     """
 
     def __init__(
@@ -71,7 +109,9 @@ class Puts:
         admission: _Checks,
         appender: _Appends,
         durability: Durability,
+        singles: Singles | None = None,
     ) -> None:
+        self._singles = singles
         self._admission = admission
         self._appender = appender
         self._durability = durability
@@ -138,6 +178,33 @@ class Puts:
             self._latency.observe(time.monotonic() - begin)
         return result
 
+    def put_single(self, record: SingleRecord) -> SinglePlace | PutResult | None:
+        """Store a record that this process has written, if nothing is in its way.
+
+        Returns:
+            Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
+            `put_block` is to be asked.
+        """
+        begin = time.monotonic()
+        assert self._singles is not None, "only usual messages are put as single records"
+        try:
+            place = self._singles.append(record)
+        except RefusedError as error:
+            result = _refused(error)
+            self._failures.count(result.status)
+            return result
+        if place is None:
+            return None
+        self.count(1, len(record.data))
+        found: SinglePlace | PutResult = place
+        if self._durability.awaits:
+            settled = self._settle(self._placed(place))
+            if not settled.ok:
+                self._failures.count(settled.status)
+                found = settled
+        self._latency.observe(time.monotonic() - begin)
+        return found
+
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
         begin = time.monotonic()
@@ -148,6 +215,48 @@ class Puts:
             if result.rows:
                 self._latency.observe(took)
         return results
+
+    def put_turn(self, blocks: Sequence[U1]) -> list[PutResult | None]:
+        """Store records that have come together, and wait for the disk once.
+
+        Args:
+            blocks: n, for which `is_single` holds.
+
+        Returns:
+            n outcomes; None for a record of which nothing is done, because it would wait for a
+            commit or for other processes.
+        """
+        if self._durability.awaits_others:
+            return [None] * len(blocks)
+        begin = time.monotonic()
+        appended = self._appended_together(blocks)
+        done = [result for result in appended if result is not None]
+        outcomes = iter(settle_all(self._settle, done))
+        results = [None if result is None else next(outcomes) for result in appended]
+        took = time.monotonic() - begin
+        for result in results:
+            if result is not None:
+                self._failures.count(result.status)
+                if result.rows:
+                    self._latency.observe(took)
+        return results
+
+    def _appended_together(self, blocks: Sequence[U1]) -> list[PutResult | None]:
+        """Append records: many as one block, and few, or those of which one is wrong, alone."""
+        if len(blocks) > _FEW:
+            try:
+                result = self._append(np.concatenate(blocks), patient=False)
+            except HeldUpError:
+                return [None] * len(blocks)
+            if result.status.is_stored or result.status.is_transient:
+                return [result.of_row(row) for row in range(len(blocks))]
+        found: list[PutResult | None] = []
+        for block in blocks:
+            try:
+                found.append(self._append(block, patient=False))
+            except HeldUpError:
+                found.append(None)
+        return found
 
     def settle(self, result: PutResult) -> PutResult:
         """Wait for the disk and slaves, as configured; return the result after that."""
@@ -205,6 +314,10 @@ class Puts:
         patient: bool = True,
     ) -> PutResult:
         """Append a block without waiting for the disk."""
+        if self._singles is not None and units is None and is_single(data):
+            result = self._appended_single(data)
+            if result is not None:
+                return result
 
         def checked() -> Block:
             block = self._admission.check(data if data.flags.writeable else data.copy())
@@ -215,6 +328,29 @@ class Puts:
 
         return self._appended(checked, patient)
 
+    def _appended_single(self, data: U1) -> PutResult | None:
+        """Append a record; None if nothing was done, and it is to be appended as a block."""
+        assert self._singles is not None, "only usual messages are put as single records"
+        try:
+            record = self._singles.check(data)
+            place = None if record is None else self._singles.append_checked(record)
+        except RefusedError as error:
+            return _refused(error)
+        if place is None:
+            return None
+        self.count(1, len(data))
+        return self._placed(place)
+
+    def _placed(self, place: SinglePlace) -> PutResult:
+        return PutResult(
+            PutStatus.PUT_OK,
+            1,
+            np.array([place.physical_offset], np.int64),
+            np.array([place.queue_offset], np.int64),
+            end_offset=place.end_offset,
+            store_host=self._host,
+        )
+
     def _appended(self, checked: Callable[[], Block], patient: bool) -> PutResult:
         """Append a block; see `put_block`."""
         try:
@@ -223,8 +359,7 @@ class Puts:
         except BlockError as error:
             return PutResult(PutStatus(error.status), remark=str(error))
         except RefusedError as error:
-            remark = str(error.args[0])
-            return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)
+            return _refused(error)
         self.count(len(block), len(block.data))
         return PutResult(
             PutStatus.PUT_OK,
@@ -263,3 +398,8 @@ class Puts:
         with self._lock:
             self._messages += messages
             self._bytes += size
+
+
+def _refused(error: RefusedError) -> PutResult:
+    remark = str(error.args[0])
+    return PutResult(PutStatus(error.status), remark=remark, is_open=error.is_open)

@@ -197,7 +197,7 @@ class BatchWriter:
             # Creates topics, so it comes last. Where delayed messages wait is not for clients;
             # `Admission.scheduled` put them there.
             routes = (route for stage in stages for route in stage.routes)
-            self._admission.check_routes(r for r in routes if r.topic != SCHEDULE_TOPIC)
+            self._admission.check_routes([r for r in routes if r.topic != SCHEDULE_TOPIC])
             # A batch without rows begins where the log ends before its marker.
             begin = block.begin if block.rows else block.end
             size, stored = block.bytes, block.timestamp

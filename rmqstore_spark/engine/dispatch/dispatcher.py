@@ -16,8 +16,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,6 +60,24 @@ class _Work:
     held: int
     is_in_queues: bool = False
     has_keys: bool | None = None
+
+
+class PuttingOff:
+    """A context, for the thread that makes it, that can be entered again and again.
+
+    Args:
+        threads: those that are within such a context.
+    """
+
+    def __init__(self, threads: set[int]) -> None:
+        self._threads = threads
+        self._thread = threading.get_ident()
+
+    def __enter__(self) -> None:
+        self._threads.add(self._thread)
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.discard(self._thread)
 
 
 class Dispatcher:
@@ -177,18 +194,12 @@ class Dispatcher:
         self._submitted += 1
         return work
 
-    @contextmanager
-    def putting_off(self) -> Iterator[None]:
-        """Let `submit` return at once in this thread, which calls `dispatch_now` soon.
+    def putting_off(self) -> PuttingOff:
+        """Let `submit` return at once in this thread, in a context; `dispatch_now` follows soon.
 
         What is waited for until then (`drain`, the next `submit`) is dispatched by who waits.
         """
-        thread = threading.get_ident()
-        self._putting_off.add(thread)
-        try:
-            yield
-        finally:
-            self._putting_off.discard(thread)
+        return PuttingOff(self._putting_off)
 
     def dispatch_now(self) -> None:
         """Dispatch the block that a caller has put off, if there is one."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.layout.record.block import Block, index_hashes
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.layout.spans import I4, I8
 
 
@@ -40,7 +41,48 @@ class DispatchJob(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+_NO_KEYS: Final = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class SingleAppended:
+    """A single record that is in the log.
+
+    Attributes:
+        record: the record, stamped.
+        physical_offset, queue_offset: where it is.
+        store_timestamp: milliseconds.
+        size: its bytes.
+        end: physical offset of the byte after it.
+    """
+
+    record: SingleRecord
+    physical_offset: int
+    queue_offset: int
+    store_timestamp: int
+    size: int
+    end: int
+
+    def to_queues(self, queues: ConsumeQueues) -> None:
+        """Write the record's entry."""
+        record = self.record
+        entry = queues.format.packed(self.physical_offset, self.size, record.tags_code)
+        queues.append_bytes(*record.route, entry, 1, self.queue_offset)
+
+    def keys(self) -> tuple[I4, I8, I8]:
+        """Return the record's index keys."""
+        hashes = self.record.keys
+        if not hashes:
+            return _NO_KEYS
+        count = len(hashes)
+        return (
+            np.array(hashes, np.int32),
+            np.full(count, self.physical_offset, np.int64),
+            np.full(count, self.store_timestamp, np.int64),
+        )
+
+
+@dataclass(slots=True)
 class Appended:
     """A block that is in the log.
 

@@ -120,7 +120,7 @@ class QueueFiles:
             self._lock.release()
         return b"".join(parts)
 
-    def write(self, topic: str, queue_id: int, data: U1, at: int) -> None:
+    def write(self, topic: str, queue_id: int, data: bytes | U1, at: int) -> None:
         """Write bytes of a queue, and create the files that are missing.
 
         Raises:

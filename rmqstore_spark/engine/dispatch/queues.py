@@ -24,6 +24,7 @@ import numpy as np
 from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
+from rmqstore_spark.layout.spans import U1
 
 _OPEN_FILES = 256
 _UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
@@ -175,7 +176,21 @@ class ConsumeQueues:
         Raises:
             StoreWriteError: the entries could not be written; `errno` says why.
         """
-        if not len(entries):
+        self.append_bytes(
+            topic, queue_id, np.frombuffer(entries, np.uint8), len(entries), first_offset
+        )
+
+    def append_bytes(
+        self, topic: str, queue_id: int, data: bytes | U1, count: int, first_offset: int
+    ) -> None:
+        """Write entries as `append` does.
+
+        Args:
+            topic, queue_id, first_offset: as for `append`.
+            data: the bytes of the entries.
+            count: how many they are.
+        """
+        if not count:
             return
         width = self.format.size
         state = self._states.get((topic, queue_id))
@@ -188,8 +203,8 @@ class ConsumeQueues:
         )
         if first_offset > state.max_offset:
             self._fill(topic, queue_id, state, first_offset)
-        self._write(topic, queue_id, state, entries, first_offset)
-        state.max_offset = first_offset + len(entries)
+        self._write(topic, queue_id, state, data, count, first_offset)
+        state.max_offset = first_offset + count
         if self.watcher is not None:
             self.watcher.queue_grew(topic, queue_id)
 
@@ -413,17 +428,22 @@ class ConsumeQueues:
             held = self.read(topic, queue_id, at, count)
             kept = np.flatnonzero(self.format.is_written(held))  # such as those of damaged records
             filled[kept] = held[kept]
-            self._write(topic, queue_id, state, filled, at)
+            data = np.frombuffer(filled, np.uint8)
+            self._write(topic, queue_id, state, data, count, at)
             at += count
 
     def _write(
-        self, topic: str, queue_id: int, state: _State, entries: Entries, first_offset: int
+        self,
+        topic: str,
+        queue_id: int,
+        state: _State,
+        data: bytes | U1,
+        count: int,
+        first_offset: int,
     ) -> None:
         if state.written_end >= 0:
-            state.written_end = max(state.written_end, first_offset + len(entries))
-        at = first_offset * self.format.size
-        # A view of entries would be checked field by field: this is done for each message.
-        self._files.write(topic, queue_id, np.frombuffer(entries, np.uint8), at)
+            state.written_end = max(state.written_end, first_offset + count)
+        self._files.write(topic, queue_id, data, first_offset * self.format.size)
 
     def _trim(self, topic: str, queue_id: int, state: _State) -> int:
         if state.written_end == state.max_offset:

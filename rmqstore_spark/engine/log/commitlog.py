@@ -159,6 +159,34 @@ class CommitLogWriter:
             raise
         self._advance(placement.end)
 
+    @property
+    def room(self) -> int:
+        """Bytes that may follow the log's end as they are: in its segment, before what is reserved.
+
+        0 if each record needs a place of its own.
+        """
+        at = self.published.offset
+        limit = min(at - at % self.segment_size + self.segment_size - BLANK_SIZE, self.made_until)
+        if self.reserved is not None:
+            limit = min(limit, self.reserved.limit)
+        return limit - at
+
+    def write_single(self, at: int, data: bytearray | U1) -> None:
+        """Write a record that was placed at the log's end, where it has `room`; see `write`."""
+        assert at == self.published.offset, (
+            f"records were placed at {at}, but the log ends at {self.published.offset}"
+        )
+        assert len(data) <= self.room, f"a record of {len(data)} bytes has no room at {at}"
+        try:
+            self._segments.write_one(at, data)
+        except StoreWriteError as error:
+            try:
+                self._segments.erase(at, at + len(data))
+            except StoreWriteError:
+                error.errno = -1
+            raise
+        self._advance(at + len(data))
+
     def begin_at(self, offset: int) -> None:
         """Let an empty log begin at a physical offset, which must be the first of a segment."""
         assert self.min_offset == self.published.offset, (

@@ -22,6 +22,7 @@ from rmqstore_spark.files.durable import (
     start_write_back,
     sync_folder,
 )
+from rmqstore_spark.layout.spans import U1
 
 _ERASE_BYTES: Final = 1 << 20
 _OPEN_FILES: Final = 64
@@ -91,6 +92,28 @@ class OpenSegments:
         if descriptor is None:
             descriptor = self._descriptor(start)
         write_chunks(descriptor, self._files, at, chunks)
+        with self._lock:
+            self._dirty.add(start)
+
+    def write_one(self, at: int, data: bytearray | U1) -> None:
+        """Write bytes as `write` does, in one call of the system if it takes all of them."""
+        offset = at % self._files.size
+        start = at - offset
+        descriptor = self._open.get(start)
+        view = memoryview(data)  # type: ignore[arg-type]  # an array is one, too
+        if descriptor is None or len(view) > WRITE_BYTES:
+            self.write(at, [view])
+            return
+        assert offset + len(view) <= self._files.size, (
+            f"{len(view)} bytes at physical offset {at} do not fit into their segment"
+        )
+        try:
+            written = os.pwrite(descriptor, view, offset)
+        except OSError as error:
+            raise explanation(error, self._files.path(start), "written") from error
+        if written < len(view):
+            self.write(at + written, [view[written:]])
+            return
         with self._lock:
             self._dirty.add(start)
 

@@ -38,7 +38,7 @@ class Piece(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Placement:
     """The places of n records.
 

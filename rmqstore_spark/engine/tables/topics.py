@@ -177,6 +177,11 @@ class TopicTable:
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(tuple(self._table.held.values()))
 
+    @property
+    def content(self) -> Mapping[str, TopicConfig]:
+        """The topics by name. It is replaced when one changes, and never changed."""
+        return self._table.held
+
     def get(self, name: str) -> TopicConfig | None:
         """Return a topic, or None if it does not exist."""
         return self._table.held.get(name)

@@ -1,6 +1,7 @@
 from rmqstore_spark.layout.kernel.reference.plain import absorb as absorb
 from rmqstore_spark.layout.kernel.reference.plain import as_claimed as as_claimed
 from rmqstore_spark.layout.kernel.reference.plain import check_block as check_block
+from rmqstore_spark.layout.kernel.reference.plain import check_single as check_single
 from rmqstore_spark.layout.kernel.reference.plain import content_hashes as content_hashes
 from rmqstore_spark.layout.kernel.reference.plain import crc32_spans as crc32_spans
 from rmqstore_spark.layout.kernel.reference.plain import find_properties as find_properties
@@ -15,7 +16,7 @@ from rmqstore_spark.layout.kernel.reference.plain import link_keys as link_keys
 from rmqstore_spark.layout.kernel.reference.plain import number_rows as number_rows
 from rmqstore_spark.layout.kernel.reference.plain import parse as parse
 from rmqstore_spark.layout.kernel.reference.plain import pick_entries as pick_entries
-from rmqstore_spark.layout.kernel.reference.plain import plain_send as plain_send
+from rmqstore_spark.layout.kernel.reference.plain import plain_sends as plain_sends
 from rmqstore_spark.layout.kernel.reference.plain import pread_spans as pread_spans
 from rmqstore_spark.layout.kernel.reference.plain import properties as properties
 from rmqstore_spark.layout.kernel.reference.plain import queue_entries as queue_entries
@@ -24,8 +25,11 @@ from rmqstore_spark.layout.kernel.reference.plain import spans_equal as spans_eq
 from rmqstore_spark.layout.kernel.reference.plain import split_batch as split_batch
 from rmqstore_spark.layout.kernel.reference.plain import split_entries as split_entries
 from rmqstore_spark.layout.kernel.reference.plain import split_spaces as split_spaces
+from rmqstore_spark.layout.kernel.reference.plain import stamp_record as stamp_record
 from rmqstore_spark.layout.kernel.reference.plain import stamp_records as stamp_records
 from rmqstore_spark.layout.kernel.reference.plain import walk as walk
+from rmqstore_spark.layout.kernel.reference.plain import write_answer as write_answer
 from rmqstore_spark.layout.kernel.reference.plain import write_answers as write_answers
 from rmqstore_spark.layout.kernel.reference.plain import write_records as write_records
+from rmqstore_spark.layout.kernel.reference.plain import write_send as write_send
 from rmqstore_spark.layout.kernel.reference.plain import write_sends as write_sends

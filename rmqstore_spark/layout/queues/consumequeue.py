@@ -55,6 +55,9 @@ class _ConsumeQueue(QueueFormat):
         fields = _ENTRY.unpack(data)
         return Entry(fields[0], fields[1], fields == _FILLER)
 
+    def packed(self, offset: int, size: int, code: int) -> bytes:
+        return _ENTRY.pack(offset, size, code)
+
     def of_block(self, block: Block, physical_offset: I8) -> tuple[Entries, I8]:
         queued = block.queued.view(np.uint8)
         entries = np.empty(self.size * int(np.count_nonzero(queued)), np.uint8)

@@ -144,6 +144,10 @@ class QueueFormat(ABC):
         return entries
 
     @abstractmethod
+    def packed(self, offset: int, size: int, code: int) -> bytes:
+        """Return the bytes of one entry; see `encode`."""
+
+    @abstractmethod
     def of_block(self, block: Block, physical_offset: I8) -> tuple[Entries, I8]:
         """Return the entries of a block's records.
 

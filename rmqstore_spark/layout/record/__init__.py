@@ -9,6 +9,7 @@ encode       encodes columns as records
 addressee    copies records to other queues, and finds where those go that wait in another one
 half         makes half messages, and what is stored when they are ended
 block        checks, digests, numbers and stamps encoded records on their way into a store
+single       a record that is stored alone
 filler       records that fill up unused room in the log
 delayed      the delay levels; moves delayed messages to their schedule queues, and back when due
 """

@@ -29,8 +29,8 @@ LANGUAGES: Final = (
 MAX_FIELDS: Final = 256
 """Most `extFields` of a header; no client sends more than 30."""
 
-_RESPONSE: Final = 1
-_ONE_WAY: Final = 2
+RESPONSE: Final = 1
+ONE_WAY: Final = 2
 _OTHER: Final = "OTHER"
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,10}")
@@ -85,16 +85,16 @@ class Command:
     @property
     def is_response(self) -> bool:
         """Whether this answers a request."""
-        return bool(self.flag & _RESPONSE)
+        return bool(self.flag & RESPONSE)
 
     @property
     def is_one_way(self) -> bool:
         """Whether nobody waits for an answer."""
-        return bool(self.flag & _ONE_WAY)
+        return bool(self.flag & ONE_WAY)
 
     def one_way(self) -> Command:
         """Mark this request as one that nobody answers; returns it."""
-        self.flag |= _ONE_WAY
+        self.flag |= ONE_WAY
         return self
 
     def answer(
@@ -105,7 +105,7 @@ class Command:
         body: bytes = b"",
     ) -> Command:
         """Return an answer to this request, in the form of its header."""
-        return Command(code, ext or {}, body, remark, self.opaque, _RESPONSE, form=self.form)
+        return Command(code, ext or {}, body, remark, self.opaque, RESPONSE, form=self.form)
 
     def encode_header(self) -> bytes:
         """Return the header in this command's form.

@@ -6,12 +6,14 @@ a field of the header after all gets it: then the header is decoded.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference.requests import MOST_FIELDS
 from rmqstore_spark.remoting.codec.command import Command, Form, decode_header
 from rmqstore_spark.remoting.codec.frames import HEAD_BYTES, command_of
+
+_FORMS: Final = (Form.JSON, Form.ROCKETMQ)
 
 
 class PlainSend(Command):
@@ -36,7 +38,7 @@ class PlainSend(Command):
         self.code = code
         self.opaque = opaque
         self.flag = flag
-        self.form = Form.ROCKETMQ if form else Form.JSON
+        self.form = _FORMS[form]
         self.size = len(frame)
         self._read: Command | None = None
 
@@ -67,13 +69,25 @@ class PlainSend(Command):
         return self._read
 
 
+def plain_sends(data: memoryview, most: int) -> tuple[list[Command], int]:
+    """Return the plain requests to send with which bytes begin.
+
+    Args:
+        data: frames, of which the last may not be complete.
+        most: most bytes of a frame.
+
+    Returns:
+        The requests; and where the first frame begins that is not complete, or is another.
+    """
+    found, at = kernel.active.plain_sends(data, most)
+    return [PlainSend(*each) for each in found], at
+
+
 def arrived(frame: memoryview) -> Command:
     """Return the request or answer in a frame that is complete, and whose size was checked.
 
     Raises:
         FrameError: its header is none.
     """
-    found = kernel.active.plain_send(frame)
-    if found is None:
-        return command_of(frame)
-    return PlainSend(frame.tobytes(), *cast(tuple[int, int, int, int, str], found))
+    found, _ = plain_sends(frame, len(frame))
+    return found[0] if found else command_of(frame)

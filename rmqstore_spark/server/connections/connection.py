@@ -236,6 +236,27 @@ class ClientConnection:
         number = self.opaque if opaque is None else opaque
         self._send(_answer(number), parts, seconds, budget)
 
+    def answer_now(self, body: bytes, opaque: int) -> bytes:
+        """Answer a request, on a connection without TLS, as far as the client takes it at once.
+
+        Returns:
+            What is left, for `answer_rest`.
+
+        Raises:
+            EndedError: the client has gone.
+        """
+        frame = frame_head(_answer(opaque), len(body), MAX_FRAME) + body
+        try:
+            sent = self._plain.send_now(frame)
+        except OSError as error:
+            raise EndedError(f"the client has gone: {error}") from None
+        self._moved = time.monotonic()
+        return frame[sent:]
+
+    def answer_rest(self, rest: bytes, seconds: float) -> None:
+        """Send the rest of an answer; see `answer_now` and `answer`."""
+        self._send_parts((rest,), self._waiting(time.monotonic(), len(rest), seconds, None))
+
     def refuse(self, status: str, text: str, seconds: float) -> None:
         """Answer that a request is refused; see `wire.protocol`."""
         refusal = _answer(self.opaque, ResponseCode.SYSTEM_ERROR, text, {STATUS_FIELD: status})
@@ -251,9 +272,11 @@ class ClientConnection:
     ) -> None:
         size = sum(map(part_size, parts))
         head = frame_head(command, size, MAX_FRAME)
-        check = self._waiting(time.monotonic(), size, seconds, budget)
+        self._send_parts((head, *parts), self._waiting(time.monotonic(), size, seconds, budget))
+
+    def _send_parts(self, parts: tuple[Part, ...], check: Callable[[int], None]) -> None:
         try:
-            self.transport.send((head, *parts), check)
+            self.transport.send(parts, check)
         except OSError as error:
             raise EndedError(f"the client has gone: {error}") from None
         except (EndedError, OverBudgetError):

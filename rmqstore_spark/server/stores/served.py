@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.store import StoreWriter
     from rmqstore_spark.ha.replication import Replication
     from rmqstore_spark.reader.store import Store
+    from rmqstore_spark.server.put_turns import PutTurns
 
 _PERM_READ: Final = 4
 _PERM_WRITE: Final = 2
@@ -63,6 +64,11 @@ class ServedStore(ABC):
                     f"{self.permission}.",
                     DENIED,
                 )
+
+    @property
+    def put_turns(self) -> PutTurns | None:
+        """Stores single messages of many clients together; None if each is stored by its thread."""
+        return None
 
     @property
     @abstractmethod

@@ -12,6 +12,7 @@ from rmqstore_spark.engine.tables.topics import require_clients_topic
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
+from rmqstore_spark.server.put_turns import CAN_WATCH, PutTurns
 from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.endpoint import announced_endpoint
@@ -48,7 +49,12 @@ class WrittenStore(ServedStore):
         super().__init__(store.config.broker_name, store.path, view)
         self._store = store
         self._id = served_store_id(store.path)
+        self._put_turns = PutTurns(store.puts) if CAN_WATCH else None
         self._replication: Replication | None = None
+
+    @property
+    def put_turns(self) -> PutTurns | None:
+        return self._put_turns
 
     @property
     def writer(self) -> StoreWriter:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
-from rmqstore_spark.layout.kernel.reference.answers import ROWS, SIZE
+from rmqstore_spark.layout.kernel.reference.answers import QUEUE, ROWS, SIZE
 from rmqstore_spark.layout.record.block import check_block, index_hashes
 from rmqstore_spark.remoting.codec.command import VERSION, Command, Form
 from rmqstore_spark.remoting.codec.frames import command_of, encode_frame
@@ -123,6 +123,56 @@ def outcome(
     return bytes(out[:written]), [each.tolist() for each in arrays], compressed
 
 
+STORED_V4, STORED_V6 = bytes([10, 0, 0, 1, 0, 0, 42, 159]), bytes(15) + b"\1" + bytes(4)
+
+
+def alone(module: ModuleType, frame: bytes, store_host: bytes) -> Any:
+    """What becomes of a frame that comes alone: its record when it is stamped, and its answer."""
+    peer = STORED_V4.ljust(20, b"\0") + b"\0"
+    found = module.write_send(frame, 99, 0x701, 8, peer, store_host, b"CLUSTER\1c")
+    if found is None:
+        return None
+    record, queue_id, tags, keys = found
+    module.stamp_record(record, 2**40 + 1, 2**41 + 2, 1_700_000_000_000, store_host)
+    request = PlainSend(*module.plain_sends(frame, len(frame))[0][0])
+    answer = module.write_answer(
+        409, store_host, request.opaque, request.form, queue_id, 2**40 + 1, 2**41 + 2
+    )
+    return bytes(record), queue_id, tags, keys, answer
+
+
+@given(frames())
+@example(encode_frame(Command(310, USUAL, b"x")))
+@example(encode_frame(Command(310, {**USUAL, "i": "KEYS\1a b\2TAGS\1t"}, b"x", form=Form.ROCKETMQ)))
+def test_a_request_alone_gets_what_it_gets_among_others(frame: bytes) -> None:
+    for module in {kernel.active, plain}:
+        one = alone(module, frame, bytes(8))
+        request = module.plain_sends(frame, len(frame))[0]
+        if one is None or request[0][5] not in ("t", "topic"):
+            continue
+        peer = STORED_V4.ljust(20, b"\0") + b"\0"
+        requests, out = np.zeros((1, 5), np.int32), np.zeros(4096, np.uint8)
+        starts, tags = np.zeros(1, np.int64), np.zeros(1, np.int64)
+        sizes, route_of, places = (np.zeros(1, np.int32) for _ in range(3))
+        key_hash, key_rows = (np.zeros(99, np.int32) for _ in range(2))
+        written, taken, rows, _, keys, compressed = module.write_sends(
+            [frame], {b"t": 0, b"topic": 1}, 99, 0x701, np.array([8, 8], np.int32),
+            np.zeros(16, np.int32), peer, bytes(8), b"CLUSTER\1c", np.zeros(2, np.int32),
+            np.zeros(2, np.int32), requests, starts, tags, sizes, route_of, places, key_hash,
+            key_rows, np.zeros(40_000, np.uint8), out,
+        )  # fmt: skip
+        assert (taken, rows, compressed, written) == (1, 1, 0, len(one[0]))
+        queue_offset, physical = np.array([2**40 + 1]), np.array([2**41 + 2])
+        module.stamp_records(
+            out[:written], starts, queue_offset, physical, 1_700_000_000_000, bytes(8)
+        )
+        (answer,) = module.write_answers(409, bytes(8), requests, queue_offset, physical)
+        assert one == (
+            out[:written].tobytes(), requests[0, QUEUE], tags[0], tuple(key_hash[:keys].tolist()),
+            answer,
+        )  # fmt: skip
+
+
 @pytest.mark.threat("The compiled kernel stays within its buffers")
 @given(
     st.lists(frames(), max_size=4),
@@ -140,8 +190,13 @@ def test_both_kernels_make_the_same_of_frames(
         pytest.skip("the compiled kernel was not built on this machine")
     modules = kernel._choose(), plain
     for frame in given_frames:
-        one, other = (module.plain_send(frame) for module in modules)
-        assert one == other
+        for data in (frame, frame[:-1], frame * 2 + given_frames[0] + b"abc", frame + frame[:9]):
+            for longest in (1 << 24, len(frame), len(frame) - 1):
+                one, other = (module.plain_sends(data, longest) for module in modules)
+                assert one == other
+        for stored in (STORED_V4, STORED_V6):
+            one, other = (alone(module, frame, stored) for module in modules)
+            assert one == other
     one, other = (outcome(module, given_frames, room, texts, most, keys) for module in modules)
     assert one == other
 
@@ -179,10 +234,13 @@ LONG_NAME = (
 @example(written(LONG_NAME, Form.ROCKETMQ))
 def test_a_plain_request_says_what_its_header_says(frame: bytes) -> None:
     for module in {kernel.active, plain}:
-        found = module.plain_send(frame)
-        if found is None:
+        found, end = module.plain_sends(frame, len(frame))
+        if not found:
+            assert end == 0
             continue
-        request = PlainSend(frame, *found)
+        assert end == len(frame)
+        request = PlainSend(*found[0])
+        assert request.frame == frame
         decoded = command_of(memoryview(frame))  # which raises nothing
         assert request.code == decoded.code
         for name in ("opaque", "flag", "form", "ext", "body", "remark", "language", "version"):
@@ -301,3 +359,30 @@ def test_answers_for_other_messages_are_refused(
     places = np.zeros(count, np.int64)
     with pytest.raises(ValueError, match="differ in number"):
         kernel.active.write_answers(VERSION, bytes(8), told, places, places)
+
+
+@given(
+    frames(),
+    st.integers(0, 0x7F),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), max_size=2),
+)
+@example(encode_frame(Command(310, {**USUAL, "i": "KEYS\x01a b\x02TAGS\x01t"}, b"x")), 0, [])
+def test_a_single_record_is_found_as_in_a_block(
+    frame: bytes, flags: int, damage: list[tuple[int, int]]
+) -> None:
+    written = plain.write_send(frame, 99, 0x701, 8, STORED_V4.ljust(21, b"\0"), bytes(8), b"c\1c")
+    if written is None:
+        return
+    data = np.frombuffer(written[0], np.uint8)
+    data[39] ^= flags
+    for at, value in damage:
+        data[at % len(data)] ^= value
+    outcomes = [module.check_single(data, 90, 0, 0x701) for module in (kernel.active, plain)]
+    assert outcomes[0] == outcomes[1]
+    if outcomes[0] is None:
+        return
+    topic, queue_id, tags, keys = outcomes[0]
+    found = check_block(data, max_body=90, store_host_v6=False, allowed_sys_flag=0x701)
+    assert (found.routes, found.tags_code.tolist()) == (((topic, queue_id),), [tags])
+    assert (found.queued.tolist(), found.delayed, found.compressed) == ([True], 0, 0)
+    assert index_hashes(data, found.starts, found.sizes)[0].tolist() == list(keys)

@@ -117,6 +117,26 @@ static PyObject *answer_frame(const Answer *answer, int is_binary)
     return frame;
 }
 
+static PyObject *write_answer(PyObject *self, PyObject *args)
+{
+    const char *host;
+    Py_ssize_t host_n;
+    int version, opaque, form, queue_id;
+    long long queue_offset, place;
+    if (!PyArg_ParseTuple(args, "iy#iiiLL", &version, &host, &host_n, &opaque, &form, &queue_id,
+                          &queue_offset, &place))
+        return NULL;
+    if (host_n != 8 && host_n != 20) {
+        PyErr_SetString(PyExc_ValueError, "a host has 8 or 20 bytes");
+        return NULL;
+    }
+    int64_t physical = place;
+    Answer answer = {.host = (const uint8_t *)host, .host_size = host_n, .opaque = opaque,
+                     .version = version, .physical = &physical, .rows = 1, .queue_id = queue_id,
+                     .queue_offset = queue_offset};
+    return answer_frame(&answer, form);
+}
+
 static PyObject *write_answers(PyObject *self, PyObject *args)
 {
     PyObject *o[4];

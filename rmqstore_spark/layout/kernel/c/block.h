@@ -268,6 +268,60 @@ static PyObject *check_block(PyObject *self, PyObject *args)
                          status == OK ? compressed : 0, status == OK ? delays : 0);
 }
 
+/* What a store writes into each record: its time, and its host. */
+typedef struct {
+    uint8_t bytes[28];
+    Py_ssize_t host_size;
+} Stamp;
+
+static Stamp stamp_of(int64_t store_timestamp, const char *host, Py_ssize_t host_size)
+{
+    Stamp stamp = {.host_size = host_size};
+    put64(stamp.bytes, store_timestamp);
+    memcpy(stamp.bytes + 8, host, (size_t)host_size);
+    return stamp;
+}
+
+enum { STAMPED, OTHER_HOST, NOT_INSIDE };
+
+static int stamp_one(uint8_t *data, Py_ssize_t size, int64_t start, int64_t queue_offset,
+                     int64_t physical_offset, const Stamp *stamp)
+{
+    if (!inside(start, MIN_RECORD, size))
+        return NOT_INSIDE;
+    uint8_t *p = data + start;
+    uint32_t flag = be32(p + 36);
+    int64_t at = (flag & BORN_V6) ? 68 : 56;
+    if (((flag & STORE_V6) != 0) != (stamp->host_size == 20))
+        return OTHER_HOST;
+    if (!inside(start + at, 8 + stamp->host_size, size))
+        return NOT_INSIDE;
+    put64(p + 20, queue_offset);
+    put64(p + 28, physical_offset);
+    memcpy(p + at, stamp->bytes, 8 + (size_t)stamp->host_size);
+    return STAMPED;
+}
+
+static PyObject *stamp_record(PyObject *self, PyObject *args)
+{
+    PyObject *record;
+    long long queue_offset, physical_offset, store_timestamp;
+    const char *store_host;
+    Py_ssize_t host_size;
+    if (!PyArg_ParseTuple(args, "OLLLy#", &record, &queue_offset, &physical_offset,
+                          &store_timestamp, &store_host, &host_size))
+        return NULL;
+    Views views = {.used = 0};
+    TAKE(data, uint8_t, record, 1)
+    REQUIRE(host_size == 8 || host_size == 20, "a host has 8 or 20 bytes")
+    const Stamp stamp = stamp_of(store_timestamp, store_host, host_size);
+    int found = stamp_one(data, data_n, 0, queue_offset, physical_offset, &stamp);
+    REQUIRE(found != OTHER_HOST, "a record has room for a host of the other kind")
+    REQUIRE(found == STAMPED, OUTSIDE)
+    release(&views);
+    Py_RETURN_NONE;
+}
+
 static PyObject *stamp_records(PyObject *self, PyObject *args)
 {
     PyObject *o[4];
@@ -285,28 +339,14 @@ static PyObject *stamp_records(PyObject *self, PyObject *args)
     Py_ssize_t n = starts_n, i = 0;
     REQUIRE(queue_offset_n == n && physical_offset_n == n, "the arrays differ in number")
     REQUIRE(host_size == 8 || host_size == 20, "a host has 8 or 20 bytes")
-    uint8_t stamp[28];
-    put64(stamp, store_timestamp);
-    memcpy(stamp + 8, store_host, (size_t)host_size);
-    int other = 0;
+    const Stamp stamp = stamp_of(store_timestamp, store_host, host_size);
+    int found = STAMPED;
     BEGIN_LOOP(n, SOME_ROWS)
-    for (; i < n; i++) {
-        int64_t start = starts[i];
-        if (!inside(start, MIN_RECORD, data_n))
-            break;
-        uint8_t *p = data + start;
-        uint32_t flag = be32(p + 36);
-        int64_t at = (flag & BORN_V6) ? 68 : 56;
-        other = ((flag & STORE_V6) != 0) != (host_size == 20);
-        if (other || !inside(start + at, 8 + host_size, data_n))
-            break;
-        put64(p + 20, queue_offset[i]);
-        put64(p + 28, physical_offset[i]);
-        memcpy(p + at, stamp, 8 + (size_t)host_size);
-    }
+    for (; i < n && found == STAMPED; i++)
+        found = stamp_one(data, data_n, starts[i], queue_offset[i], physical_offset[i], &stamp);
     END_LOOP
-    REQUIRE(!other, "a record has room for a host of the other kind")
-    REQUIRE(i == n, OUTSIDE)
+    REQUIRE(found != OTHER_HOST, "a record has room for a host of the other kind")
+    REQUIRE(found == STAMPED, OUTSIDE)
     release(&views);
     Py_RETURN_NONE;
 }

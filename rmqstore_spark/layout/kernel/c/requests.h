@@ -8,6 +8,7 @@
 #define RMQSTORE_REQUESTS_H
 
 #define FRAME_HEAD 8
+#define MOST_HEADER (1 << 18) /* bytes; a longer one is none */
 #define SEND_MESSAGE_V2 310
 #define SEND_BATCH_MESSAGE 320
 #define ONE_WAY 2
@@ -300,22 +301,32 @@ static int read_request(const uint8_t *frame, Py_ssize_t size, Request *r)
            r->topic.size > 0;
 }
 
-static PyObject *plain_send(PyObject *self, PyObject *args)
+static PyObject *plain_sends(PyObject *self, PyObject *args)
 {
-    PyObject *frame;
-    if (!PyArg_ParseTuple(args, "O", &frame))
+    PyObject *frames, *found;
+    Py_ssize_t most, at = 0;
+    if (!PyArg_ParseTuple(args, "On", &frames, &most))
         return NULL;
     Views views = {.used = 0};
-    TAKE(data, const uint8_t, frame, 0)
-    Request r;
-    PyObject *found = Py_None;
-    if (read_request(data, data_n, &r))
-        found = Py_BuildValue("iiii s#", (int)r.code, (int)r.opaque, (int)r.flags, r.is_binary,
-                              (const char *)r.topic.text, r.topic.size);
-    else
-        Py_INCREF(found);
+    TAKE(data, const uint8_t, frames, 0)
+    found = PyList_New(0);
+    while (found && data_n - at >= FRAME_HEAD) {
+        const uint8_t *frame = data + at;
+        int64_t size = 4 + (int64_t)(int32_t)be32(frame);
+        Request r;
+        if (size > data_n - at || size > most || (be32(frame + 4) & 0xFFFFFF) > MOST_HEADER ||
+            !read_request(frame, size, &r))
+            break;
+        PyObject *one = Py_BuildValue("y#iiiis#", (const char *)frame, (Py_ssize_t)size,
+                                      (int)r.code, (int)r.opaque, (int)r.flags, r.is_binary,
+                                      (const char *)r.topic.text, r.topic.size);
+        if (!one || PyList_Append(found, one) < 0)
+            Py_CLEAR(found);
+        Py_XDECREF(one);
+        at += size;
+    }
     release(&views);
-    return found;
+    return found ? Py_BuildValue("Nn", found, at) : NULL;
 }
 
 #endif

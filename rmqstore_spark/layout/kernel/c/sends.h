@@ -205,6 +205,31 @@ static int64_t put_request(const Request *r, NewRecord *record, uint8_t *text, P
     return written > 0 && written <= INT32_MAX ? written : 0;
 }
 
+/* What all records get from the store. */
+typedef struct {
+    const uint8_t *host, *cluster;
+    Py_ssize_t host_size, cluster_size;
+} Store;
+
+/* Write the records of a request of a client; text has room for its properties. See put_request. */
+static int64_t put_send(const Request *r, const uint8_t *peer, const Store *store, uint8_t *text,
+                        uint8_t *out, int64_t room, Py_ssize_t left)
+{
+    Py_ssize_t size = unescape(&r->properties, text);
+    if (size >= 0 && r->code == SEND_BATCH_MESSAGE)
+        size = add_cluster(text, without_separators(text, size), store->cluster,
+                           store->cluster_size);
+    else if (size >= 0)
+        size = store_properties(text, size, store->cluster, store->cluster_size);
+    NewRecord record = {
+        .body = r->body, .body_size = (int32_t)r->body_size, .topic = r->topic.text,
+        .topic_size = (int32_t)r->topic.size, .queue_id = (int32_t)r->queue_id,
+        .flag = (int32_t)r->flag, .sys_flag = (int32_t)r->sys_flag, .times = (int32_t)r->times,
+        .born = r->born, .born_host = peer, .born_wide = peer[HOST],
+        .stored_host = store->host, .stored_wide = store->host_size == 20, .magic = 0xDAA320A7u};
+    return put_request(r, &record, text, size, out, room, left);
+}
+
 static PyObject *write_sends(PyObject *self, PyObject *args)
 {
     PyObject *frames, *topics, *o[17];
@@ -240,6 +265,7 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
                 route_of_n == starts_n && places_n == starts_n && key_rows_n == key_hash_n,
             "the arrays differ in number")
     REQUIRE(store_host_n == 8 || store_host_n == 20, "a host has 8 or 20 bytes")
+    const Store store = {store_host, cluster, store_host_n, cluster_n};
     NewBlock block = {
         .starts = starts, .tags = tags, .sizes = sizes, .route_of = route_of, .places = places,
         .marks = marks, .most = starts_n,
@@ -277,20 +303,9 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
             wrong = SMALL;
             break;
         }
-        Py_ssize_t size = unescape(&r.properties, text);
-        if (size >= 0 && is_batch)
-            size = add_cluster(text, without_separators(text, size), cluster, cluster_n);
-        else if (size >= 0)
-            size = store_properties(text, size, cluster, cluster_n);
-        NewRecord record = {
-            .body = r.body, .body_size = (int32_t)r.body_size, .topic = r.topic.text,
-            .topic_size = (int32_t)r.topic.size, .queue_id = (int32_t)r.queue_id,
-            .flag = (int32_t)r.flag, .sys_flag = (int32_t)r.sys_flag, .times = (int32_t)r.times,
-            .born = r.born, .born_host = hosts + PEER * i, .born_wide = hosts[PEER * i + HOST],
-            .stored_host = store_host, .stored_wide = store_host_n == 20, .magic = 0xDAA320A7u};
         Py_ssize_t rows = block.rows;
-        int64_t written = put_request(&r, &record, text, size, out + at, out_n - at,
-                                      block.most - rows);
+        int64_t written = put_send(&r, hosts + PEER * i, &store, text, out + at, out_n - at,
+                                   block.most - rows);
         if (written == 0 || !add_rows(&block, out, at, written, (int32_t)place))
             continue;
         taken++;
@@ -313,6 +328,110 @@ static PyObject *write_sends(PyObject *self, PyObject *args)
     }
     return Py_BuildValue("LnninL", (long long)at, taken, block.rows, (int)route_count,
                          block.keys.count, (long long)block.compressed);
+}
+
+#define MOST_KEYS 64 /* of a record that is written alone */
+
+/* Write the record of a request to bytes; return its size, 0 if it is odd. */
+static int64_t put_alone(const Request *r, const uint8_t *peer, const Store *store, uint8_t *out,
+                         int64_t room, NewBlock *block)
+{
+    uint8_t *text = PyMem_Malloc((size_t)(r->properties.size + 1 + store->cluster_size));
+    if (!text)
+        return 0; /* odd: others need more memory, and tell */
+    int64_t size = put_send(r, peer, store, text, out, room, 1);
+    PyMem_Free(text);
+    return size > 0 && add_rows(block, out, 0, size, 0) && !block->compressed ? size : 0;
+}
+
+static PyObject *hashes_of(const Keys *keys)
+{
+    PyObject *found = PyTuple_New(keys->count);
+    for (Py_ssize_t i = 0; found && i < keys->count; i++) {
+        PyObject *hash = PyLong_FromLong(keys->hash[i]);
+        if (hash)
+            PyTuple_SET_ITEM(found, i, hash);
+        else
+            Py_CLEAR(found);
+    }
+    return found;
+}
+
+static PyObject *check_single(PyObject *self, PyObject *args)
+{
+    PyObject *object;
+    Rules rules = {.rules = RULE_CLIENT | RULE_PRODUCER | RULE_BODY_CRC};
+    long long max_body, allowed;
+    if (!PyArg_ParseTuple(args, "OLiL", &object, &max_body, &rules.store_host_v6, &allowed))
+        return NULL;
+    rules.max_body = max_body;
+    rules.allowed = (uint32_t)allowed;
+    Views views = {.used = 0};
+    TAKE(data, const uint8_t, object, 0)
+    int light, delayed, is_sound = 0;
+    int32_t tags = 0, hashes[MOST_KEYS], rows[MOST_KEYS];
+    Keys keys = {.hash = hashes, .row = rows, .room = MOST_KEYS};
+    Record record;
+    PyObject *found = Py_None;
+    if (data_n >= MIN_RECORD && be32(data + 4) == 0xDAA320A7u &&
+        read_record(&record, data, data_n) == OK && RECORD_SIZE(record) == data_n &&
+        !(RECORD_SYS_FLAG(record) & (TRANSACTION | COMPRESSED)) && judge(&record, &rules) == OK &&
+        is_ascii_text(RECORD_TOPIC(record), RECORD_TOPIC_SIZE(record))) {
+        tags = (int32_t)hash_of_tags(&record, data + data_n, &light, &delayed);
+        is_sound = !light && !delayed && add_keys(&keys, &record, 0, data + data_n);
+    }
+    if (is_sound)
+        found = Py_BuildValue("s#iiN", (const char *)RECORD_TOPIC(record),
+                              (Py_ssize_t)RECORD_TOPIC_SIZE(record), RECORD_QUEUE_ID(record), tags,
+                              hashes_of(&keys));
+    else
+        Py_INCREF(found);
+    release(&views);
+    return found;
+}
+
+static PyObject *write_send(PyObject *self, PyObject *args)
+{
+    const char *frame, *peer, *host, *cluster;
+    Py_ssize_t frame_n, peer_n, host_n, cluster_n, most_body, allowed;
+    int queue_nums;
+    if (!PyArg_ParseTuple(args, "y#nniy#y#y#", &frame, &frame_n, &most_body, &allowed, &queue_nums,
+                          &peer, &peer_n, &host, &host_n, &cluster, &cluster_n))
+        return NULL;
+    if (peer_n != PEER || (host_n != 8 && host_n != 20)) {
+        PyErr_SetString(PyExc_ValueError, "a host has another size");
+        return NULL;
+    }
+    Request r;
+    if (!read_request((const uint8_t *)frame, frame_n, &r) || r.code == SEND_BATCH_MESSAGE ||
+        r.queue_id < 0 || r.queue_id >= queue_nums || r.body_size > most_body)
+        Py_RETURN_NONE;
+    const Store store = {(const uint8_t *)host, (const uint8_t *)cluster, host_n, cluster_n};
+    int64_t start, tags;
+    int32_t size, route, place, mark = 0, hashes[MOST_KEYS], rows[MOST_KEYS];
+    NewBlock block = {
+        .starts = &start, .tags = &tags, .sizes = &size, .route_of = &route, .places = &place,
+        .marks = &mark, .most = 1,
+        .keys = {.hash = hashes, .row = rows, .room = MOST_KEYS},
+        .rules = {.rules = RULE_CLIENT | RULE_PRODUCER, .store_host_v6 = host_n == 20,
+                  .max_body = most_body, .allowed = (uint32_t)allowed}};
+    Py_ssize_t room = frame_n + MIN_RECORD + 128 + cluster_n;
+    PyObject *record = PyByteArray_FromStringAndSize(NULL, room);
+    if (!record)
+        return NULL;
+    int64_t written = put_alone(&r, (const uint8_t *)peer, &store,
+                                (uint8_t *)PyByteArray_AS_STRING(record), room, &block);
+    if (written == 0) {
+        Py_DECREF(record);
+        Py_RETURN_NONE;
+    }
+    PyObject *keys = hashes_of(&block.keys);
+    if (!keys || PyByteArray_Resize(record, written) < 0) {
+        Py_XDECREF(keys);
+        Py_DECREF(record);
+        return NULL;
+    }
+    return Py_BuildValue("NiLN", record, (int)r.queue_id, (long long)tags, keys);
 }
 
 #endif

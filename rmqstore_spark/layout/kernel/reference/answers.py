@@ -8,6 +8,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+import numpy as np
+
 from rmqstore_spark.layout.kernel.reference.requests import BINARY
 from rmqstore_spark.layout.kernel.reference.spans import I4, I8
 
@@ -57,6 +59,23 @@ def write_answers(
         frames.append(struct.pack(">iI", 4 + len(header), len(header) | form << 24) + header)
         first += count
     return frames
+
+
+def write_answer(
+    version: int,
+    host: bytes,
+    opaque: int,
+    form: int,
+    queue_id: int,
+    queue_offset: int,
+    physical: int,
+) -> bytes:
+    """Write the answer to a request for one message, as `write_answers` does."""
+    if len(host) not in (8, 20):
+        raise ValueError("a host has 8 or 20 bytes")
+    asked = np.array([opaque, form, queue_id, 1, 1], np.int32)
+    places = np.array([[queue_offset], [physical]], np.int64)
+    return write_answers(version, host, asked, *places)[0]
 
 
 def _binary_answer(version: int, opaque: int, fields: Mapping[str, str]) -> bytes:

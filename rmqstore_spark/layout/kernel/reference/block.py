@@ -275,6 +275,19 @@ def _by_route(route_of: I4, count: int) -> tuple[I8, I8]:
     return np.argsort(route_of, kind="stable"), bounds
 
 
+def stamp_record(
+    data: bytearray,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+) -> None:
+    """Write the four fields of a record that only the store knows; see `stamp_records`."""
+    start, queued, placed = np.array([[0], [queue_offset], [physical_offset]], np.int64)
+    raw = np.frombuffer(data, np.uint8)
+    stamp_records(raw, start, queued, placed, store_timestamp, store_host)
+
+
 def stamp_records(
     data: U1,
     starts: I8,

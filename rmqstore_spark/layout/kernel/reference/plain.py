@@ -25,12 +25,13 @@ from rmqstore_spark.layout.fields import (
     PHYSICAL_OFFSET_PLACE,
     TOTAL_SIZE_PLACE,
 )
-from rmqstore_spark.layout.kernel.reference.answers import write_answers
+from rmqstore_spark.layout.kernel.reference.answers import write_answer, write_answers
 from rmqstore_spark.layout.kernel.reference.block import (
     check_block,
     index_hashes,
     number_rows,
     queue_entries,
+    stamp_record,
     stamp_records,
 )
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
@@ -48,8 +49,8 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     parse,
     split_batch,
 )
-from rmqstore_spark.layout.kernel.reference.requests import plain_send
-from rmqstore_spark.layout.kernel.reference.sends import write_sends
+from rmqstore_spark.layout.kernel.reference.requests import plain_sends
+from rmqstore_spark.layout.kernel.reference.sends import check_single, write_send, write_sends
 from rmqstore_spark.layout.kernel.reference.spans import (
     I4,
     I8,
@@ -76,6 +77,7 @@ __all__ = [
     "absorb",
     "as_claimed",
     "check_block",
+    "check_single",
     "content_hashes",
     "crc32_spans",
     "find_properties",
@@ -90,7 +92,7 @@ __all__ = [
     "number_rows",
     "parse",
     "pick_entries",
-    "plain_send",
+    "plain_sends",
     "pread_spans",
     "properties",
     "queue_entries",
@@ -100,10 +102,13 @@ __all__ = [
     "split_batch",
     "split_entries",
     "split_spaces",
+    "stamp_record",
     "stamp_records",
     "walk",
+    "write_answer",
     "write_answers",
     "write_records",
+    "write_send",
     "write_sends",
 ]
 

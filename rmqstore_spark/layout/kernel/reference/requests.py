@@ -19,6 +19,7 @@ BINARY: Final = struct.Struct(">hbhiiii")
 """The begin of RocketMQ's binary header, up to the size of its fields."""
 
 _FRAME_HEAD: Final = 8
+_MOST_HEADER: Final = 1 << 18
 _SEND_MESSAGE_V2: Final = 310
 _FLAGS: Final = (0, 2)
 _MOST_DIGITS: Final = 18
@@ -211,16 +212,32 @@ def read_request(frame: bytes) -> SendFrame:
     return SendFrame(code, opaque, flags, form == 1, fields, frame[end:])
 
 
-def plain_send(frame: bytes | memoryview) -> tuple[int, int, int, int, str] | None:
-    """Look at a frame that is complete.
+def plain_sends(
+    data: bytes | memoryview, most: int
+) -> tuple[list[tuple[bytes, int, int, int, int, str]], int]:
+    """Look at the frames with which bytes begin, as far as these are plain requests to send.
+
+    Args:
+        data: frames, of which the last may not be complete.
+        most: most bytes of a frame.
 
     Returns:
-        The code, the opaque, the flag, the form of the header (0 is JSON) and the topic of a plain
-        request to send; None for any other frame.
+        Of each, the frame, the code, the opaque, the flag, the form of the header (0 is JSON) and
+        the topic; and where the first begins that is not complete, or not that of such a request.
     """
-    try:
-        found = read_request(bytes(frame))
-    except OddError:
-        return None
-    topic = found.fields[b"b"].raw.decode()
-    return found.code, found.opaque, found.flags, int(found.is_binary), topic
+    view, found, at = memoryview(data), list[tuple[bytes, int, int, int, int, str]](), 0
+    while len(view) - at >= _FRAME_HEAD:
+        size = 4 + int.from_bytes(view[at : at + 4], "big", signed=True)
+        header = int.from_bytes(view[at + 5 : at + 8], "big")
+        if not _FRAME_HEAD <= size <= min(len(view) - at, most) or header > _MOST_HEADER:
+            break
+        frame = bytes(view[at : at + size])
+        try:
+            request = read_request(frame)
+        except OddError:
+            break
+        topic = request.fields[b"b"].raw.decode()
+        form = int(request.is_binary)
+        found.append((frame, request.code, request.opaque, request.flags, form, topic))
+        at += size
+    return found, at

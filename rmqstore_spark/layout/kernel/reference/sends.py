@@ -15,10 +15,12 @@ from rmqstore_spark.layout.constants import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
     STOREHOST_V6_FLAG,
+    TRANSACTION_MASK,
 )
-from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE, MIN_RECORD_SIZE
+from rmqstore_spark.layout.fields import HOST_SIZE, HOST_V6_SIZE, MIN_RECORD_SIZE, SYS_FLAG_LAST
 from rmqstore_spark.layout.kernel.reference.answers import ROWS, SIZE
 from rmqstore_spark.layout.kernel.reference.block import (
+    RULE_BODY_CRC,
     RULE_CLIENT,
     RULE_PRODUCER,
     check_block,
@@ -37,6 +39,8 @@ from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1
 _PEER_SIZE: Final = HOST_V6_SIZE + 1
 _MOST_MESSAGES: Final = 4500
 """Most of a plain batch: their msgIds fit the header of an answer."""
+_MOST_KEYS: Final = 64
+"""Most of a record that is written alone."""
 _ESCAPE: Final = re.compile(rb'\\(?:(["\\/bfnrt])|u00([0-7][0-9a-fA-F]))')
 _ESCAPED: Final = dict(zip(b'"\\/bfnrt', b'"\\/\b\f\n\r\t', strict=True))
 _MAGIC: Final = 0xDAA320A7
@@ -155,6 +159,79 @@ def write_sends(
         array[: len(found)] = found
     counted = len(block.starts), len(block.routes), len(block.key_hash), block.compressed
     return at, taken, *counted
+
+
+def write_send(
+    frame: bytes,
+    most_body: int,
+    allowed_sys_flag: int,
+    queue_nums: int,
+    peer: bytes,
+    store_host: bytes,
+    cluster: bytes,
+) -> tuple[bytearray, int, int, tuple[int, ...]] | None:
+    """Write the record of a plain request to send one message.
+
+    Args:
+        frame: all of it; the caller knows its topic.
+        most_body, allowed_sys_flag, store_host, cluster: as for `write_sends`.
+        queue_nums: how many queues its topic has.
+        peer: the client, as one of `hosts` of `write_sends`.
+
+    Returns:
+        The record, its queue, its tagsCode, and the hashes of its keys; None if it is odd for
+        `write_sends`, a batch, has a compressed body, or more than 64 keys.
+    """
+    if len(peer) != _PEER_SIZE or len(store_host) not in (HOST_SIZE, HOST_V6_SIZE):
+        raise ValueError("a host has another size")
+    block = _Block(most_body, allowed_sys_flag, len(store_host) == HOST_V6_SIZE)
+    try:
+        request = read_request(frame)
+        queue_id = request.number(b"e")
+        is_plain = request.code != SEND_BATCH_MESSAGE and len(request.body) <= most_body
+        if not is_plain or not 0 <= queue_id < queue_nums:
+            return None
+        host = peer[: HOST_V6_SIZE if peer[-1] else HOST_SIZE]
+        room = len(request.fields.get(b"i", Text(b"")).raw) + 1 + len(cluster)
+        (record,) = _records(request, cluster, host, store_host, room)
+        block.add(record, 0, 0, _MOST_KEYS)
+    except OddError:
+        return None
+    if block.compressed:
+        return None
+    return bytearray(record), queue_id, block.tags[0], tuple(block.key_hash)
+
+
+def check_single(
+    data: U1, most_body: int, store_host_v6: int, allowed_sys_flag: int
+) -> tuple[str, int, int, tuple[int, ...]] | None:
+    """Check bytes as `check_block` does those of a client, if they are one usual record.
+
+    Returns:
+        Its topic, its queue, its tagsCode, and the hashes of its keys; None if `check_block`
+        refuses it or finds more of them, or if its topic is not ASCII, or it has a delay, bits of
+        a transaction, a compressed body, or more than 64 keys.
+    """
+    starts, tags = np.empty((2, 1), np.int64)
+    sizes, route_of, hashes, rows = (np.empty(n, np.int32) for n in (1, 1, *[_MOST_KEYS] * 2))
+    routes, queued = np.empty((1, 3), np.int64), np.empty(1, np.uint8)
+    rules = RULE_CLIENT | RULE_PRODUCER | RULE_BODY_CRC
+    found, _, status, _, compressed, delayed = check_block(
+        data, rules, most_body, store_host_v6, allowed_sys_flag, 0, starts, sizes, route_of, tags,
+        queued, routes, np.empty(2, np.int32), np.empty(2, np.uint64),
+    )  # fmt: skip
+    if status != OK or found != 1 or compressed or delayed:
+        return None
+    if data[SYS_FLAG_LAST] & TRANSACTION_MASK:
+        return None
+    done, count = index_hashes(data, starts, sizes, 0, hashes, rows)
+    if not done:
+        return None
+    at, length, queue_id = routes[0].tolist()
+    topic = data[at : at + length].tobytes()
+    if not topic.isascii() or b"\x7f" in topic:
+        return None
+    return topic.decode(), queue_id, int(tags[0]), tuple(hashes[:count].tolist())
 
 
 class _Block:

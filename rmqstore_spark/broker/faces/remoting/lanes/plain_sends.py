@@ -24,7 +24,7 @@ from rmqstore_spark.broker.core.producing import refusal
 from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.engine.admission import CLIENTS_SYS_FLAG
-from rmqstore_spark.engine.append.appender import HeldUpError
+from rmqstore_spark.engine.append.appender import HeldUpError, SinglePlace
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
@@ -36,6 +36,7 @@ from rmqstore_spark.layout.fields import HOST_V6_SIZE
 from rmqstore_spark.layout.hosts import encode_host
 from rmqstore_spark.layout.kernel.reference.answers import QUEUE, ROWS, SIZE
 from rmqstore_spark.layout.record.block import Block, Route
+from rmqstore_spark.layout.record.single import SingleRecord
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import VERSION
 from rmqstore_spark.remoting.codec.plain import PlainSend
@@ -89,25 +90,29 @@ class _Topics:
 
 
 class _KnownTopics:
-    """The topics of requests that were stored as they came, until topics change. Thread-safe."""
+    """The topics of requests that were stored as they came, until topics change. Thread-safe.
+
+    Attributes:
+        queues: how many queues each has. It is replaced, and never changed.
+    """
 
     def __init__(self, core: Core) -> None:
         self._producing = core.producing
         self._lock = threading.Lock()
         self._changes = 0
-        self._queues: dict[str, int] = {}
+        self.queues: dict[str, int] = {}
         self._topics = _Topics({})
 
     def topics_changed(self) -> None:
         """Look each topic up again."""
         with self._lock:
             self._changes += 1
-            self._queues, self._topics = {}, _Topics({})
+            self.queues, self._topics = {}, _Topics({})
 
     def with_all(self, names: set[str]) -> _Topics:
         """Return the topics, with those of some names as far as they take messages."""
         changes = self._changes  # first: what is read after a change must not count as older
-        topics, queues = self._topics, self._queues
+        topics, queues = self._topics, self.queues
         new = names - queues.keys()
         if not new:
             return topics
@@ -121,7 +126,7 @@ class _KnownTopics:
         topics = _Topics(queues)
         with self._lock:
             if changes == self._changes:
-                self._queues, self._topics = queues, topics
+                self.queues, self._topics = queues, topics
         return topics
 
 
@@ -183,6 +188,55 @@ class PlainSends:
         if plain:
             self._store(plain, left, behind, patient)
         return left
+
+    def store_single(self, request: Request) -> bool:
+        """Store the message of a request that has come alone, and answer it.
+
+        Returns:
+            Whether that is done; else nothing is, and `store` is to be asked.
+        """
+        command = request.command
+        if type(command) is not PlainSend or not self._catalog.is_writable:
+            return False
+        name = command.topic
+        queues = self._topics.queues.get(name)
+        if queues is None:
+            return False
+        written = kernel.active.write_send(
+            command.frame, self._max_body, CLIENTS_SYS_FLAG, queues,
+            _packed(request.connection.peer), self._host, self._cluster,
+        )  # fmt: skip
+        if written is None:
+            return False
+        data, queue_id, tags_code, keys = written
+        if len(data) > self._max_bytes:
+            return False
+        found = self._producing.store_single(
+            SingleRecord(data, Route(name, queue_id), tags_code, keys)
+        )
+        if isinstance(found, SinglePlace):
+            answer: bytes = kernel.active.write_answer(
+                VERSION, self._host, command.opaque, command.form, queue_id, found.queue_offset,
+                found.physical_offset,
+            )  # fmt: skip
+            request.reply(answer)
+            return True
+        return found is not None and self._answered_one(request, queue_id, found)
+
+    def _answered_one(self, request: Request, queue_id: int, result: PutResult) -> bool:
+        """Answer a request; return False if it is to be tried as others are, as it is to blame."""
+        status = result.status
+        if status.is_stored:
+            send = Send("", queue_id, "", 0, 0, 0, 0, "", 0, -1, b"", told_queue=queue_id)
+            send.status, send.remark = status, result.remark
+            send.msg_ids, send.offset = ",".join(result.msg_ids()), int(result.queue_offset[0])
+            request.reply(sent(request.command, send))
+        elif status.is_transient or result.is_open:
+            error = refused(refusal(result))
+            request.reply(request.command.answer(error.code, error.remark, dict(REGION)))
+        else:
+            return False
+        return True
 
     def _store(
         self,

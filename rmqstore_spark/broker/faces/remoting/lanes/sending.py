@@ -119,6 +119,7 @@ class SendRequests:
         self._patience = core.store.config.wait_time_mills_in_send_queue / 1000
         patience = max(self._patience, _TOPIC_PATIENCE)
         self._catalog = core.catalog
+        self._queues_later = self._producing.queues_later()
         self._new_topics = WaitingSends(
             "rmqstore-new-topics", self._make_topics,
             lambda requests: self._handle(requests, patience), _MOST_WAITING,
@@ -137,6 +138,8 @@ class SendRequests:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
+        if len(requests) == 1 and self._took_single(requests[0]):
+            return
         new, known = list[Request](), list[Request]()
         named = dict[str, bool]()
         for request in requests:
@@ -152,12 +155,32 @@ class SendRequests:
             return
         if self._worker.is_idle and not self._producing.would_wait:
             try:
-                with self._producing.queues_later():  # nothing is waited for meanwhile
+                with self._queues_later:  # nothing is waited for meanwhile
                     self._handle(known, self._patience)
             finally:
                 self._loop.call_soon(self._producing.fill_queues)  # once the answers are written
         else:
             take_requests(self._worker, known, _MOST_WAITING)
+
+    def _took_single(self, request: Request) -> bool:
+        """Store the message of a request that has come alone, if it waits for nothing.
+
+        Returns:
+            Whether that is done, and it is answered; else nothing is.
+        """
+        if (
+            not self._worker.is_idle
+            or self._new_topics.named
+            or self._held_topics.named
+            or self._producing.would_wait
+            or time.monotonic() - request.arrived > self._patience
+        ):
+            return False
+        try:
+            with self._queues_later:
+                return self._plain.store_single(request)
+        finally:
+            self._loop.call_soon(self._producing.fill_queues)  # once the answer is written
 
     def _make_topics(self, requests: Sequence[Request]) -> None:
         """Create the topics that requests need; if one is wrong, storing it tells why."""
