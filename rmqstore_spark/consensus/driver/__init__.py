@@ -6,6 +6,7 @@
     entry_log    the entries and their index: writes, cuts and reads them
     recovery     finds the entries that are whole, when a member starts
     state_files  term, vote and commit index, as texts
+    protection   TLS and accounts, at the port and for calls
     peers        asks the other members
     checks       what of a leader's push can be stored
     term_record  the entry with which a leader begins its term

@@ -31,6 +31,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
@@ -83,6 +84,7 @@ class Driver:
         answer: sends the answer to a request that came with a token.
         timing: how long it waits.
         watcher: is told what it decides.
+        protection: with which it calls the others.
 
     Attributes:
         member: what it decides with.
@@ -104,6 +106,7 @@ class Driver:
         answer: Callable[[object, Answer], None],
         timing: Timing | None = None,
         watcher: MemberWatcher | None = None,
+        protection: MemberProtection | None = None,
     ) -> None:
         _require_own_log(store, group.me)
         folder = os.path.join(store, f"dledger-{group.me}")
@@ -127,7 +130,7 @@ class Driver:
                 remedy="Without its term, a member could vote twice. Move the folder away: the "
                 "member then joins its group without entries, and gets them from the leader.",
             )
-        self._peers = Peers(group, self)
+        self._peers = Peers(group, self, protection or MemberProtection())
         self._pool = ThreadPoolExecutor(1, "dledger-flush")
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger

@@ -10,6 +10,7 @@ from typing import Final
 from rmqstore_spark.consensus.driver.driver import Driver, MemberWatcher
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import FRAME
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.service import MemberService
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.remoting.backlog import Limits
@@ -27,6 +28,7 @@ class RunningMember:
         group: the group, and who of it this is.
         store, segment_size, reserved_seconds, timing, watcher: see `Driver`.
         takes_records, broker: see `MemberService`.
+        protection: TLS and accounts.
 
     Attributes:
         driver: carries out what the member decides.
@@ -45,13 +47,17 @@ class RunningMember:
         timing: Timing,
         takes_records: bool = True,
         broker: str = "",
+        protection: MemberProtection | None = None,
         watcher: MemberWatcher | None = None,
     ) -> None:
-        self._service = MemberService(group, takes_records=takes_records, broker=broker)
-        self._server = RemotingServer(self._service, _LIMITS)
+        protection = protection or MemberProtection()
+        self._service = MemberService(
+            group, takes_records=takes_records, broker=broker, gate=protection.gate
+        )
+        self._server = RemotingServer(self._service, _LIMITS, protection.tls)
         self.driver = Driver(
             group, store, segment_size, reserved_seconds,
-            answer=self._service.answer, timing=timing, watcher=watcher,
+            answer=self._service.answer, timing=timing, watcher=watcher, protection=protection,
         )  # fmt: skip
         self._service.driver = self.driver
 

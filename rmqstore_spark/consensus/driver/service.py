@@ -15,6 +15,7 @@ from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
 from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
@@ -56,6 +57,7 @@ class MemberService:
         takes_records: whether clients of the group may append records. A store that serves
             RocketMQ's clients gives them places in queues, which those of others would lack.
         broker: where the member's broker is, as `host:port`; "" without one.
+        gate: verifies who sent a request; None: nobody does.
 
     Attributes:
         driver: is set before anything arrives.
@@ -63,7 +65,15 @@ class MemberService:
 
     driver: Driver
 
-    def __init__(self, group: MemberGroup, *, takes_records: bool = True, broker: str = "") -> None:
+    def __init__(
+        self,
+        group: MemberGroup,
+        *,
+        takes_records: bool = True,
+        broker: str = "",
+        gate: PeerGate | None = None,
+    ) -> None:
+        self._gate = gate
         self._broker = broker
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
@@ -88,7 +98,7 @@ class MemberService:
 
     def requests(self, requests: Sequence[Request]) -> None:
         """Handle requests that arrived together."""
-        for request in requests:
+        for request in self._verified(requests):
             command = request.command
             try:
                 if command.code in _PEERS:
@@ -119,6 +129,28 @@ class MemberService:
             task.cancel()
         if self._later:
             await asyncio.wait(self._later)
+
+    def _verified(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Return the requests of those who may ask; refuse the others."""
+        if self._gate is None:
+            return requests
+        found = []
+        for request in self._gate.admitted(requests):
+            if is_what_was_signed(request.command):
+                found.append(request)
+            else:
+                remark = "the signature is not that of a request with this code"
+                request.reply(request.command.answer(ResponseCode.SYSTEM_ERROR, remark))
+        verified = set(map(id, found))
+        for request in requests:
+            if id(request) not in verified:
+                peer = request.connection.peer
+                self._log.warning(
+                    peer, "%s may not ask this member: with dLegerAclEnable, requests need the "
+                    "signature of an account of aclPath with admin: true. Is it another member? "
+                    "Give it aclCredentialsPath.", escaped(peer),
+                )  # fmt: skip
+        return found
 
     # ---- peers ---------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ import uvloop
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
@@ -88,6 +89,7 @@ class MemberThread:
     Args:
         store: the store directory.
         config: names the group, and the member.
+        protection: of its port and its calls; None: as the configuration says, without accounts.
 
     Attributes:
         decisions: what it decides, in order.
@@ -97,12 +99,15 @@ class MemberThread:
         data_folder: the folder of its segments.
 
     Raises:
-        OptionError: the keys of the group are wrong.
+        OptionError: the keys of the group, or files of its protection, are wrong.
         ServiceError: nothing can listen at its address.
         CorruptStoreError: its files are damaged.
     """
 
-    def __init__(self, store: str, config: StoreConfig) -> None:
+    def __init__(
+        self, store: str, config: StoreConfig, protection: MemberProtection | None
+    ) -> None:
+        self._protection = protection or MemberProtection.of(config, None)
         self.group = MemberGroup.of(
             config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
         )
@@ -178,6 +183,7 @@ class MemberThread:
             "groupLastIndex": member.ledger.end,
             "groupElections": self._told.elections,
             "groupIsVoter": member.is_voter,
+            "groupProtection": self._protection.words,
             "groupLagEntries": {peer: member.behind(peer) for peer in peers},
         }
 
@@ -233,6 +239,7 @@ class MemberThread:
             timing=Timing.of(config.d_leger_heartbeat_interval),
             takes_records=False,
             broker=config.host[0] if config.is_broker else "",
+            protection=self._protection,
             watcher=self._told,
         )
         driver = self._driver = member.driver

@@ -10,9 +10,12 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import uvloop
 
+from rmqstore_spark.broker.protection import account_files, protection_of_member
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.lock import StoreLock
@@ -37,10 +40,17 @@ def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> N
         CorruptStoreError: its files are damaged, or its group contradicts what is committed here.
         StoreWriteError: a file could not be written or flushed.
     """
-    uvloop.run(_serve(config, announce))
+    accounts = None
+    if config.d_leger_acl_enable:
+        accounts = account_files(config.acl_path, "dLegerAclEnable")
+    protection = protection_of_member(config, accounts)
+    with nullcontext() if accounts is None else accounts.watched():
+        uvloop.run(_serve(config, protection, announce))
 
 
-async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
+async def _serve(
+    config: MemberConfig, protection: MemberProtection, announce: Callable[[str], None]
+) -> None:
     group = config.group()
     store = config.store_path_root_dir
     make_folder(store)
@@ -56,6 +66,7 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
             config.mapped_file_size_commit_log,
             config.file_reserved_time * 3600,
             timing=Timing.of(config.d_leger_heartbeat_interval),
+            protection=protection,
         )
 
         def ready(address: str) -> None:
