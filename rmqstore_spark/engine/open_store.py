@@ -24,6 +24,7 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration, check_progress
 from rmqstore_spark.engine.recovery.member import recover_member
+from rmqstore_spark.engine.recovery.old_log import close_old_log
 from rmqstore_spark.engine.recovery.queues_and_index import Progress, RecoverySettings
 from rmqstore_spark.engine.recovery.recover import Recovered, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
@@ -200,7 +201,10 @@ def _opened(
                     "group's log expire without being copied."
                 )
             role: Role = GroupRole(path, config)
-            member = MemberThread(path, config, protection)
+            old = close_old_log(
+                path, settings, config.mapped_file_size_commit_log, config.d_leger_self_id
+            )
+            member = MemberThread(path, config, protection, old)
             files.callback(member.close)
             log_folder = member.data_folder
             found = recover_member(path, settings, log_folder, member.committed)
@@ -264,8 +268,9 @@ def _log_of(
     if member is None:
         return CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance)
     return MemberLog(
-        segments, found.log_begin, found.log_end, last, member.propose, member.remove_first
-    )
+        segments, found.log_begin, found.log_end, last, member.propose, member.remove_first,
+        member.old,
+    )  # fmt: skip
 
 
 def _require_one_log(config: StoreConfig, log_folder: str) -> None:

@@ -168,7 +168,7 @@ class StoreWriter:
 
     def published_log(self) -> PublishedLog:
         """Return a reader of the log's bytes that readers may see; the caller closes it."""
-        return PublishedLog(self._store.log, self._store.log_folder)
+        return PublishedLog(self._store.log)
 
     @property
     def state(self) -> str:

@@ -11,6 +11,7 @@
     checks       what of a leader's push can be stored
     term_record  the entry with which a leader begins its term
     driver       carries out what the member decides
+    first_contact  asks who is at each address: another process, or another group
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails
 

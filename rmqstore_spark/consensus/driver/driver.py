@@ -85,6 +85,7 @@ class Driver:
         timing: how long it waits.
         watcher: is told what it decides.
         protection: with which it calls the others.
+        begins_at: where its log begins, behind an older one of the store; see `EntryLog`.
 
     Attributes:
         member: what it decides with.
@@ -107,6 +108,7 @@ class Driver:
         timing: Timing | None = None,
         watcher: MemberWatcher | None = None,
         protection: MemberProtection | None = None,
+        begins_at: int = 0,
     ) -> None:
         _require_own_log(store, group.me)
         folder = os.path.join(store, f"dledger-{group.me}")
@@ -119,7 +121,7 @@ class Driver:
         self._watcher = watcher
         self._state = StateFiles(folder)
         saved = self._state.read_term()
-        self.log = EntryLog(folder, segment_size)
+        self.log = EntryLog(folder, segment_size, begins_at)
         terms = recover(self.log, self._state.saved_commit)
         # A process that was killed may not have flushed it, and it counts as flushed now.
         self.log.take_unflushed().flush()

@@ -2,8 +2,8 @@
 
 Members of RocketMQ have neither. With accounts, a request is signed by who sends it, and handled
 when the signature is verified: what is in one that is not counts for nothing. RocketMQ's signatures
-cover the header's fields and the body, not the code of a request: so members name it in a field,
-lest the vote that somebody asked for is sent again as the heartbeat of a leader.
+cover the header's fields and the body, not the code of a request. So members name it in a field:
+the vote that somebody asked for cannot be sent again as the heartbeat of a leader.
 
 Answers are not signed. Who can change what others send needs to be kept out by TLS.
 """

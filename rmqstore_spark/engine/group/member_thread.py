@@ -20,7 +20,7 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
@@ -90,6 +90,7 @@ class MemberThread:
         store: the store directory.
         config: names the group, and the member.
         protection: of its port and its calls; None: as the configuration says, without accounts.
+        old: what the store had before.
 
     Attributes:
         decisions: what it decides, in order.
@@ -97,6 +98,7 @@ class MemberThread:
         committed: position behind the last entry that is known to be committed; 0 for none.
         segment_size: bytes of a segment.
         data_folder: the folder of its segments.
+        old: as given.
 
     Raises:
         OptionError: the keys of the group, or files of its protection, are wrong.
@@ -105,8 +107,13 @@ class MemberThread:
     """
 
     def __init__(
-        self, store: str, config: StoreConfig, protection: MemberProtection | None
+        self,
+        store: str,
+        config: StoreConfig,
+        protection: MemberProtection | None,
+        old: OldLog,
     ) -> None:
+        self.old = old
         self._protection = protection or MemberProtection.of(config, None)
         self.group = MemberGroup.of(
             config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
@@ -240,6 +247,7 @@ class MemberThread:
             takes_records=False,
             broker=config.host[0] if config.is_broker else "",
             protection=self._protection,
+            old=self.old,
             watcher=self._told,
         )
         driver = self._driver = member.driver

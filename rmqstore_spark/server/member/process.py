@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,7 +20,9 @@ from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.member.config import MemberConfig
 
@@ -48,6 +51,10 @@ def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> N
         uvloop.run(_serve(config, protection, announce))
 
 
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
 async def _serve(
     config: MemberConfig, protection: MemberProtection, announce: Callable[[str], None]
 ) -> None:
@@ -58,6 +65,12 @@ async def _serve(
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    if any(segment_start(name) is not None for name in _names(os.path.join(store, "commitlog"))):
+        raise UnsupportedStoreError(
+            f"{store} has messages of before the group in its folder commitlog, and a member that "
+            "serves no clients would keep them for ever. Run it with `rmqstore serve`, or begin "
+            "with an empty store."
+        )
     with StoreLock(store):
         bound = bound_port(config.d_leger_bind_address, group.port)
         member = RunningMember(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmqstore_spark.consensus.driver.protection import request_to
 from rmqstore_spark.errors import ServiceError
@@ -20,6 +20,9 @@ from tests.broker.broker import ask
 from tests.support.processes.forked import start
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it since Python 3.11
 
 GROUP = "orders"
 SEGMENT = 1 << 20
@@ -119,7 +122,7 @@ class MemberProcess:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait() == 0, self.output
 
-    def __enter__(self) -> MemberProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

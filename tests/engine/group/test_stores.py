@@ -356,9 +356,6 @@ def test_stores_that_are_no_members_are_refused(tmp_path: Path) -> None:
             StoreWriter.open(tmp_path / folder, StoreConfig(**{**settings, **changed}))
         return str(raised.value)
 
-    with StoreWriter.open(tmp_path / "plain", StoreConfig()) as store:
-        store.put(block_of([b"one"]))
-    assert "begins with its group's log" in opened("plain")
     assert "dLegerGroup must name" in opened("new", d_leger_group="")
     assert "a letter and a number" in opened(
         "new", d_leger_self_id="first", d_leger_peers=f"first-127.0.0.1:{free_port()}"
