@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 from rmqstore_spark.consensus.driver.group import OldLog
+from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.placement import blank_head
 from rmqstore_spark.engine.recovery.log_files import look_over
 from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
@@ -62,8 +63,8 @@ def close_old_log(store: str, settings: RecoverySettings, segment_size: int, me:
     if files.segment_size != segment_size:
         raise UnsupportedStoreError(
             f"{store} has messages in its folder commitlog, in segments of {files.segment_size} "
-            f"bytes, and mappedFileSizeCommitLog is {segment_size}. The group's log continues behind "
-            "them: set mappedFileSizeCommitLog to their size, at all members."
+            f"bytes, and mappedFileSizeCommitLog is {segment_size}. The group's log continues "
+            "behind them: set mappedFileSizeCommitLog to their size, at all members."
         )
     noted = os.path.join(store, OWN_FOLDER, OLD_LOG_NAME)
     found = OldLog(files.end, folder, _mark(noted, files.end))
@@ -117,6 +118,7 @@ def _closed(
     start = files_end - segment_size
     assert start <= end <= files_end, f"the log ends at {end}, and its files at {files_end}"
     path = os.path.join(folder, f"{start:020}")
+    reach("group.before_close")
     with explained(path, "written"), open(path, "r+b") as file:
         if end < files_end:
             write_all(file.fileno(), blank_head(end, segment_size), end - start)
@@ -124,8 +126,10 @@ def _closed(
         last = os.pread(file.fileno(), end - start - begin, begin)
     sync_file(path)
     mark = f"{end}-{hashlib.sha256(last).hexdigest()[:32]}"
+    reach("group.before_mark")
     make_folder(os.path.dirname(noted))
     replace_file(noted, f"{files_end} {mark}\n".encode())
+    reach("group.after_mark")
     _log.warning(
         "%s becomes a member of a group: its log is closed at physical offset %d, and the group's "
         "begins at %d. All members that have an old log need the same.", store, end, files_end,

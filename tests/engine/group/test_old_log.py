@@ -17,6 +17,7 @@ from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import LedgerEntry, Push, PushType
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
+from tests.broker.broker import ask, broker, message
 from tests.consensus.driver.members import MemberProcess, addresses
 from tests.engine.group.stores import (
     FAST,
@@ -95,6 +96,27 @@ def test_reads_go_across_the_boundary_through_kills_and_elections(tmp_path: Path
     assert len(logs) == 1
 
 
+def test_what_waits_in_the_old_log_is_delivered_by_the_group(tmp_path: Path) -> None:
+    levels = "1s 6s"
+    with broker(
+        tmp_path / "n0", message_delay_level=levels, mapped_file_size_commit_log=SEGMENT
+    ) as plain:
+        requests = [
+            message(b"at once"), message(b"soon", i="DELAY\x011\x02"),
+            message(b"later", i="DELAY\x012\x02"),
+        ]  # fmt: skip
+        assert [answer.code for answer in ask(plain.address, *requests)] == [0, 0, 0]
+        eventually(lambda: bodies_in(tmp_path / "n0") == ["at once", "soon"])
+    settings = {**FAST, "mappedFileSizeCommitLog": SEGMENT, "messageDelayLevel": levels}
+    with StoreProcess(tmp_path, "n0", addresses(1), **settings) as store:
+        eventually(lambda: has_pulled(store, ["at once", "soon", "later"]), 60)
+        store.kill()
+        store.start()
+        eventually(lambda: has_pulled(store, ["at once", "soon", "later"]), 60)
+        store.stop()
+    assert not problems_of(store.store, delay_levels=levels)
+
+
 def test_a_member_alone_begins_again_and_again_before_it_has_an_entry(tmp_path: Path) -> None:
     """The group has no quorum, so nothing is committed."""
     old = old_store(tmp_path / "n0")
@@ -123,6 +145,25 @@ class group_of_one_of_three:  # noqa: N801 - a context manager, as `group_of`
 
     def __exit__(self, *_: object) -> None:
         self._group.kill()
+
+
+@pytest.mark.parametrize("place", ["before_close", "before_mark", "after_mark"])
+def test_a_start_that_is_killed_while_it_closes_the_old_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    old = old_store(tmp_path / "n0")
+    members = addresses(1)
+    settings = {**FAST, "mappedFileSizeCommitLog": SEGMENT}
+    monkeypatch.setenv("RMQSTORE_FAILPOINT", f"group.{place}")
+    with StoreProcess(tmp_path, "n0", members, **settings) as store:
+        assert store.process.wait() == -9
+        monkeypatch.delenv("RMQSTORE_FAILPOINT")
+        store.start()
+        eventually(lambda: store.stats().get("state") == "RUNNING", 60)
+        assert eventually(lambda: store.send("new"))
+        assert store.pulled() == [*old, "new"]
+        store.stop()
+    assert not problems_of(store.store)
 
 
 def test_old_segments_expire_first_and_all_of_them(tmp_path: Path) -> None:
