@@ -192,7 +192,7 @@ def test_a_member_with_a_wrong_account_is_told_and_joins_with_the_right_one(
     advice = "aclCredentialsPath here must have one of its aclPath, with admin: true"
     eventually(lambda: advice in third.output, 60)
     assert "Check signature failed" in third.output
-    others = (tmp_path / f"{me}.out" for me in ("n0", "n1"))
+    others = [tmp_path / f"{me}.out" for me in ("n0", "n1")]
     eventually(lambda: any("Give it aclCredentialsPath" in path.read_text() for path in others), 60)
     account_file(tmp_path / "wrong.yml")
     third.kill()
