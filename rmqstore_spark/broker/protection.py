@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Final
 
 from rmqstore_spark.broker.acl.files import AccountFiles
+from rmqstore_spark.broker.acl.gate import AccountGate
+from rmqstore_spark.consensus.driver.protection import MemberProtection, MemberProtectionKeys
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.tls import ServerTls, TlsMode
 
 _log = logging.getLogger(__name__)
-
-_RELOAD_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,11 +29,14 @@ class Protection:
         accounts: of the clients; None if they need none.
         identity: with which this side talks to name servers.
         tls: which connections are accepted.
+        member: of a member of a DLedger group; None: the store is none.
     """
 
     accounts: AccountFiles | None
     identity: ClientIdentity
     tls: ServerTls
+    member: MemberProtection | None
+    _files: AccountFiles | None
 
     @classmethod
     def of(cls, config: StoreConfig) -> Protection:
@@ -47,27 +47,19 @@ class Protection:
                 configuration lets strangers in.
         """
         config.check_client_tls()
-        found = cls(_accounts(config), ClientIdentity.of(config), ServerTls.of(config))
+        files = _accounts(config)
+        found = cls(
+            files if config.acl_enable else None, ClientIdentity.of(config), ServerTls.of(config),
+            protection_of_member(config, files) if config.enable_d_leger_commit_log else None,
+            files,
+        )  # fmt: skip
         if config.listen_port >= 0 and not ipaddress.ip_address(config.bind_address).is_loopback:
             found._check_open(config)
         return found
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> AbstractContextManager[None]:
         """Look at the files with accounts from time to time, within the context."""
-        if self.accounts is None:
-            yield
-            return
-        ended = threading.Event()
-        thread = threading.Thread(
-            target=_reload, args=(self.accounts, ended), name="rmqstore-accounts", daemon=True
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+        return nullcontext() if self._files is None else self._files.watched()
 
     def _check_open(self, config: StoreConfig) -> None:
         """Refuse to let strangers in, unless that is wanted."""
@@ -95,19 +87,41 @@ class Protection:
         _log.warning("%s", told)
 
 
-def _reload(accounts: AccountFiles, ended: threading.Event) -> None:
-    while not ended.wait(_RELOAD_SECONDS):
-        try:
-            accounts.reload()
-        except Exception:  # noqa: BLE001 - they would never be read again
-            _log.exception("The accounts could not be read again; they stay as they were.")
+def protection_of_member(
+    config: MemberProtectionKeys, accounts: AccountFiles | None
+) -> MemberProtection:
+    """Return what a configuration says about the port of a member: its peers are administrators.
+
+    Args:
+        config: the configuration.
+        accounts: those of `aclPath`.
+
+    Raises:
+        OptionError: a file is missing, wrong, or accessible to others; or the keys contradict each
+            other.
+    """
+    return MemberProtection.of(config, None if accounts is None else AccountGate(accounts, {}))
 
 
 def _accounts(config: StoreConfig) -> AccountFiles | None:
-    if not config.acl_enable:
+    is_member = config.enable_d_leger_commit_log and config.d_leger_acl_enable
+    if not config.acl_enable and not is_member:
         return None
-    if not config.acl_path:
+    return account_files(config.acl_path, "aclEnable" if config.acl_enable else "dLegerAclEnable")
+
+
+def account_files(path: str, key: str) -> AccountFiles:
+    """Read the files with accounts.
+
+    Args:
+        path: `aclPath`.
+        key: the key that needs them.
+
+    Raises:
+        OptionError: there are none, or one is wrong.
+    """
+    if not path:
         raise OptionError(
-            "aclEnable=true needs aclPath: the file with the accounts, such as conf/plain_acl.yml."
+            f"{key}=true needs aclPath: the file with the accounts, such as conf/plain_acl.yml."
         )
-    return AccountFiles(config.acl_path)
+    return AccountFiles(path)

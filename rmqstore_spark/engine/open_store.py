@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
@@ -23,6 +24,7 @@ from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.engine.recovery.clean_close import remember
 from rmqstore_spark.engine.recovery.configuration import check_configuration, check_progress
 from rmqstore_spark.engine.recovery.member import recover_member
+from rmqstore_spark.engine.recovery.old_log import close_old_log
 from rmqstore_spark.engine.recovery.queues_and_index import Progress, RecoverySettings
 from rmqstore_spark.engine.recovery.recover import Recovered, recover
 from rmqstore_spark.engine.recovery.summary import Recovery
@@ -128,6 +130,7 @@ def open_store(
     progress: Progress,
     cut: bool,
     rebuild: bool,
+    protection: MemberProtection | None = None,
 ) -> OpenStore:
     """Take a store's lock and recover the store; create it if it does not exist.
 
@@ -138,6 +141,7 @@ def open_store(
         progress: called with the progress of recovery.
         cut: cut the log even where this removes bytes that were known to be flushed.
         rebuild: rebuild all queues and the index from the log.
+        protection: of a member of a group; see `MemberThread`.
 
     Raises:
         OptionError: the folder holds something else, or a link where none is allowed, or the
@@ -164,17 +168,21 @@ def open_store(
         progress=progress,
     )
     try:
-        return _opened(path, config, reserve, settings)
+        return _opened(path, config, reserve, settings, protection)
     except StoreWriteError as error:
         if error.errno not in NO_ROOM:
             raise
         reserve.free()
         _log.warning("%s The start tries again, with the room that was kept for it.", error)
-        return _opened(path, config, reserve, replace(settings, is_full=True))
+        return _opened(path, config, reserve, replace(settings, is_full=True), protection)
 
 
 def _opened(
-    path: str, config: StoreConfig, reserve: Reserve, settings: RecoverySettings
+    path: str,
+    config: StoreConfig,
+    reserve: Reserve,
+    settings: RecoverySettings,
+    protection: MemberProtection | None,
 ) -> OpenStore:
     """Open a store; on a disk that is known to be full, what can wait is left out."""
     log_folder, clock = os.path.join(path, "commitlog"), settings.clock
@@ -193,7 +201,10 @@ def _opened(
                     "group's log expire without being copied."
                 )
             role: Role = GroupRole(path, config)
-            member = MemberThread(path, config)
+            old = close_old_log(
+                path, settings, config.mapped_file_size_commit_log, config.d_leger_self_id
+            )
+            member = MemberThread(path, config, protection, old)
             files.callback(member.close)
             log_folder = member.data_folder
             found = recover_member(path, settings, log_folder, member.committed)
@@ -257,8 +268,9 @@ def _log_of(
     if member is None:
         return CommitLogWriter(segments, found.log_begin, found.log_end, last, mark.advance)
     return MemberLog(
-        segments, found.log_begin, found.log_end, last, member.propose, member.remove_first
-    )
+        segments, found.log_begin, found.log_end, last, member.propose, member.remove_first,
+        member.old,
+    )  # fmt: skip
 
 
 def _require_one_log(config: StoreConfig, log_folder: str) -> None:

@@ -71,7 +71,7 @@ class QueueReader:
     def __init__(self, store: OpenStore) -> None:
         self._queues = store.queues
         self._format = store.queues.format
-        self._log = PublishedLog(store.log, store.log_folder)
+        self._log = PublishedLog(store.log)
         self._resident = _resident_bytes(store.config.access_message_in_memory_max_ratio)
 
     @property

@@ -42,6 +42,8 @@ from rmqstore_spark.produce.records import record_columns
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from rmqstore_spark.consensus.driver.protection import MemberProtection
+
 
 def _wall_clock() -> int:
     return time.time_ns() // 1_000_000
@@ -105,6 +107,7 @@ class StoreWriter:
         progress: Progress = lambda *_: None,
         cut: bool = False,
         rebuild: bool = False,
+        protection: MemberProtection | None = None,
     ) -> StoreWriter:
         """Open a store for writing and recover it; create it if it does not exist.
 
@@ -116,6 +119,8 @@ class StoreWriter:
             cut: cut the log at damage that would otherwise stop the opening. The bytes that are cut
                 off are saved.
             rebuild: rebuild all queues and the index from the log, in case their files are damaged.
+            protection: of a member of a DLedger group; None: as the configuration says, which must
+                ask for no accounts then.
 
         Raises:
             OptionError: the folder holds something else.
@@ -126,7 +131,7 @@ class StoreWriter:
         """
         store = open_store(
             os.path.abspath(os.fspath(path)), config or StoreConfig(),
-            clock=clock, progress=progress, cut=cut, rebuild=rebuild,
+            clock=clock, progress=progress, cut=cut, rebuild=rebuild, protection=protection,
         )  # fmt: skip
         try:
             return cls(store)
@@ -166,7 +171,7 @@ class StoreWriter:
 
     def published_log(self) -> PublishedLog:
         """Return a reader of the log's bytes that readers may see; the caller closes it."""
-        return PublishedLog(self._store.log, self._store.log_folder)
+        return PublishedLog(self._store.log)
 
     @property
     def state(self) -> str:

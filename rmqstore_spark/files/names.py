@@ -13,6 +13,8 @@ STORE_ID_NAME: Final = "store-id"
 FLUSH_MARK_NAME: Final = "flushed"
 """File in OWN_FOLDER with the offset up to which the log was flushed; see `layout.checkpoint`."""
 
+OLD_LOG_NAME: Final = "oldlog"
+"""In a store that became a member of a group: where its own log ends, and what is at its end."""
 REACH_MARK_NAME: Final = "reached"
 """File in OWN_FOLDER while recovery removes segments whose records queues still name: a flush mark
 with the offset up to which the files of the log reached before."""

@@ -234,10 +234,12 @@ class RemotingClient:
             raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
         except ssl.SSLError as error:
             reason = getattr(error, "verify_message", None) or error.reason or error
-            raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from None
-        except (ConnectionResetError, ConnectionAbortedError):
-            how = "before a TLS session began" if self._tls else "at once"
-            raise ServiceError(f"{address} closed the connection {how}.") from None
+            raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from error
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            if self._tls is None:
+                raise ServiceError(f"{address} closed the connection at once.") from None
+            text = f"{address} closed the connection before a TLS session began."
+            raise ServiceError(text) from error
         except OSError as error:
             number = error.errno or 0  # negative if a name is not known
             reason = os.strerror(number) if number > 0 else error.strerror or error

@@ -90,8 +90,11 @@ def serve(
     config = run.config
     with run.started() as opened:
         store = opened.enter_context(
-            StoreWriter.open(config.store_path_root_dir, config, progress=run.end.telling(progress))
-        )
+            StoreWriter.open(
+                config.store_path_root_dir, config, progress=run.end.telling(progress),
+                protection=run.protection.member,
+            )
+        )  # fmt: skip
         store.role.settle()
         if not store.recovery.clean:
             for line in store.recovery.lines():
@@ -180,6 +183,7 @@ class _Run:
     Attributes:
         config: the configuration, with the port that the process has got.
         end: when the process should end.
+        protection: accounts and TLS.
     """
 
     def __init__(
@@ -194,7 +198,7 @@ class _Run:
         self._announce = announce
         self.end = _End()
         # What is wrong with these shows before a store is opened, and recovered for minutes.
-        self._protection = Protection.of(config)
+        self.protection = Protection.of(config)
         check_protection(config)
         self._bound: socket.socket | None = None
         if config.listen_port >= 0:
@@ -213,7 +217,7 @@ class _Run:
                 self.end.watch_stdin()
             if self._bound is not None:
                 opened.callback(self._bound.close)
-            opened.enter_context(self._protection.watched())
+            opened.enter_context(self.protection.watched())
             yield opened
 
     def serve(self, opened: ExitStack, service: StoreService) -> None:
@@ -224,7 +228,7 @@ class _Run:
             service: the stores. They are closed when no call can reach them.
         """
         config, end, stores = self.config, self.end, service.stores
-        bound, protection = self._bound, self._protection
+        bound, protection = self._bound, self.protection
         server = StoreServer(stores, config, protection, bound, end.ask)
         opened.callback(server.close)
         opened.callback(_end, server, end, service)

@@ -14,6 +14,7 @@ from rmqstore_spark.broker.runner import BrokerRunner
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.namesrv.config import NamesrvConfig
 from rmqstore_spark.namesrv.process import running
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -89,11 +90,14 @@ def name_server(folder: Path, port: int = 0, **settings: Any) -> Iterator[str]:
         yield address
 
 
-def ask(address: str, *requests: Command) -> list[Command]:
-    """The answers to requests that are sent one after the other."""
+def ask(address: str, *requests: Command, identity: ClientIdentity | None = None) -> list[Command]:
+    """The answers to requests that are sent one after the other, by somebody or by nobody."""
+    who = identity or ClientIdentity()
 
     async def work() -> list[Command]:
-        async with await RemotingClient.connect(address, seconds=30) as client:
+        async with await RemotingClient.connect(
+            address, seconds=30, tls=who.tls, credentials=who.credentials
+        ) as client:
             return [await client.ask(request, 30) for request in requests]
 
     return asyncio.run(work())

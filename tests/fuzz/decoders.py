@@ -26,9 +26,14 @@ from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.consensus.driver.recovery import check_entries
-from rmqstore_spark.consensus.driver.wire import DLedgerRequest, WireMetadataAnswer, request_of
+from rmqstore_spark.consensus.driver.wire import (
+    DLedgerRequest,
+    WireMetadataAnswer,
+    answer_of,
+    request_of,
+)
 from rmqstore_spark.consensus.driver.wire import decode as read_wire
-from rmqstore_spark.consensus.messages import Push
+from rmqstore_spark.consensus.messages import LeaderHeartbeat, Push, PushType, Vote
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
 from rmqstore_spark.engine.batches.marker import read_marker
@@ -357,6 +362,13 @@ def peers(data: bytes) -> Any:
     return repr(asked), repr(request), has_records
 
 
+def peer_answers(data: bytes) -> Any:
+    """What another member of a group answers to a vote, a heartbeat or a push."""
+    push = Push(PushType.COMMIT, 3, "n0", -1, -1, 4)
+    asked = (Vote(3, "n0", 40, 2), LeaderHeartbeat(3, "n0"), push)
+    return repr(answer_of(asked[data[0] % 3 if data else 2], data[1:]))
+
+
 def leaders(data: bytes) -> Any:
     """What the leader of a group says of itself, and whether its broker can be asked."""
     return parse_address(read_wire(WireMetadataAnswer, data).broker_addr)
@@ -386,6 +398,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     frames, registration, accounts, route, pulled, sends, heartbeat, marked,
     peers,
     leaders,
+    peer_answers,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

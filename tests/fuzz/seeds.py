@@ -11,9 +11,25 @@ from typing import Any
 import numpy as np
 
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
-from rmqstore_spark.consensus.driver.wire import WireMetadataAnswer, request_body
+from rmqstore_spark.consensus.driver.wire import (
+    WireMetadataAnswer,
+    WireVote,
+    answer_body,
+    request_body,
+)
 from rmqstore_spark.consensus.driver.wire import encode as write_wire
-from rmqstore_spark.consensus.messages import LeaderHeartbeat, LedgerEntry, Push, PushType, Vote
+from rmqstore_spark.consensus.messages import (
+    HeartbeatAnswer,
+    LeaderHeartbeat,
+    LedgerEntry,
+    MemberCode,
+    Push,
+    PushAnswer,
+    PushType,
+    Vote,
+    VoteAnswer,
+    VoteVerdict,
+)
 from rmqstore_spark.ha.frames import encode_header
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.compression import compress
@@ -186,6 +202,20 @@ def _peers() -> Iterator[bytes]:
         push = Push(kind, 3, "n1", 41, 41, 40, entries)
         yield b"\2" + request_body(push, "G", "n1", "n0")[1]
 
+    for bad in (placed(body, 7), b"no record", b"\0" * 4096):  # which none of these is here
+        other = LedgerEntry(1 << 40, 3, 1000, len(bad) + 48, bad)
+        push = Push(PushType.TRUNCATE, 3, "n1", 1 << 40, 1 << 40, 1 << 41, (other,))
+        yield b"\2" + request_body(push, "G", "n1", "n0")[1]
+
+
+def _peer_answers() -> Iterator[bytes]:
+    vote = WireVote(group="G", local_id="n0", remote_id="n1", term=3)
+    yield b"\0" + answer_body(VoteAnswer(3, VoteVerdict.ACCEPT), vote)
+    yield b"\1" + answer_body(HeartbeatAnswer(MemberCode.SUCCESS, 3), vote)
+    for end in (40, 1 << 40):  # also one beyond its log
+        answer = PushAnswer(PushType.COMMIT, MemberCode.SUCCESS, 3, -1, 0, end)
+        yield b"\2" + answer_body(answer, vote)
+
 
 def _leaders() -> Iterator[bytes]:
     peers = {"n0": "10.0.0.1:40911", "n1": "[::1]:40912"}
@@ -253,6 +283,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "marked": lambda: _stretches(0),
     "peers": _peers,
     "leaders": _leaders,
+    "peer_answers": _peer_answers,
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
     ],

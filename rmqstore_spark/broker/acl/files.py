@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from rmqstore_spark.base.printable import escaped
@@ -131,6 +133,7 @@ _NAME: Final = "plain_acl.yml"
 _FOLDER: Final = "acl"
 _ENDINGS: Final = (".yml", ".yaml")
 _MOST_FILES: Final = 64
+_RELOAD_SECONDS: Final = 1.0
 _SETTLED_NS: Final = 2_000_000_000
 """A file that was changed in this time may change again without a new time."""
 
@@ -177,6 +180,26 @@ class AccountFiles:
         self._content, self._accounts, self._told = content, accounts, ""
         _log.info("%d accounts were loaded from %s.", len(accounts.by_key), self._path)
         self._warn_of_everybody()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Look at the files from time to time, within the context."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            while not ended.wait(_RELOAD_SECONDS):
+                try:
+                    self.reload()
+                except Exception:  # noqa: BLE001 - they would never be read again
+                    _log.exception("The accounts could not be read again; they stay as they were.")
+
+        thread = threading.Thread(target=watch, name="rmqstore-accounts", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def _warn_of_everybody(self) -> None:
         accounts = self._accounts

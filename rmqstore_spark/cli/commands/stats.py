@@ -105,7 +105,7 @@ def _group(figures: Mapping[str, Any]) -> str:
     won = f"{figures['groupElections']} elections won"
     begun = [] if figures["groupIsVoter"] else ["may not vote yet"]
     term = f"{role}{whose} in term {figures['groupTerm']}"
-    return "; ".join([term, *begun, entries, *lag, won])
+    return "; ".join([term, *begun, entries, *lag, won, figures["groupProtection"]])
 
 
 def _failures(counts: Mapping[str, int]) -> str:

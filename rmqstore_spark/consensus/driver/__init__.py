@@ -6,12 +6,14 @@
     entry_log    the entries and their index: writes, cuts and reads them
     recovery     finds the entries that are whole, when a member starts
     state_files  term, vote and commit index, as texts
+    protection   TLS and accounts, at the port and for calls
     peers        asks the other members
     flush_thread flushes what was written
     checks       what of a leader's push can be stored
     term_record  the entry with which a leader begins its term
     proposals    what a leader's engine wants to have appended
     driver       carries out what the member decides
+    first_contact  asks who is at each address: another process, or another group
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails
 

@@ -51,8 +51,11 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
         new = push.entries  # the log begins again with it
         if first.position % log.segment_size + first.size + BLANK_SIZE > log.segment_size:
             raise RefusedPush(MemberCode.INCONSISTENT_STATE, _place(first))
+        if log.begins_at not in (0, first.position):
+            raise RefusedPush(MemberCode.INCONSISTENT_STATE, _begin(first, log))
     elif new and first.index <= ledger.end + 1 and not log.has_place_for(new):
-        raise RefusedPush(MemberCode.INCONSISTENT_STATE, _place(new[0]))
+        why = _begin(first, log) if log.is_empty and log.begins_at else _place(new[0])
+        raise RefusedPush(MemberCode.INCONSISTENT_STATE, why)
     if new and not check_entries(new):
         raise RefusedPush(MemberCode.INCONSISTENT_STATE, "an entry is not a record of its place")
     if new and not has_room(log, sum(entry.size for entry in new)):
@@ -77,4 +80,13 @@ def _place(entry: LedgerEntry) -> str:
     return (
         f"entry {entry.index} at {entry.position} is not where this log would have it; all members "
         "need the same mappedFileSizeCommitLog"
+    )
+
+
+def _begin(entry: LedgerEntry, log: EntryLog) -> str:
+    return (
+        f"entry {entry.index} begins at {entry.position}, and the messages that this store had "
+        f"before, in commitlog/, end at {log.begins_at}. If the others had the same before, copy "
+        "their store; else, or if the entries behind it have expired there, move commitlog/, "
+        "consumequeue/ and index/ of this one away: it then joins without its old messages"
     )

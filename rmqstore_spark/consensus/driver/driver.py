@@ -33,6 +33,7 @@ from rmqstore_spark.consensus.driver.flush_thread import FlushThread
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.proposals import Proposals
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.segmented import Unflushed
 from rmqstore_spark.consensus.driver.state_files import StateFiles
@@ -86,6 +87,8 @@ class Driver:
         answer: sends the answer to a request that came with a token.
         timing: how long it waits.
         watcher: is told what it decides.
+        protection: with which it calls the others.
+        begins_at: where its log begins, behind an older one of the store; see `EntryLog`.
 
     Attributes:
         member: what it decides with.
@@ -107,6 +110,8 @@ class Driver:
         answer: Callable[[object, Answer], None],
         timing: Timing | None = None,
         watcher: MemberWatcher | None = None,
+        protection: MemberProtection | None = None,
+        begins_at: int = 0,
     ) -> None:
         _require_own_log(store, group.me)
         folder = os.path.join(store, f"dledger-{group.me}")
@@ -119,7 +124,7 @@ class Driver:
         self._watcher = watcher
         self._state = StateFiles(folder)
         saved = self._state.read_term()
-        self.log = EntryLog(folder, segment_size)
+        self.log = EntryLog(folder, segment_size, begins_at)
         terms = recover(self.log, self._state.saved_commit)
         # A process that was killed may not have flushed it, and it counts as flushed now.
         self.log.take_unflushed().flush()
@@ -130,7 +135,7 @@ class Driver:
                 remedy="Without its term, a member could vote twice. Move the folder away: the "
                 "member then joins its group without entries, and gets them from the leader.",
             )
-        self._peers = Peers(group, self)
+        self._peers = Peers(group, self, protection or MemberProtection())
         self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger

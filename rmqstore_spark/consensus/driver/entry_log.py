@@ -42,6 +42,8 @@ class EntryLog:
     Args:
         folder: `dledger-{selfId}`.
         segment_size: `mappedFileSizeCommitLog`; the same for all members.
+        begins_at: position of its first entry, behind an older log of the store, at the begin of a
+            segment; 0: there is none, and it may begin anywhere.
 
     Attributes:
         begin: index of the first entry; behind `last` if there is none.
@@ -49,13 +51,14 @@ class EntryLog:
         end: position behind the last entry.
     """
 
-    def __init__(self, folder: str, segment_size: int) -> None:
+    def __init__(self, folder: str, segment_size: int, begins_at: int = 0) -> None:
         self.data = SegmentedFile(os.path.join(folder, "data"), segment_size, ahead=True)
         self.index = SegmentedFile(os.path.join(folder, "index"), INDEX_FILE_SIZE)
         self.segment_size = segment_size
+        self.begins_at = begins_at
         self.begin = 0
         self.last = -1
-        self.end = 0
+        self.end = begins_at
 
     @property
     def is_empty(self) -> bool:
@@ -69,9 +72,11 @@ class EntryLog:
     def has_place_for(self, entries: Sequence[LedgerEntry]) -> bool:
         """Return whether new entries are where this log would write them, one behind the other.
 
-        A log without entries begins anywhere in a segment.
+        A log without entries begins anywhere in a segment, unless an older log is before it.
         """
-        end = entries[0].position if self.is_empty else self.end
+        end = self.end
+        if self.is_empty:
+            end = self.begins_at or entries[0].position
         for entry in entries:
             if entry.position != entry_position(end, entry.size, self.segment_size):
                 return False
@@ -215,6 +220,9 @@ class EntryLog:
         self.data.clear()
         self.index.clear()
         self.last = self.begin - 1
+        if self.begins_at:
+            self.end = self.begins_at
+            self.data.create(self.begins_at)  # by which a start knows where the older log ends
 
     def take_unflushed(self) -> Unflushed:
         """Return the entries that were written since the last time; the index if files changed.

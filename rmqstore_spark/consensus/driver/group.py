@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import parse_address
 
 _MOST: Final = 9
 _ID: Final = re.compile(r"[a-zA-Z0-9_]{1,32}")
+
+
+class OldLog(NamedTuple):
+    """What a store had before it became a member, without headers of entries.
+
+    Attributes:
+        end: where its segments end, and the group's log begins; 0 without one.
+        folder: of its segments.
+        mark: tells it from others that end there; "" if that is not known.
+    """
+
+    end: int = 0
+    folder: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ import asyncio
 import logging
 from typing import Final, Protocol
 
+from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.protection import MemberProtection, request_to
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMessage,
@@ -18,13 +20,24 @@ from rmqstore_spark.consensus.messages import Answer, MemberCode, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 ANSWER_SECONDS: Final = 3.0
 """How long DLedger waits for an answer."""
 FRAME: Final = 8 << 20
 """Most bytes of a frame: an entry of 4 MiB as base64, and its header."""
+_ADVICE: Final = (
+    "If it needs accounts (dLegerAclEnable), aclCredentialsPath here must have one of its aclPath, "
+    "with admin: true."
+)
+_TLS_ADVICE: Final = (
+    "With dLegerTlsEnable here, it must have tlsServerCertPath, a certificate that names its host "
+    "in dLegerPeers, and tlsClientTrustCertPath here must verify that."
+)
+
+
+class _NotAllowedError(ServiceError):
+    """A member may not be asked with the configuration of the two. The text says what to do."""
 
 
 class PeerAnswers(Protocol):
@@ -43,10 +56,14 @@ class Peers:
     Args:
         group: who they are.
         answers: takes what they answer.
+        protection: of this member.
     """
 
-    def __init__(self, group: MemberGroup, answers: PeerAnswers) -> None:
+    def __init__(
+        self, group: MemberGroup, answers: PeerAnswers, protection: MemberProtection
+    ) -> None:
         self._group = group
+        self._identity = protection.identity
         self._answers = answers
         self._clients: dict[str, RemotingClient] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -67,17 +84,23 @@ class Peers:
         """
         client = self._clients.get(peer)
         if client is None:
-            address = self._group.addresses[peer]
-            client = self._clients[peer] = RemotingClient(address, limits=Limits(frame=FRAME))
+            identity = self._identity
+            client = self._clients[peer] = RemotingClient(
+                self._group.addresses[peer], limits=Limits(frame=FRAME), tls=identity.tls,
+                credentials=identity.credentials,
+            )  # fmt: skip
         try:
-            answer = await client.ask(Command(code, body=body), ANSWER_SECONDS)
-        except ServiceError:
+            answer = await client.ask(request_to(code, body), ANSWER_SECONDS)
+        except ServiceError as error:
             if self._clients.get(peer) is client and not client.is_open:
                 del self._clients[peer]  # a new one tries at once
                 client.close()
+            if isinstance(error.__cause__, OSError):  # of TLS
+                raise _NotAllowedError(f"{error} {_TLS_ADVICE}") from error
             raise
         if answer.code != MemberCode.SUCCESS:
-            raise ServiceError(f"it answers code {answer.code}.")
+            remark = escaped(answer.remark or "without saying why")
+            raise _NotAllowedError(f"it answers code {answer.code}, {remark}. {_ADVICE}")
         return answer.body
 
     async def close(self) -> None:
@@ -90,15 +113,17 @@ class Peers:
     async def _ask(
         self, peer: str, number: int, request: Request, code: DLedgerRequest, body: bytes
     ) -> None:
-        answer = None
+        answer, at = None, f"{peer}:"
         try:
             body = await self.send(peer, code, body)
             answer = answer_of(request, body)
             if answer is None:
                 refused = decode(WireMessage, body).code
-                self._log.warning(peer, "%s of %s: refused, code %d.", code.name, peer, refused)
+                self._log.warning(at, "%s of %s: refused, code %d.", code.name, peer, refused)
+        except _NotAllowedError as error:
+            self._log.warning(at, "%s of %s is not allowed: %s", code.name, peer, error)
         except (ServiceError, FrameError) as error:
-            self._log.warning(peer, "%s of %s: %s", code.name, peer, error)
+            self._log.warning(at, "%s of %s: %s", code.name, peer, error)
         if answer is None:
             self._answers.unanswered(number)
         else:

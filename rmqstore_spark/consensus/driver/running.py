@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.driver import Driver, MemberWatcher
-from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.first_contact import FirstContact
+from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog
 from rmqstore_spark.consensus.driver.peers import FRAME
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.service import MemberService
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.remoting.backlog import Limits
@@ -27,6 +29,8 @@ class RunningMember:
         group: the group, and who of it this is.
         store, segment_size, reserved_seconds, timing, watcher: see `Driver`.
         takes_records, broker: see `MemberService`.
+        protection: TLS and accounts.
+        old: what the store had before.
 
     Attributes:
         driver: carries out what the member decides.
@@ -45,13 +49,21 @@ class RunningMember:
         timing: Timing,
         takes_records: bool = True,
         broker: str = "",
+        protection: MemberProtection | None = None,
+        old: OldLog | None = None,
         watcher: MemberWatcher | None = None,
     ) -> None:
-        self._service = MemberService(group, takes_records=takes_records, broker=broker)
-        self._server = RemotingServer(self._service, _LIMITS)
+        protection = protection or MemberProtection()
+        self._contact = FirstContact(old or OldLog())
+        self._service = MemberService(
+            group, takes_records=takes_records, broker=broker, gate=protection.gate,
+            contact=self._contact,
+        )  # fmt: skip
+        self._server = RemotingServer(self._service, _LIMITS, protection.tls)
         self.driver = Driver(
             group, store, segment_size, reserved_seconds,
-            answer=self._service.answer, timing=timing, watcher=watcher,
+            answer=self._service.answer, timing=timing, watcher=watcher, protection=protection,
+            begins_at=old.end if old else 0,
         )  # fmt: skip
         self._service.driver = self.driver
 
@@ -74,17 +86,19 @@ class RunningMember:
             RmqStoreError: what makes it fail.
         """
         failed = self.driver.failed
-        beside = asyncio.ensure_future(self._service.prefer(tuple(preferred)))
+        beside = [asyncio.ensure_future(self._service.prefer(tuple(preferred)))]
         stop = asyncio.ensure_future(ended.wait())
         try:
-            ready(await self._server.start(bound))
+            address = await self._server.start(bound)
+            beside.append(asyncio.ensure_future(self._contact.meet(self.driver)))
+            ready(address)
             await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
                 failed.result()
         finally:
-            for task in (beside, stop):
+            for task in (*beside, stop):
                 task.cancel()
-            await asyncio.gather(beside, stop, return_exceptions=True)
+            await asyncio.gather(*beside, stop, return_exceptions=True)
             await self._server.close()
             await self._service.close()
             await self.driver.close()

@@ -178,6 +178,18 @@ class SegmentedFile:
             self._grow(start)
             self._written.add(start)
 
+    def create(self, offset: int) -> None:
+        """Make the first file: the one with an offset.
+
+        Raises:
+            StoreWriteError: it could not be written.
+        """
+        start = offset - offset % self.size
+        assert not self._starts, "there are files already"
+        self._starts.append(start)
+        self._grow(start)
+        self._renamed = True
+
     def remove_first(self) -> None:
         """Remove the first file.
 

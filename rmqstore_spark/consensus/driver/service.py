@@ -14,7 +14,9 @@ from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
 from rmqstore_spark.consensus.driver.driver import Driver
+from rmqstore_spark.consensus.driver.first_contact import FirstContact
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
 from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
@@ -56,6 +58,8 @@ class MemberService:
         takes_records: whether clients of the group may append records. A store that serves
             RocketMQ's clients gives them places in queues, which those of others would lack.
         broker: where the member's broker is, as `host:port`; "" without one.
+        gate: verifies who sent a request; None: nobody does.
+        contact: what this member says of itself.
 
     Attributes:
         driver: is set before anything arrives.
@@ -63,7 +67,17 @@ class MemberService:
 
     driver: Driver
 
-    def __init__(self, group: MemberGroup, *, takes_records: bool = True, broker: str = "") -> None:
+    def __init__(
+        self,
+        group: MemberGroup,
+        *,
+        takes_records: bool = True,
+        broker: str = "",
+        gate: PeerGate | None = None,
+        contact: FirstContact,
+    ) -> None:
+        self._gate = gate
+        self._contact = contact
         self._broker = broker
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
@@ -88,7 +102,7 @@ class MemberService:
 
     def requests(self, requests: Sequence[Request]) -> None:
         """Handle requests that arrived together."""
-        for request in requests:
+        for request in self._verified(requests):
             command = request.command
             try:
                 if command.code in _PEERS:
@@ -120,6 +134,28 @@ class MemberService:
         if self._later:
             await asyncio.wait(self._later)
 
+    def _verified(self, requests: Sequence[Request]) -> Sequence[Request]:
+        """Return the requests of those who may ask; refuse the others."""
+        if self._gate is None:
+            return requests
+        found = []
+        for request in self._gate.admitted(requests):
+            if is_what_was_signed(request.command):
+                found.append(request)
+            else:
+                remark = "the signature is not that of a request with this code"
+                request.reply(request.command.answer(ResponseCode.SYSTEM_ERROR, remark))
+        verified = set(map(id, found))
+        for request in requests:
+            if id(request) not in verified:
+                peer = request.connection.peer
+                self._log.warning(
+                    peer, "%s may not ask this member: with dLegerAclEnable, requests need the "
+                    "signature of an account of aclPath with admin: true. Is it another member? "
+                    "Give it aclCredentialsPath.", escaped(peer),
+                )  # fmt: skip
+        return found
+
     # ---- peers ---------------------------------------------------------------------------------
 
     def _of_peer(self, request: Request) -> None:
@@ -128,7 +164,8 @@ class MemberService:
             self._refuse(request, *wrong)
             return
         if asked.local_id == self._group.me:
-            self._refuse(request, MemberCode.UNEXPECTED_MEMBER, "it says that it is this member")
+            why = "it says that it is this member; each needs a dLegerSelfId of its own"
+            self._refuse(request, MemberCode.UNEXPECTED_MEMBER, why)
             return
         if isinstance(known, Push) and known.entries:
             try:
@@ -141,9 +178,11 @@ class MemberService:
 
     def _is_for_another(self, group: str | None, member: str | None) -> tuple[Status, str] | None:
         if group != self._group.name:
-            return Status.UNKNOWN_GROUP, f"it is for the group {group!r}"
+            why = f"it is for the group {group!r}; all members need the same dLegerGroup"
+            return Status.UNKNOWN_GROUP, why
         if member != self._group.me:
-            return Status.UNKNOWN_MEMBER, f"it is for the member {member!r}"
+            why = f"it is for the member {member!r}; all members need the same dLegerPeers"
+            return Status.UNKNOWN_MEMBER, why
         return None
 
     def _refuse(self, request: Request, status: Status | MemberCode, why: str) -> None:
@@ -202,6 +241,10 @@ class MemberService:
                 term=member.term,
                 peers=self._group.addresses,
                 broker_addr=self._broker,
+                process=self._contact.process,
+                segment_size=self.driver.log.segment_size,
+                begins_at=self._contact.old.end,
+                old_log=self._contact.old.mark,
             )
         )
 

@@ -154,10 +154,22 @@ class WireGetAnswer(_Message, kw_only=True):
 
 
 class WireMetadataAnswer(_Message, kw_only=True):
-    """`MetadataResponse`, and where the member's broker is, which only ours say; "" without one."""
+    """`MetadataResponse`, and what only ours say.
+
+    Attributes:
+        broker_addr: where the member's broker is; "" without one.
+        process: tells the member's process from others.
+        segment_size: bytes of a segment; 0: not known.
+        begins_at: where its log begins behind an older one of its store; 0: it has none.
+        old_log: tells that one from others; "" if that is not known.
+    """
 
     peers: dict[str, str] = {}
     broker_addr: str = ""
+    process: str = ""
+    segment_size: int = 0
+    begins_at: int = 0
+    old_log: str = ""
 
 
 class WireMessage(_Message, kw_only=True):

@@ -11,7 +11,6 @@ says where it ends (`layout.record.format`). If the rest never comes, the log en
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Final
@@ -290,8 +289,7 @@ class Replica:
 
     def _dispatch_from_log(self, begin: int) -> None:
         """Dispatch what was published, which can be larger than memory."""
-        folder = os.path.join(self._store.path, "commitlog")
-        with closing(PublishedLog(self._log, folder)) as log:
+        with closing(PublishedLog(self._log)) as log:
             while size := min(log.readable(begin), _READ_AT_ONCE):
                 stamped = self._read_back(log, begin, size)
                 self._dispatch(stamped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqstore_spark.engine.config.key import address, flag, number, text
+from rmqstore_spark.engine.config.key import address, choice, flag, number, text
 
 _GROUP: Final = "DLedger group"
 
@@ -36,9 +36,25 @@ class GroupKeys:
     )  # fmt: skip
     d_leger_bind_address: str = text(
         "0.0.0.0",  # noqa: S104 - as a broker does; the other members are on other machines
-        "Address where the other members connect; the port is that of `dLegerPeers`. The protocol "
-        "has no accounts: anyone who reaches the port can change the log.",
+        "Address where the other members connect; the port is that of `dLegerPeers`. Without "
+        "`dLegerAclEnable` or certificates, anyone who reaches the port can change the log.",
         group=_GROUP, kind="IP address", own=True, check=address,
+    )  # fmt: skip
+    d_leger_tls_server_mode: str = choice(
+        "permissive", ("permissive", "enforcing", "disabled"), "Which connections this member's "
+        "port accepts if `tlsServerCertPath` is given: plain and TLS, TLS only, or plain only. "
+        "Members of RocketMQ have no TLS. See docs/dledger.md#accounts-and-tls.",
+        group=_GROUP, own=True,
+    )  # fmt: skip
+    d_leger_tls_enable: bool = flag(
+        False, "Connections to the other members use TLS, and nothing else: each shows "
+        "`tlsServerCertPath`, which must name its host in `dLegerPeers`. It is checked with "
+        "`tlsClientTrustCertPath`.", group=_GROUP, own=True,
+    )  # fmt: skip
+    d_leger_acl_enable: bool = flag(
+        False, "Other members need an account of `aclPath` with `admin: true`, as their requests "
+        "change the log. This member, as all, signs with that of `aclCredentialsPath`. Members of "
+        "RocketMQ cannot sign.", group=_GROUP, own=True,
     )  # fmt: skip
 
     @property

@@ -103,50 +103,15 @@ class NetworkKeys:
         False, "Clients need an account (docs/broker.md#accounts): RocketMQ's, Spark's and the "
         "command.", group=_BROKER,
     )  # fmt: skip
-    acl_path: str = text(
-        "", "File with the accounts, such as RocketMQ's `conf/plain_acl.yml`; or a folder such as "
-        "`conf`, with that file and `acl/*.yml`. Changes are noticed within seconds. Nobody but "
-        "the owner and its group may read the files.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    acl_credentials_path: str = text(
-        "", "File with `accessKey` and `secretKey`, as RocketMQ's `conf/tools.yml`, with which "
-        "requests to name servers and to `haMasterRemotingAddress` are signed. Nobody but the "
-        "owner and its group may read it.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
     tls_server_mode: str = choice(
         "permissive", ("permissive", "enforcing", "disabled"), "Which connections `listenPort` "
         "accepts if `tlsServerCertPath` is given: plain and TLS, TLS only, or plain only. (A "
         "broker's system property `tls.server.mode`.)", group=_BROKER, own=True,
     )  # fmt: skip
-    tls_server_cert_path: str = text(
-        "", "Certificate of `listenPort`, and of `haListenPort` with `haTlsEnable` (PEM).",
-        group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_server_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
-        "read it.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_server_trust_cert_path: str = text(
-        "", "CA certificates (PEM); clients of `listenPort` must then have a certificate "
-        "signed by one. Needs `tlsServerMode=enforcing`.", group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
     tls_enable: bool = flag(
         False, "Connections to name servers and to `haMasterRemotingAddress` use TLS, and their "
         "certificates are checked. (A broker's system property `tls.enable`.) That to "
         "`haMasterAddress` has `haTlsEnable`.", group=_BROKER, own=True,
-    )  # fmt: skip
-    tls_client_trust_cert_path: str = text(
-        "", "CA certificates (PEM) for `tlsEnable` and `haTlsEnable`; empty: those of the system.",
-        group=_BROKER, kind="path", own=True,
-    )  # fmt: skip
-    tls_client_cert_path: str = text(
-        "", "Certificate that this side shows on those connections (PEM); empty: none.",
-        group=_BROKER,
-        kind="path", own=True,
-    )  # fmt: skip
-    tls_client_key_path: str = text(
-        "", "Its private key (PEM), without a password. Nobody but the owner and its group may "
-        "read it.", group=_BROKER, kind="path", own=True,
     )  # fmt: skip
     vip_listen_port: int = number(
         -1, -1, 65_535, "Port for RocketMQ's clients with `vipChannelEnabled`, and for the slaves "

@@ -114,10 +114,10 @@ class StoreConfig(StoreKeys):
             OptionError: they are.
         """
         files = self.tls_client_trust_cert_path or self.tls_client_cert_path
-        if files and not (self.tls_enable or self.ha_tls_enable):
+        if files and not (self.tls_enable or self.ha_tls_enable or self.d_leger_tls_enable):
             raise OptionError(
-                "tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true or "
-                "haTlsEnable=true."
+                "tlsClientTrustCertPath and tlsClientCertPath need tlsEnable=true, "
+                "haTlsEnable=true or dLegerTlsEnable=true."
             )
 
     def to_properties(self) -> str:

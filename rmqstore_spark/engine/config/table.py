@@ -2,7 +2,8 @@
 
 The names are those of `MessageStoreConfig` and `BrokerConfig`, so that one file can serve a broker
 and this project. docs/configuration.md and conf/store.conf are generated from this table. What a
-store process does over the network is in `network_keys`, and the group it is in in `group_keys`.
+store process does over the network is in `network_keys`, what protects that in `protection_keys`,
+and the group it is in in `group_keys`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from rmqstore_spark.engine.config.key import (
     text,
 )
 from rmqstore_spark.engine.config.network_keys import NetworkKeys
+from rmqstore_spark.engine.config.protection_keys import ProtectionKeys
 from rmqstore_spark.layout.record.delayed import DELAY_LEVELS
 
 _MAX_LONG: Final = 2**63 - 1
@@ -228,7 +230,7 @@ class _LocalKeys:
 
 
 @dataclass(frozen=True)
-class StoreKeys(NetworkKeys, GroupKeys, _LocalKeys):
+class StoreKeys(ProtectionKeys, NetworkKeys, GroupKeys, _LocalKeys):
     """The value of each key. The table describes each field with its key.
 
     The fields of the class that is inherited last are the first.

@@ -120,7 +120,7 @@ class Delivery:
         self._delays = store.config.delays
         self._interval = store.config.flush_delay_offset_interval / 1000
         self._v6 = store.config.store_host_v6
-        self._log = PublishedLog(store.log, store.log_folder)
+        self._log = PublishedLog(store.log)
         self._waiting: list[Waiting] = []
         self._most: list[int] = []
         self._file: DelayOffsets | None = None
@@ -242,7 +242,7 @@ class Delivery:
         unknown = oldest_undelivered(self._queues, len(self._delays), known)
         by_brokers = unknown is not None
         if unknown is not None:
-            unknown -= self._store.log.lead  # from the entry on, in the log of a group
+            unknown = self._store.log.unit_start(unknown)
         told = [start for start in (file.log_offset, unknown) if start is not None]
         found: dict[int, int] = {}
         if told:

@@ -90,7 +90,7 @@ class Expiry:
         self._rule = Rule.of(config)
         self._clock = SteadyClock(store.clock, lambda: time.monotonic_ns() // 1_000_000)
         self._listing = threading.Lock()
-        self._old = OldSegments(store.log, store.log_folder, dispatcher)
+        self._old = OldSegments(store.log, store.path, store.log_folder, dispatcher)
         self._needed = NeededSegments(store, transactions)
         self._archive: Archive | None = None
         if config.archive_to:

@@ -7,6 +7,7 @@ what waits.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -39,12 +40,16 @@ class OldSegments:
 
     Args:
         log: the log. All of it is in queues and index when this object is made.
-        folder: its folder.
+        store: the store directory.
+        folder: the folder of the log; of a member, that of its group's.
         dispatcher: writes queues and index.
     """
 
-    def __init__(self, log: CommitLogWriter, folder: str, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, log: CommitLogWriter, store: str, folder: str, dispatcher: Dispatcher
+    ) -> None:
         self._log = log
+        self._store = store
         self._folder = folder
         self._dispatcher = dispatcher
         self._opened_at = log.max_offset
@@ -63,10 +68,10 @@ class OldSegments:
         end = min(self._log.flushed_offset, done)
         files = LocalFiles()
         try:
-            segments = Segments.load(files, [self._folder])
-            log = CommitLog(segments)
+            plain = Segments.load(files, [os.path.join(self._store, "commitlog")])
+            log = CommitLog(plain)
             if self._log.lead:
-                log = CommitLog(Segments(files, [], []), segments, end)
+                log = CommitLog(plain, Segments.load(files, [self._folder]), end)
             whole = [part.segment for part in log.segments() if part.segment.end < end]
             if not whole:
                 return []
@@ -89,7 +94,8 @@ class OldSegments:
         """Return the storeTimestamp of a segment's first record; -1 if it cannot be read."""
         known = self._times.get(start)
         if known is None:
-            head = record_head(log, start + self._log.lead)
+            segment = log.segment_at(start)
+            head = record_head(log, start + segment.lead) if segment is not None else None
             if head is None:
                 return -1
             known = self._times[start] = int(head.store_timestamp[0])

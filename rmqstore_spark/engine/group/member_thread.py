@@ -20,7 +20,8 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
@@ -88,6 +89,8 @@ class MemberThread:
     Args:
         store: the store directory.
         config: names the group, and the member.
+        protection: of its port and its calls; None: as the configuration says, without accounts.
+        old: what the store had before.
 
     Attributes:
         decisions: what it decides, in order.
@@ -95,14 +98,23 @@ class MemberThread:
         committed: position behind the last entry that is known to be committed; 0 for none.
         segment_size: bytes of a segment.
         data_folder: the folder of its segments.
+        old: as given.
 
     Raises:
-        OptionError: the keys of the group are wrong.
+        OptionError: the keys of the group, or files of its protection, are wrong.
         ServiceError: nothing can listen at its address.
         CorruptStoreError: its files are damaged.
     """
 
-    def __init__(self, store: str, config: StoreConfig) -> None:
+    def __init__(
+        self,
+        store: str,
+        config: StoreConfig,
+        protection: MemberProtection | None,
+        old: OldLog,
+    ) -> None:
+        self.old = old
+        self._protection = protection or MemberProtection.of(config, None)
         self.group = MemberGroup.of(
             config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
         )
@@ -181,6 +193,7 @@ class MemberThread:
             "groupLastIndex": member.ledger.end,
             "groupElections": self._told.elections,
             "groupIsVoter": member.is_voter,
+            "groupProtection": self._protection.words,
             "groupLagEntries": {peer: member.behind(peer) for peer in peers},
         }
 
@@ -236,6 +249,8 @@ class MemberThread:
             timing=Timing.of(config.d_leger_heartbeat_interval),
             takes_records=False,
             broker=config.host[0] if config.is_broker else "",
+            protection=self._protection,
+            old=self.old,
             watcher=self._told,
         )
         driver = self._driver = member.driver

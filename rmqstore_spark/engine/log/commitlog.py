@@ -112,6 +112,14 @@ class CommitLogWriter:
         """Why the next segment could not be created when it was needed; None once it exists."""
         return self._files.lacking
 
+    def segment_path(self, start: int) -> str:
+        """Return the path of the segment that begins at a physical offset."""
+        return self._files.path(start)
+
+    def unit_start(self, offset: int) -> int:
+        """Return where what a record is in begins: the record itself."""
+        return offset
+
     def retry_segment(self) -> None:
         """Try again to create a missing segment; returns at once. For any thread."""
         self._files.retry()

@@ -12,6 +12,7 @@ A record is behind the header of its entry: `lead`. See docs/format.md, "DLedger
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -20,12 +21,14 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.consensus.driver.group import OldLog
 from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import Placement
 from rmqstore_spark.engine.log.reserved import ReservedBlock
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.durable import remove_file
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.spans import I8, U1
 
@@ -48,7 +51,8 @@ class MemberLog(CommitLogWriter):
         begin, committed: where it begins, and where its last committed entry ends.
         last_timestamp: see `CommitLogWriter`.
         propose: appends records to the group's log.
-        remove: removes the segment that begins at a physical offset, the log's first.
+        remove: removes the segment that begins at a physical offset, the first of the group's log.
+        old: what lies before the group's log.
 
     Attributes:
         watcher: is called when more is committed and seen, or a term is over.
@@ -64,10 +68,12 @@ class MemberLog(CommitLogWriter):
         last_timestamp: int,
         propose: Propose,
         remove: Callable[[int], None],
+        old: OldLog,
     ) -> None:
         super().__init__(files, begin, committed, last_timestamp)
         self._propose = propose
         self._remove = remove
+        self._old = old
         self._end = committed
         self._changed = threading.Condition()
         self._flushed = self._committed = committed
@@ -82,6 +88,16 @@ class MemberLog(CommitLogWriter):
     def flushed_offset(self) -> int:
         """The physical offset up to which the checkpoint can say that the log is on disk."""
         return self._flushed
+
+    def segment_path(self, start: int) -> str:
+        """Return the path of the segment that begins at a physical offset."""
+        if start < self._old.end:
+            return os.path.join(self._old.folder, f"{start:020}")
+        return super().segment_path(start)
+
+    def unit_start(self, offset: int) -> int:
+        """Return where what a record is in begins: its entry, or in the old log itself."""
+        return offset if offset < self._old.end else offset - self.lead
 
     # ---- terms ---------------------------------------------------------------------------------
 
@@ -238,7 +254,10 @@ class MemberLog(CommitLogWriter):
 
     def expire(self, start: int) -> None:
         """Remove the log's first segment; see `CommitLogWriter.expire`."""
-        self._remove(start)
+        if start < self._old.end:
+            remove_file(self.segment_path(start))
+        else:
+            self._remove(start)
         self._begins_at(start + self.segment_size)
 
     def close(self) -> None:

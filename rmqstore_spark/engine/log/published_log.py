@@ -26,12 +26,10 @@ class PublishedLog:
 
     Args:
         log: the log.
-        folder: the folder of its segments.
     """
 
-    def __init__(self, log: CommitLogWriter, folder: str) -> None:
+    def __init__(self, log: CommitLogWriter) -> None:
         self._log = log
-        self._folder = folder
         self._open: tuple[int, int] | None = None  # where a segment begins, and its descriptor
         self._reading = threading.Lock()
         log.tell_of_expiry(self)
@@ -180,7 +178,7 @@ class PublishedLog:
             self.let_go()  # it has expired meanwhile
 
     def _path(self, start: int) -> str:
-        return os.path.join(self._folder, f"{start:020}")
+        return self._log.segment_path(start)
 
     def _descriptor(self, start: int) -> int:
         if self._open is not None and self._open[0] == start:

@@ -22,7 +22,6 @@ from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.recovery.whole_batches import start_outside
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
-from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
@@ -72,12 +71,6 @@ def recover_member(
     try:
         directory = StoreDirectory(files, store)
         refuse_other_kinds(directory, is_member=True)
-        if len(directory.commit_log()):
-            raise UnsupportedStoreError(
-                f"{store} has messages in its folder commitlog, which no group wrote: a store that "
-                "is a member begins with its group's log. Begin with an empty store, and copy the "
-                "messages."
-            )
         keeper = CheckpointKeeper(store)
         StoreGuard(plain_folder).place(is_full=settings.is_full)
         abort = os.path.join(store, "abort")

@@ -75,7 +75,10 @@ class WholeBatches:
     def _take(self, log: CommitLog, part: LogBlock, end: int) -> Iterator[LogBlock]:
         places, count = part.physical_offset, len(part.block)
         ends, terms = batch_ends(part.records, places), part.terms
-        assert terms is not None, f"the log at {part.offset} is not that of a group"
+        if terms is None:  # of before the group: its recovery has cut what is not whole
+            assert self._batch is None, "the old log is before the group's"
+            yield part
+            return
         if self._batch is None and not ends.any() and int(places[-1] + part.block.sizes[-1]) == end:
             yield part  # the last one that is read, so its bytes stay as they are
             return

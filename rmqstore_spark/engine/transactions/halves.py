@@ -74,7 +74,7 @@ class HalfLog:
 
     def __init__(self, store: OpenStore) -> None:
         self._queues = store.queues
-        self._log = PublishedLog(store.log, store.log_folder)
+        self._log = PublishedLog(store.log)
 
     def read(self, waiting: Sequence[Transaction]) -> tuple[U1, I8]:
         """Return a buffer with the newest half messages of n transactions, and their positions.

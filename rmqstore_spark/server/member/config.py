@@ -13,6 +13,7 @@ from rmqstore_spark.engine.config.broker_keys import BROKER_KEYS, STRAY_KEYS, te
 from rmqstore_spark.engine.config.group_keys import GroupKeys
 from rmqstore_spark.engine.config.key import flag, number, read_values, text
 from rmqstore_spark.engine.config.properties_file import read_properties
+from rmqstore_spark.engine.config.protection_keys import ProtectionKeys
 from rmqstore_spark.errors import OptionError
 
 _PAGE: Final = "docs/dledger.md"
@@ -20,7 +21,7 @@ _MEMBER: Final = "Member"
 
 
 @dataclass(frozen=True)
-class MemberConfig(GroupKeys):
+class MemberConfig(ProtectionKeys, GroupKeys):
     """The configuration of a member. The table describes each field with its key."""
 
     enable_d_leger_commit_log: bool = flag(

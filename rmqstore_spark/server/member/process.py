@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import uvloop
 
+from rmqstore_spark.broker.protection import account_files, protection_of_member
+from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.member.config import MemberConfig
 
@@ -37,10 +43,21 @@ def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> N
         CorruptStoreError: its files are damaged, or its group contradicts what is committed here.
         StoreWriteError: a file could not be written or flushed.
     """
-    uvloop.run(_serve(config, announce))
+    accounts = None
+    if config.d_leger_acl_enable:
+        accounts = account_files(config.acl_path, "dLegerAclEnable")
+    protection = protection_of_member(config, accounts)
+    with nullcontext() if accounts is None else accounts.watched():
+        uvloop.run(_serve(config, protection, announce))
 
 
-async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
+def _names(folder: str) -> list[str]:
+    return os.listdir(folder) if os.path.isdir(folder) else []
+
+
+async def _serve(
+    config: MemberConfig, protection: MemberProtection, announce: Callable[[str], None]
+) -> None:
     group = config.group()
     store = config.store_path_root_dir
     make_folder(store)
@@ -48,6 +65,12 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    if any(segment_start(name) is not None for name in _names(os.path.join(store, "commitlog"))):
+        raise UnsupportedStoreError(
+            f"{store} has messages of before the group in its folder commitlog, and a member that "
+            "serves no clients would keep them for ever. Run it with `rmqstore serve`, or begin "
+            "with an empty store."
+        )
     with StoreLock(store):
         bound = bound_port(config.d_leger_bind_address, group.port)
         member = RunningMember(
@@ -56,6 +79,7 @@ async def _serve(config: MemberConfig, announce: Callable[[str], None]) -> None:
             config.mapped_file_size_commit_log,
             config.file_reserved_time * 3600,
             timing=Timing.of(config.d_leger_heartbeat_interval),
+            protection=protection,
         )
 
         def ready(address: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -45,7 +46,8 @@ class WrittenStore(ServedStore):
     """
 
     def __init__(self, store: StoreWriter) -> None:
-        view = StoreView(store.path, [store.log_folder], lambda: store.published_end)
+        logs = dict.fromkeys((os.path.join(store.path, "commitlog"), store.log_folder))
+        view = StoreView(store.path, list(logs), lambda: store.published_end)
         super().__init__(store.config.broker_name, store.path, view)
         self._store = store
         self._id = served_store_id(store.path)

@@ -9,16 +9,20 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rmqstore_spark.consensus.driver.protection import request_to
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
-from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.access.identity import ClientIdentity
 from tests.broker.broker import ask
 from tests.support.processes.forked import start
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it since Python 3.11
 
 GROUP = "orders"
 SEGMENT = 1 << 20
@@ -118,7 +122,7 @@ class MemberProcess:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait() == 0, self.output
 
-    def __enter__(self) -> MemberProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,21 +136,28 @@ class GroupClient:
     Args:
         members: ids and addresses.
         group: its name.
+        identity: who asks.
     """
 
-    def __init__(self, members: dict[str, str], group: str = GROUP) -> None:
+    def __init__(
+        self,
+        members: dict[str, str],
+        group: str = GROUP,
+        identity: ClientIdentity | None = None,
+    ) -> None:
         self._members = members
         self._group = group
+        self._identity = identity
 
     def without(self, member: str) -> GroupClient:
         """A client that does not ask one of the members."""
         others = {me: at for me, at in self._members.items() if me != member}
-        return GroupClient(others, self._group)
+        return GroupClient(others, self._group, self._identity)
 
     def ask(self, member: str, code: int, **fields: Any) -> dict[str, Any]:
         """The body of a member's answer."""
         body = json.dumps({"group": self._group, "remoteId": member, **fields}).encode()
-        (answer,) = ask(self._members[member], Command(code, body=body))
+        (answer,) = ask(self._members[member], request_to(code, body), identity=self._identity)
         return dict(json.loads(answer.body))
 
     def leader(self) -> str | None:

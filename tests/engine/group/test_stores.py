@@ -19,12 +19,20 @@ from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.cli.app import app
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.engine import StoreConfig, StoreWriter
-from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError, UnsupportedStoreError
+from rmqstore_spark.errors import (
+    OptionError,
+    RefusedError,
+    RmqStoreError,
+    ServiceError,
+    UnsupportedStoreError,
+)
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.server.metrics import StoreCollector
 from tests.broker.broker import name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
+from tests.support.accounts import account_file, guarded
+from tests.support.certificates import make_certificates
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import block_of
 from tests.support.waiting import eventually
@@ -202,6 +210,38 @@ def test_figures_tell_of_the_group(tmp_path: Path) -> None:
         assert f'rmqstore_group_lag_entries{{member="{followers[0].me}"}} 0.0' in text
 
 
+def test_the_port_of_members_has_accounts_and_tls(tmp_path: Path) -> None:
+    files = make_certificates(tmp_path / "certificates")
+    accounts = guarded(tmp_path / "accounts.yml")["acl_path"]
+    protection = {
+        "aclPath": accounts,
+        "aclCredentialsPath": account_file(tmp_path / "own.yml"),
+        "dLegerAclEnable": "true",
+        "tlsServerCertPath": files.server_cert,
+        "tlsServerKeyPath": files.server_key,
+        "tlsClientTrustCertPath": files.ca,
+        "dLegerTlsEnable": "true",
+        "dLegerTlsServerMode": "enforcing",
+    }
+    with group_of(tmp_path, **protection) as group:  # its clients need neither
+        sent = group.send("one", "two")
+        leader = group.leader()
+        leader.kill()
+        sent += group.send("three")
+        leader.start()
+        group.await_all()
+        shown = CliRunner().invoke(app, ["stats", leader.endpoint]).output
+        assert group.leader().pulled() == sent
+    assert "port TLS, accounts; calls TLS, signed" in re.sub(r"\s+", " ", shown)
+    config = StoreConfig(
+        enable_d_leger_commit_log=True, d_leger_group="g", d_leger_self_id="n0",
+        d_leger_peers=f"n0-127.0.0.1:{free_port()}", d_leger_acl_enable=True,
+        acl_path=accounts, acl_credentials_path=str(tmp_path / "own.yml"),
+    )  # fmt: skip
+    with pytest.raises(OptionError, match="run the member with `rmqstore serve`"):
+        StoreWriter.open(tmp_path / "alone", config)
+
+
 def test_old_segments_expire_and_a_member_without_files_gets_the_rest(tmp_path: Path) -> None:
     with group_of(tmp_path) as group:
         old = group.send(*(f"old {n} " + "x" * 100_000 for n in range(25)))
@@ -316,9 +356,6 @@ def test_stores_that_are_no_members_are_refused(tmp_path: Path) -> None:
             StoreWriter.open(tmp_path / folder, StoreConfig(**{**settings, **changed}))
         return str(raised.value)
 
-    with StoreWriter.open(tmp_path / "plain", StoreConfig()) as store:
-        store.put(block_of([b"one"]))
-    assert "begins with its group's log" in opened("plain")
     assert "dLegerGroup must name" in opened("new", d_leger_group="")
     assert "a letter and a number" in opened(
         "new", d_leger_self_id="first", d_leger_peers=f"first-127.0.0.1:{free_port()}"

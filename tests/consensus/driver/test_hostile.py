@@ -1,0 +1,159 @@
+"""What reaches a member's port from those who keep no rule: it stays small, and keeps its log."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, request_body
+from rmqstore_spark.consensus.messages import LeaderHeartbeat, LedgerEntry, Push, PushType, Vote
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.remoting.codec.command import Command
+from rmqstore_spark.remoting.codec.frames import encode_frame
+from tests.consensus.driver.members import (
+    GROUP,
+    GroupClient,
+    MemberProcess,
+    addresses,
+    bodies,
+    record,
+)
+from tests.fuzz.seeds import mutated
+from tests.support.waiting import eventually
+
+FAST = {"dLegerHeartbeatInterval": 200}
+REQUESTS, BURST = 1500, 100
+MOST_GROWTH = 160 << 20
+"""Bytes: those that may be held (`running`), and what Python needs beside them."""
+
+
+@pytest.fixture
+def members() -> dict[str, str]:
+    return addresses(3)
+
+
+@pytest.fixture
+def group(tmp_path: Path, members: dict[str, str]) -> Iterator[dict[str, MemberProcess]]:
+    with ExitStack() as running:
+        yield {
+            me: running.enter_context(MemberProcess(tmp_path, me, members, **FAST))
+            for me in members
+        }
+
+
+def peak(member: MemberProcess) -> int:
+    """Most bytes of memory that a process has had."""
+    status = Path(f"/proc/{member.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
+
+
+@pytest.mark.threat("Members of a group")
+def test_frames_of_gigabytes_take_no_memory(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    client = GroupClient(members)
+    client.append(record("one"))
+    before = peak(group["n0"])
+    for size in (0x7FFFFFFF, 0xFFFFFFFF, (8 << 20) + 1, 0, 3):
+        with connected(members["n0"]) as connection:
+            connection.sendall(size.to_bytes(4, "big") + (size & 0xFFFFFF).to_bytes(4, "big"))
+            assert connection.recv(1) == b""  # it is closed
+    with ExitStack() as held:  # of the largest size that is allowed, and none of them ends
+        for _ in range(64):
+            connection = held.enter_context(connected(members["n0"]))
+            connection.setblocking(False)
+            head = (8 << 20).to_bytes(4, "big") + (40).to_bytes(4, "big") + b'{"code":51004}'
+            connection.send(head.ljust(64 << 10))
+        last = client.append(record("two", 1))[0]
+        eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+        assert peak(group["n0"]) - before < MOST_GROWTH
+
+
+def requests(given: random.Random, first: bytes) -> Iterator[tuple[int, bytes]]:
+    """What the other members of a group could say to n0, with some bytes changed."""
+    size = ENTRY_HEADER_SIZE + len(first)
+    far = 1 << 40
+    ends = (-1, 0, 5, far)
+    while True:
+        term, peer = given.choice((0, 1, 5, 1000)), given.choice(("n1", "n2", "n0", "n9"))
+        index, position = given.choice((0, 1, 7, far)), given.choice((0, size, 1 << 20, far))
+        body = placed(given.choice((term_record(term, peer, 1), first)), position + 48)
+        if given.randrange(3) == 0:
+            body = given.randbytes(given.choice((1, 8, 200)))  # no record
+        entry = LedgerEntry(index, term, position, 48 + len(body), body)
+        kind = given.choice(list(PushType))
+        entries = () if kind is PushType.COMMIT else (entry,) * given.choice((1, 1, 2))
+        said = given.choice(
+            (
+                Vote(term, peer, given.choice(ends), given.choice((-1, 0, term, far))),
+                LeaderHeartbeat(term, peer),
+                Push(kind, term, peer, index, index, given.choice(ends), entries),
+                Push(kind, term, peer, index, index, given.choice(ends), entries),
+            )
+        )
+        code, text = request_body(said, GROUP, peer, "n0")
+        if given.randrange(2):
+            text = mutated(text, given)
+        if given.randrange(20) == 0:
+            code = given.choice(list(DLedgerRequest))
+        yield int(code), text
+
+
+def tell(member: MemberProcess, what: list[tuple[int, bytes]]) -> None:
+    """Send requests to a member; start it again if it stops, as it does before it loses entries."""
+    try:
+        with connected(member.address) as connection:
+            before = peak(member)
+            connection.settimeout(30)
+            for number, (code, body) in enumerate(what):
+                connection.sendall(encode_frame(Command(code, body=body, opaque=number)))
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(1 << 16):
+                pass
+            assert peak(member) - before < MOST_GROWTH
+    except ConnectionError:
+        assert member.process.wait(30) != 0
+    if member.process.poll() is not None:
+        assert "which is committed here" in member.output.splitlines()[-1]
+        begun = member.output.count("rmqstore: member")
+        member.start()
+        eventually(lambda: member.output.count("rmqstore: member") > begun, 60)
+
+
+@pytest.mark.threat("Members of a group")
+def test_what_is_committed_stays_whatever_is_said(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    """The other two are away, so nobody contradicts who claims to lead."""
+    client = GroupClient(members)
+    last = client.append(*(record(f"message {number}", number) for number in range(20)))[-1]
+    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+    kept = bodies(group["n0"].data)
+    for me in ("n1", "n2"):
+        group[me].stop()
+    given = random.Random("lies")
+    said = requests(given, record("message 0"))
+    for _ in range(REQUESTS // BURST):
+        tell(group["n0"], [next(said) for _ in range(BURST)])
+        assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+    group["n0"].kill()
+    for member in group.values():
+        member.start()
+    end = client.append(record("after", 20))[0]
+    eventually(lambda: all(member.committed >= end for member in group.values()), 60)
+    for member in group.values():
+        member.stop()
+    assert len({member.data for member in group.values()}) == 1
+    assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
