@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
+from rmqstore_spark.consensus.driver.group import OldLog
 from rmqstore_spark.engine.append.later_puts import LaterPuts
 from rmqstore_spark.engine.append.member_durability import MemberDurability
 from rmqstore_spark.engine.leader_term import LeaderTerm
@@ -34,6 +35,7 @@ class Group:
             0,
             lambda *_: None,
             lambda _: None,
+            OldLog(),
         )
         self.log.lead_from(3, 0)
         self.durability = MemberDurability(self.log, 5000)
