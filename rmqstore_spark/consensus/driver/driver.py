@@ -274,8 +274,6 @@ class Driver:
                 actions, member.actions = member.actions, []
                 for action in actions:
                     self._do(action)
-            if self._watcher is not None:  # it reads the files
-                self._state.note_committed(self._committed, self.log.last)
             self._begin_flush()
         except (RmqStoreError, AssertionError) as error:
             self.fail(error)
@@ -332,6 +330,8 @@ class Driver:
 
     def _tell_committed(self, index: int) -> None:
         if self._watcher is not None:
+            # It reads the files, where the log ends with what they say is committed.
+            self._state.note_committed(index, self.log.last)
             self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
