@@ -333,8 +333,16 @@ class GroupMember:
 
     def _rejoin_if_new(self, now: int) -> None:
         term = self._rejoining.term
-        if self._rejoining.is_new_group and term is not None and self.ledger.is_empty:
-            self.is_voter = True
+        if not self._rejoining.is_new_group or term is None or not self.ledger.is_empty:
+            return
+        self.is_voter = True
+        if self.leader is not None and term <= self.term:
+            # A leader of RocketMQ stays in its term, though one of the others is in a later one:
+            # that one would refuse all of its entries.
+            self.vote = self.leader  # it has led in this term: no other can
+            self._save()
+            self._wait_for_leader(now)
+        else:
             self._raise_term(max(self.term, term) + 1)
             self._follow(None, now)
 

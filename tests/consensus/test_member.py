@@ -16,6 +16,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import (
+    LeaderHeartbeat,
     LedgerEntry,
     MemberCode,
     Push,
@@ -189,3 +190,23 @@ def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
     hear(LATER, 3, 3)
     lost.receive("b", push(PushType.COMPARE, 3, entry(0, 3), commit=0), LATER)
     assert lost.is_voter
+
+
+def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
+    """RocketMQ's would not follow it into the next one, and it would refuse all entries."""
+    new = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+    new.tick(0)
+    asks = taken(new, SendRequest)
+    new.receive("a", LeaderHeartbeat(6, "n1"), 1)
+    for ask in asks:
+        new.answered(ask.number, VoteAnswer(5, VoteVerdict.ACCEPT), 2)
+    new.tick(LATER)
+    for ask in taken(new, SendRequest):
+        new.answered(ask.number, VoteAnswer(6, VoteVerdict.REJECT_ALREADY_VOTED), LATER)
+    assert new.is_voter
+    assert (new.term, new.vote, new.leader) == (6, "n1", "n1")
+    new.receive("b", Vote(6, "n2", -1, -1), LATER)
+    (reply,) = taken(new, Respond)[-1:]
+    assert reply.answer.verdict is VoteVerdict.REJECT_ALREADY_HAS_LEADER
