@@ -9,6 +9,7 @@ from rmqstore_spark.consensus.actions import (
     MemberRole,
     Respond,
     Restart,
+    RoleChanged,
     Save,
     SendRequest,
     Write,
@@ -210,3 +211,42 @@ def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
     new.receive("b", Vote(6, "n2", -1, -1), LATER)
     (reply,) = taken(new, Respond)[-1:]
     assert reply.answer.verdict is VoteVerdict.REJECT_ALREADY_HAS_LEADER
+
+
+def test_a_member_that_is_cut_off_comes_back_in_the_term_of_its_leader() -> None:
+    """RocketMQ's goes on in its term, though one that is ahead refuses its entries."""
+    follower = member((0, 2), end=4, vote="n1")
+    follower.receive("a", LeaderHeartbeat(3, "n1"), 0)
+    for now in range(LATER, 10 * LATER, LATER):
+        follower.tick(now)
+        assert follower.role is MemberRole.CANDIDATE
+    asks = taken(follower, SendRequest)
+    assert {ask.request.term for ask in asks} == {4}
+    answer = VoteAnswer(3, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX)
+    follower.answered(asks[-1].number, answer, 10 * LATER)
+    follower.receive("b", LeaderHeartbeat(3, "n1"), 10 * LATER)
+    actions, follower.actions = follower.actions, []
+    assert not [action for action in actions if isinstance(action, Save)]
+    (reply,) = [action for action in actions if isinstance(action, Respond)]
+    assert reply.answer.code is MemberCode.SUCCESS
+    assert follower.leader == "n1"
+
+
+def test_a_candidate_has_its_own_vote_on_disk_before_it_counts_another() -> None:
+    candidate = member((0, 2), end=4, vote="n1")
+    candidate.tick(LATER)
+    (ask, _) = taken(candidate, SendRequest)
+    assert ask.request.term == 4
+    candidate.answered(ask.number, VoteAnswer(4, VoteVerdict.ACCEPT), LATER)
+    assert candidate.role is MemberRole.LEADER
+    kinds = [type(action) for action in candidate.actions]
+    assert kinds.index(Save) < kinds.index(RoleChanged)
+    saves = [action for action in candidate.actions if isinstance(action, Save)]
+    assert (saves[-1].term, saves[-1].vote) == (4, "n0")
+
+
+def test_a_candidate_gives_no_vote_in_the_term_in_which_it_asks() -> None:
+    candidate = member((0, 2), end=4, vote="n1")
+    candidate.tick(LATER)
+    candidate.receive("a", Vote(4, "n2", 4, 2), LATER)
+    assert taken(candidate, Respond)[0].answer.verdict is VoteVerdict.REJECT_ALREADY_VOTED
