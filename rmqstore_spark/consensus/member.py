@@ -262,8 +262,8 @@ class GroupMember:
     def _ask_for_votes(self, now: int) -> None:
         """Begin a round.
 
-        A member that nobody answers stays in its term: it may be cut off from a leader that goes on,
-        and one of RocketMQ does so in its term, though a member is ahead and refuses its entries.
+        A member that nobody answers stays in its term: it may be cut off from a leader, and one of
+        RocketMQ keeps its own, though a member that is ahead refuses its entries.
         """
         self._asks_in = max(self._next_term, self.term)
         if self._asks_in == self.term and (self.vote not in (None, self.me) or self._may_have_led):
@@ -280,7 +280,7 @@ class GroupMember:
             self._judge(now, is_over=False)
 
     def _take_term(self) -> None:
-        """Vote for itself in the term in which it asks, before it counts or gives any other vote."""
+        """Vote for itself where it asks for votes, before it counts or gives any other."""
         if self.role is MemberRole.CANDIDATE and self._in_round:
             if self._asks_in > self.term:
                 self._raise_term(self._asks_in)

@@ -4,9 +4,9 @@
 
 The member's driver writes the files (`consensus.driver`). The engine proposes records, while the
 store leads, and sees those that are committed: it never has to take anything back. So the log has
-three ends. Proposed records are placed behind `end`. Readers see the log up to `published`, which is
-on the disk of a quorum and of this member; it moves before queues lead there, or a consumer would
-pass over a message that it finds in its queue and not in the log. A put is answered when its
+three ends. Proposed records are placed behind `end`. Readers see the log up to `published`, which
+is on the disk of a quorum and of this member; it moves before queues lead there, or a consumer
+would pass over a message that is in its queue and not in the log. A put is answered when its
 records are in queues and index, too: `see`.
 
 A record is behind the header of its entry: `lead`. See docs/format.md, "DLedger".

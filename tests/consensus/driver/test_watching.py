@@ -18,10 +18,10 @@ ENTRIES = 20
 
 
 class Watcher:
-    """Looks into the files when it is told of them.
+    """Looks into the files whenever entries are committed.
 
     Attributes:
-        ends: where committed entries ended each time: as told, and as the files say.
+        ends: where committed entries end, by the member and by the files, each time.
     """
 
     def __init__(self, store: Path) -> None:

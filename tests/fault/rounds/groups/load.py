@@ -90,6 +90,7 @@ class JavaClient:
     def __init__(self, start: Callable[[], RealClient]) -> None:
         self.acknowledged: list[str] = []
         self.consumed: set[str] = set()
+        self._start = start
         self._client = start()
         self._read = self._sent = self._ended = 0
 
@@ -103,8 +104,10 @@ class JavaClient:
             await asyncio.sleep(_PAUSE_S)
 
     def note(self) -> None:
-        """Note what it has said since."""
-        assert self._client.process.poll() is None, "the Java client has ended"
+        """Note what it has said since; start it again if no member could tell it of the topic."""
+        if self._client.process.poll() is not None:
+            self._client.kill()
+            self._client, self._read, self._ended = self._start(), 0, self._sent
         lines = self._client.said[self._read :]
         self._read += len(lines)
         for line in lines:

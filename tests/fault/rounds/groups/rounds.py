@@ -113,22 +113,22 @@ class GroupRounds(Scene):
         return True
 
     def killed(self, victim: str) -> None:
-        """Kill it; the others go on; it is started again."""
+        """Kill it; the others continue; it is started again."""
         self._group.kill(victim)
-        self._go_on(without=victim)
+        self._go_on()
         self._group.start(victim)
 
     def stopped(self, victim: str) -> None:
-        """Stop its process; the others go on; it continues as if nothing had happened."""
+        """Stop its process; the others continue; it continues as if nothing had happened."""
         self._group.signal(victim, signal.SIGSTOP)
         try:
-            self._go_on(without=victim)
+            self._go_on()
         finally:
             self._group.signal(victim, signal.SIGCONT)
 
     def cut_off(self, victim: str) -> None:
         """Neither it nor the others reach each other; clients reach all of them."""
-        self._part([*self._links_from(victim), *self._links_to(victim)], victim)
+        self._part([*self._links_from(victim), *self._links_to(victim)], until_others_continue=True)
 
     def not_heard(self, victim: str) -> None:
         """What it asks is not answered; it hears what others ask."""
@@ -169,12 +169,12 @@ class GroupRounds(Scene):
     def _links_to(self, me: str) -> list[Link]:
         return [(other, me) for other in self._group.members if other != me]
 
-    def _part(self, links: Iterable[Link], victim: str = "") -> None:
-        """Part members for a while: until the others have gone on without the victim, if any."""
+    def _part(self, links: Iterable[Link], *, until_others_continue: bool = False) -> None:
+        """Part members for a while."""
         self._group.part(links)
         try:
-            if victim:
-                self._go_on(without=victim)
+            if until_others_continue:
+                self._go_on()
             else:
                 time.sleep(self.drawn.uniform(0, _LONGEST_S))
         finally:
@@ -182,12 +182,11 @@ class GroupRounds(Scene):
 
     # ---- what must hold --------------------------------------------------------------------------
 
-    def _leader(self, without: str = "") -> str:
-        asked = self._group.client.without(without)
-        return str(eventually(asked.leader, _PATIENCE_S))
+    def _leader(self) -> str:
+        return str(eventually(self._group.client.leader, _PATIENCE_S))
 
-    def _go_on(self, without: str = "") -> None:
-        """Wait until some more messages were acknowledged, by others than a member."""
+    def _go_on(self) -> None:
+        """Wait until some more messages were acknowledged."""
         before = len(self._load.texts)
 
         def is_going_on() -> bool:
