@@ -1,6 +1,7 @@
 """The `rmqstore` command (docs/cli.md).
 
     app        registers the commands
+    imports    puts off what is slow to import
     commands/  a module for each command, or for a few related ones
     shared/    arguments, connections, reading, printing; the jobs of pipelines use `terminal`, too
 

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from rmqstore_spark import __version__
+from rmqstore_spark.cli.imports import spare_slow_imports
 from rmqstore_spark.cli.shared.parameters import Credentials, use_credentials, with_groups
 from rmqstore_spark.cli.shared.terminal import HELP_NAMES, INTERRUPTED, ending, usage_errors
 
@@ -93,18 +94,6 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-class _WithoutPandas:
-    """Says that pandas is not installed.
-
-    pyarrow imports pandas with its first scalar if it can. That takes more time and memory than
-    all other modules of a command, and no command uses it.
-    """
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
 app = typer.Typer(
     cls=_Commands,
     name="rmqstore",
@@ -146,7 +135,7 @@ def main() -> None:
     # NumPy's OpenBLAS starts a thread for each processor as it is loaded, and these spin for a
     # while. No command multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.meta_path.insert(0, _WithoutPandas())
+    spare_slow_imports()
     try:
         app(prog_name="rmqstore")
     except KeyboardInterrupt:

@@ -174,6 +174,8 @@ class GroupMember:
     def unanswered(self, number: int) -> None:
         """There is no answer to a request (`SendRequest`), and there will be none."""
         self._asked.pop(number, None)
+        if self.role is MemberRole.CANDIDATE and self._in_round and not self._asked:
+            self._deadline = 0  # the round is over: all others have answered
 
     def flushed(self, change: int, now: int) -> None:
         """All changes of the ledger up to this one (`Write`, `Cut`, `Restart`) are on disk."""
@@ -248,7 +250,7 @@ class GroupMember:
             self._deadline = now + self._patience()
 
     def _patience(self) -> int:
-        return self._timing.silence + int(self._chance() * self._timing.heartbeat)
+        return self._timing.silence + int(self._chance() * self._timing.round_gap)
 
     def _pause(self) -> int:
         return self._timing.round_gap + int(self._chance() * self._timing.round_spread)
@@ -448,11 +450,16 @@ class GroupMember:
     # ---- following -------------------------------------------------------------------------------
 
     def _heartbeat(self, heartbeat: LeaderHeartbeat, now: int) -> HeartbeatAnswer:
-        code = self._accept_leader(heartbeat.leader, heartbeat.term, now)
+        code = self._accept_leader(heartbeat.leader, heartbeat.term, now, is_beat=True)
         return HeartbeatAnswer(code, self.term if code is MemberCode.EXPIRED_TERM else -1)
 
-    def _accept_leader(self, leader: str, term: int, now: int) -> MemberCode:
-        """Follow the leader of this or a later term; refuse any other."""
+    def _accept_leader(self, leader: str, term: int, now: int, *, is_beat: bool) -> MemberCode:
+        """Follow the leader of this or a later term; refuse any other.
+
+        As in DLedger, a silence begins with the last heartbeat. A push only says that the leader
+        could still send the next one, one interval later.
+        """
+        is_known = leader == self.leader and term == self.term
         if leader not in self.peers:
             return MemberCode.UNEXPECTED_MEMBER if leader == self.me else MemberCode.UNKNOWN_MEMBER
         if term < self.term:
@@ -464,11 +471,15 @@ class GroupMember:
             self._become(MemberRole.FOLLOWER, leader)
         elif self.leader != leader:
             return MemberCode.INCONSISTENT_LEADER
-        self._wait_for_leader(now)
+        if is_beat or not is_known:
+            self._wait_for_leader(now)
+        elif self.is_voter or self._has_asked():
+            least = self._timing.silence - self._timing.heartbeat
+            self._deadline = max(self._deadline, now + least)
         return MemberCode.SUCCESS
 
     def _pushed(self, token: object, push: Push, now: int) -> None:
-        code = self._accept_leader(push.leader, push.term, now)
+        code = self._accept_leader(push.leader, push.term, now, is_beat=False)
         if code is MemberCode.SUCCESS:
             code = self._take(push)
         if self.stopped:

@@ -40,7 +40,7 @@ class Pusher:
         self._timing = timing
         self._within = within
         self.match = -1
-        self._told = -1  # the commit index that the peer knows
+        self._told = -1  # the commit index that the peer knows, or is told at `_idle`
         self._waiting = 0  # requests without an answer
         self._late = 0  # when they are given up
         self._idle = 0  # when the peer is told of the commit index again
@@ -87,8 +87,12 @@ class Pusher:
             self._told = commit
             self._idle = now + self._timing.idle
             return PushType.APPEND, first, self._next - 1
-        if not self._waiting and (self._told != commit or now >= self._idle):
+        if self._waiting:
+            return None
+        if self._told != commit:  # entries that come soon tell it too
+            self._idle = min(self._idle, now + self._timing.tell)
             self._told = commit
+        if now >= self._idle:
             self._idle = now + self._timing.idle
             return PushType.COMMIT, -1, -1
         return None

@@ -19,7 +19,8 @@ class Timing:
         push_wait: after how long entries that nobody acknowledged are pushed again.
         compare_wait: the same of a comparison.
         retry: how long a leader waits after an error.
-        idle: how often a leader that has nothing to push tells of its commit index.
+        tell: after how long a leader that has nothing to push tells of another commit index.
+        idle: how often it tells of the same one.
         window: how many pushes may be without an answer.
         batch: entries in a push, at most.
     """
@@ -32,6 +33,7 @@ class Timing:
     push_wait: int = 1000
     compare_wait: int = 3000
     retry: int = 500
+    tell: int = 10
     idle: int = 1000
     window: int = 64
     batch: int = 1024

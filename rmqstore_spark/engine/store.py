@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rmqstore_spark.engine.append.later_puts import Awaits
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
@@ -276,18 +277,23 @@ class StoreWriter:
         """
         return self.puts.put(data, wait=wait, units=units)
 
-    def put_written(self, block: Block, *, patient: bool = True) -> PutResult:
+    def put_written(
+        self, block: Block, *, patient: bool = True, later: Awaits | None = None
+    ) -> PutResult:
         """Store records that this process has written and checked: all of them or none.
 
         Args:
             block: sound records, none with a delay, for topics that exist. The store stamps them in
                 place.
             patient: wait for a commit to the same queues.
+            later: takes the outcome of a put that is PUT_OK here; see `Puts.put_block`.
 
         Raises:
             HeldUpError: there is one, and the caller is not patient.
         """
-        return self.puts.put_block(lambda: self._admission.written(block), patient=patient)
+        return self.puts.put_block(
+            lambda: self._admission.written(block), patient=patient, later=later
+        )
 
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other, each on its own, and wait for the disk once.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,6 +58,7 @@ _BLANK: Final = struct.Struct(">ii")
 _COMMITTED_INDEX: Final = re.compile(
     r"^[ \t]*committedIndex[ \t]*[=:][ \t]*(-?[0-9]{1,19})[ \t]*\r?\n", re.MULTILINE
 )
+_CHECK: Final = re.compile(r"^#check=([0-9a-f]{8})\n", re.MULTILINE)
 _MAX_TEXT: Final = 1 << 16
 
 
@@ -156,10 +158,24 @@ def decode_index_unit(data: BytesLike, index: int, *, file: str = "") -> IndexUn
     )
 
 
+def encode_committed_index(committed: int, end: int) -> bytes:
+    """Return the text of `checkpoint`, of the same size for all numbers from 0 on.
+
+    It can be written over another one while others read it: a comment has a checksum of it.
+
+    Args:
+        committed: number of the last committed entry.
+        end: number of the last entry.
+    """
+    text = b"committedIndex=%019d\nendIndex=%019d\n" % (committed, end)
+    return text + b"#check=%08x\n" % zlib.crc32(text)
+
+
 def parse_committed_index(text: str, *, file: str = "") -> int:
     """Return the number of the last committed entry from the text of DLedger's `checkpoint`.
 
-    The line must end with a newline: the number in a truncated file could lack digits.
+    The line must end with a newline: the number in a truncated file could lack digits. If there is
+    a checksum, it must be right: see `encode_committed_index`.
 
     Returns:
         -1 if nothing is committed yet.
@@ -169,6 +185,9 @@ def parse_committed_index(text: str, *, file: str = "") -> int:
     """
     lines = _COMMITTED_INDEX.findall(text) if len(text) <= _MAX_TEXT else []
     index = int(lines[-1]) if lines else -2
+    check = _CHECK.search(text)
+    if check is not None and int(check[1], 16) != zlib.crc32(text[: check.start()].encode()):
+        index = -2
     if not -1 <= index < 1 << 63:
         raise CorruptStoreError(
             "DLedger's checkpoint has no line committedIndex=NUMBER",

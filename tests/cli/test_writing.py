@@ -327,6 +327,10 @@ def test_stop_waits_no_longer_than_its_bound(tmp_path: Path, rmqstore: Rmqstore)
         (["--store", "S", "--host", "0.0.0.0"], "set aclEnable and aclPath"),
         (["--store", "S", "--port", "-1"], "leaves nothing to listen on: give listenSocket, or"),
         (["--store", "S", "--port", "-1", "--set=brokerRole=SLAVE"], "leaves nothing to listen on"),
+        (
+            ["--store", "S", "--port", "1", "--set=listenPort=2"],
+            "--port gives listenPort the value 1, and --set gives it 2. Give one of them.",
+        ),
         (["--config", "nowhere.conf"], "nowhere.conf could not be read"),
         (["--stroe", "S"], "--stroe"),
     ],

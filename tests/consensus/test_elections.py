@@ -11,9 +11,8 @@ from rmqstore_spark.consensus.member import GroupMember
 from tests.consensus.elections import AsDLedger, Election
 
 SEEDS = range(300)
-SOON = 7 * 2000
-"""Three heartbeats and up to one more without a leader, then a round of votes that fails, and one
-more."""
+SOON = 13 * 1000
+"""Three heartbeats without a leader, then a round of votes that fails, and one more."""
 LATER = 10 * 2000
 """One of RocketMQ asks first in the other's term, too."""
 

@@ -137,6 +137,9 @@ def test_it_says_which_master_it_waits_for(
     waiting = ", waiting for the master broker-1:10912"
     assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # all that it asks
     assert waiting in capsys.readouterr().err
+    progress.connecting("Connection refused.", answers=False)
+    assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # as above
+    assert f"{waiting}: Connection refused\n" in capsys.readouterr().err
     progress.connected()
     assert _Watch(True).continues(Follower())  # type: ignore[arg-type]  # as above
     assert waiting in capsys.readouterr().err

@@ -134,6 +134,21 @@ def test_committed_index(text: str, index: int) -> None:
     assert dledger.parse_committed_index(text) == index
 
 
+@given(st.integers(-1, (1 << 63) - 1), st.integers(-1, (1 << 63) - 1), st.data())
+def test_a_text_that_is_half_another_one_is_not_read(
+    old: int, new: int, data: st.DataObject
+) -> None:
+    texts = [dledger.encode_committed_index(number, number) for number in (old, new)]
+    assert [dledger.parse_committed_index(text.decode()) for text in texts] == [old, new]
+    assert len(texts[0]) == len(texts[1])
+    at = data.draw(st.integers(0, len(texts[0])))
+    torn = (texts[0][:at] + texts[1][at:]).decode()
+    if torn.encode() in texts:
+        return
+    with pytest.raises(CorruptStoreError):
+        dledger.parse_committed_index(torn)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -24,6 +24,7 @@ from rmqstore_spark.broker.core.messages import (
 )
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
+from rmqstore_spark.engine.append.later_puts import Awaits, LaterPuts
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.layout.constants import (
@@ -84,8 +85,14 @@ class Producing:
 
     @property
     def would_wait(self) -> bool:
-        """Whether storing waits now: for the disk, for slaves, or for other puts."""
-        return self._waits_for_disk or self._store.role.waits_for_slaves or self._store.is_busy
+        """Whether storing waits now: for the disk, for other members, or for other puts."""
+        waits = self._waits_for_disk or self._store.role.waits_for_slaves or self.puts_later
+        return bool(waits) or self._store.is_busy
+
+    @property
+    def puts_later(self) -> LaterPuts | None:
+        """Puts whose outcome is told later; None if each waits for it."""
+        return self._store.puts.later
 
     @property
     def held_topics(self) -> frozenset[str]:
@@ -257,7 +264,12 @@ class Producing:
             self._note([send], results[min(at, len(results) - 1)])
 
     def store_written(
-        self, block: Block, topics: Mapping[str, tuple[int, int]], *, patient: bool
+        self,
+        block: Block,
+        topics: Mapping[str, tuple[int, int]],
+        *,
+        patient: bool,
+        later: Awaits | None = None,
     ) -> PutResult:
         """Store records of messages that went to topics which take them.
 
@@ -265,11 +277,12 @@ class Producing:
             block: the records, at least one; see `Admission.written`.
             topics: how many messages, and how many requests, are for each topic.
             patient: wait for a commit to the same queues.
+            later: takes the outcome, if the put is PUT_OK here; see `puts_later`.
 
         Raises:
             HeldUpError: there is one, and the caller is not patient.
         """
-        result = self._store.put_written(block, patient=patient)
+        result = self._store.put_written(block, patient=patient, later=later)
         if result.status.is_stored:
             for topic, (messages, requests) in topics.items():
                 self._statistics.count(TOPIC_PUT_NUMS, topic, messages, requests)

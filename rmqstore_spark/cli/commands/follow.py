@@ -182,7 +182,8 @@ class _Watch:
             self._told = now
             is_waiting = standing.state != "FOLLOWING"
             waits = f", waiting for the master {follower.master}" if is_waiting else ""
-            self._tell(f"{_line(standing)}{waits}")
+            reason = f": {standing.error.rstrip('.')}" if waits and standing.error else ""
+            self._tell(f"{_line(standing)}{waits}{reason}")
         return not done
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import Settings, require_folder, split_settings
+from rmqstore_spark.cli.shared.parameters import Settings, overridden, require_folder
 from rmqstore_spark.cli.shared.terminal import configure_logging
 from rmqstore_spark.errors import OptionError
 
@@ -36,9 +36,7 @@ def member(
 
     configure_logging(log_format)
     config = MemberConfig() if config_file is None else MemberConfig.from_file(config_file)
-    config = config.with_overrides(split_settings(settings), source="--set: ")
-    if store is not None:
-        config = config.with_overrides({"storePathRootDir": store}, source="--store: ")
+    config = overridden(config, settings, {"--store": ("storePathRootDir", store)})
     if not config.store_path_root_dir:
         raise OptionError(
             "No store given: give --store PATH, or set storePathRootDir in the file of --config."

@@ -14,9 +14,9 @@ import typer
 from rmqstore_spark.cli.shared.parameters import (
     ConfigFile,
     Settings,
+    overridden,
     read_config,
     require_folder,
-    split_settings,
 )
 from rmqstore_spark.cli.shared.terminal import configure_logging
 from rmqstore_spark.errors import OptionError
@@ -230,9 +230,7 @@ def namesrv(
 
     configure_logging(log_format)
     config = NamesrvConfig() if config_file is None else NamesrvConfig.from_file(config_file)
-    config = config.with_overrides(split_settings(settings), source="--set: ")
-    for flag, key, given in (("--host", "bindAddress", host), ("--port", "listenPort", port)):
-        if given is not None:
-            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+    flags = {"--host": ("bindAddress", host), "--port": ("listenPort", port)}
+    config = overridden(config, settings, flags)
     allow_many_files()
     serve(config, announce=typer.echo)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, get_type_hints
 
 import typer
 
@@ -269,20 +269,46 @@ def read_config(
         flags: key and value by flag; the value is None if the flag was not given.
 
     Raises:
-        OptionError: a key is unknown, or a value is wrong; the error names its source.
+        OptionError: a key is unknown, a value is wrong, or `--set` and a flag differ; the error
+            names its source.
     """
     from rmqstore_spark.engine.config.store_config import StoreConfig
 
     config = StoreConfig() if file is None else StoreConfig.from_file(file)
     config = config.with_environment()
-    config = config.with_overrides(split_settings(settings), source="--set: ")
+    return overridden(config, settings, flags)
+
+
+class _Config(Protocol):
+    def with_overrides(self, values: Mapping[str, str], *, source: str) -> Any: ...
+
+
+_C = TypeVar("_C", bound=_Config)
+
+
+def overridden(
+    config: _C, settings: Sequence[str] | None, flags: Mapping[str, tuple[str, object]]
+) -> _C:
+    """Return a configuration with the values of `--set` and of flags; see `read_config`.
+
+    Raises:
+        OptionError: a value is wrong, or `--set` and a flag give different values for a key.
+    """
+    split = _split_settings(settings)
+    config = config.with_overrides(split, source="--set: ")
     for flag, (key, given) in flags.items():
-        if given is not None:
-            config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
+        if given is None:
+            continue
+        if split.get(key, str(given)) != str(given):
+            raise OptionError(
+                f"Option {flag} gives {key} the value {given}, and --set gives it {split[key]}. "
+                "Give one of them."
+            )
+        config = config.with_overrides({key: str(given)}, source=f"{flag}: ")
     return config
 
 
-def split_settings(settings: Sequence[str] | None) -> dict[str, str]:
+def _split_settings(settings: Sequence[str] | None) -> dict[str, str]:
     """Return the values of `--set` by key.
 
     Raises:

@@ -7,8 +7,10 @@
     recovery     finds the entries that are whole, when a member starts
     state_files  term, vote and commit index, as texts
     peers        asks the other members
+    flush_thread flushes what was written
     checks       what of a leader's push can be stored
     term_record  the entry with which a leader begins its term
+    proposals    what a leader's engine wants to have appended
     driver       carries out what the member decides
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails

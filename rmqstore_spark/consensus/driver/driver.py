@@ -11,8 +11,8 @@ import logging
 import os
 import random
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
 from rmqstore_spark.consensus.actions import (
@@ -29,9 +29,12 @@ from rmqstore_spark.consensus.actions import (
     Write,
 )
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.flush_thread import FlushThread
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
+from rmqstore_spark.consensus.driver.proposals import Proposals
 from rmqstore_spark.consensus.driver.recovery import recover
+from rmqstore_spark.consensus.driver.segmented import Unflushed
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest
@@ -41,7 +44,7 @@ from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushTyp
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 
 _log = logging.getLogger(__name__)
 
@@ -128,13 +131,16 @@ class Driver:
                 "member then joins its group without entries, and gets them from the leader.",
             )
         self._peers = Peers(group, self)
-        self._pool = ThreadPoolExecutor(1, "dledger-flush")
+        self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
         self._changed = self._flushed = 0  # numbers of changes of the ledger
         self._waiting: dict[int, asyncio.Future[bool]] = {}  # appends, by index
-        self._held: list[tuple[int, int, Sequence[bytes]]] | None = None
+        self._proposals = Proposals(self.log, self._append_proposed)
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ends = 0  # when
         self._is_acting = False
+        self._unwritten: list[LedgerEntry] = []  # appended in this step
+        self._newest: tuple[LedgerEntry, ...] = ()  # written last
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
@@ -155,7 +161,7 @@ class Driver:
 
     def unanswered(self, number: int) -> None:
         """Take note that a peer does not answer."""
-        self.member.unanswered(number)
+        self._step(lambda _: self.member.unanswered(number))
 
     def take_over(self, leader: str, term: int) -> bool:
         """Ask for votes, as the leader wants; return whether it does."""
@@ -178,45 +184,38 @@ class Driver:
         entry = LedgerEntry(self.member.ledger.end + 1, self.member.term, position, size, body)
         committed: asyncio.Future[bool] = self._loop.create_future()
         self._waiting[entry.index] = committed
-        self._step(lambda now: self.member.append((entry,), now))
+        self._append((entry,))
         return entry, committed
 
-    def append_all(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records as the leader of a term; do nothing if this member does not lead in it.
+    def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
+        """Append records soon, as the leader of a term; see `Proposals.add`. In any thread."""
+        self._proposals.add(term, position, records)
 
-        Args:
-            term: the term.
-            position: where the first entry begins, behind the last one of the log. Each record
-                says where it is.
-            records: the records.
-        """
-        member = self.member
-        if self._held is not None:
-            self._held.append((term, position, records))
-            return
-        if member.role is not MemberRole.LEADER or member.term != term:
-            return
-        index, end = member.ledger.end, self.log.end
-        entries = []
-        for record in records:
-            size, index = ENTRY_HEADER_SIZE + len(record), index + 1
-            at = entry_position(end, size, self.log.segment_size)
-            entries.append(LedgerEntry(index, term, at, size, record))
-            end = at + size
-        assert entries[0].position == position, (
-            f"records were placed at {position}, and the next entry begins at {entries[0].position}"
-        )
-        self._step(lambda now: member.append(tuple(entries), now))
+    def _append_proposed(self) -> None:
+        entries = self._proposals.take(self.member, is_flushing=self._is_flushing)
+        if entries:
+            self._append(entries)
+
+    def _append(self, entries: tuple[LedgerEntry, ...]) -> None:
+        self._unwritten += entries
+        self._step(lambda now: self.member.append(entries, now))
 
     def hold(self) -> None:
-        """Keep what `append_all` gets, until `release`: another member is about to lead."""
-        self._held = self._held or []
+        """Append nothing that is proposed until `release`: another member is about to lead."""
+        self._proposals.are_held = True
 
     def release(self) -> None:
-        """Append what was kept, if this member still leads."""
-        held, self._held = self._held or [], None
-        for each in held:
-            self.append_all(*each)
+        """Append what was proposed meanwhile, if this member still leads."""
+        self._proposals.are_held = False
+        self._append_proposed()
+
+    def note_committed(self) -> None:
+        """Let readers of the files see all that is committed now. In any thread.
+
+        Raises:
+            StoreWriteError: the file with the commit index could not be written.
+        """
+        self._state.note_committed(self._known)
 
     @property
     def pending(self) -> int:
@@ -242,12 +241,14 @@ class Driver:
         self._saving.cancel()
         self._forget_waiting()
         await self._peers.close()
-        self._pool.shutdown(wait=True)
+        self._flusher.close()
         try:
             if not self.failed.done():
                 self.log.take_unflushed().flush()
-                self._state.save_committed(self._committed, self.log.last)
+                self.log.take_unflushed_index().flush()
+                self._state.save_committed(self._known)
         finally:
+            self._state.close()
             self.log.close()
 
     def _step(self, step: Callable[[int], object]) -> None:
@@ -285,7 +286,7 @@ class Driver:
         if isinstance(action, SendRequest):
             request = action.request
             if isinstance(request, Push) and request.type is not PushType.COMMIT:
-                request = request._replace(entries=self.log.read(request.first, request.last))
+                request = request._replace(entries=self._entries(request.first, request.last))
             self._peers.ask(action.peer, action.number, request)
         elif isinstance(action, Respond):
             self._answer(action.token, action.answer)
@@ -293,7 +294,10 @@ class Driver:
             self._changed = action.number
             if isinstance(action, Write):
                 self.log.write(action.entries)
+                self._unwritten.clear()
+                self._newest = action.entries
             elif isinstance(action, Cut):
+                self._newest = ()
                 _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
                 self.log.cut(action.end)
                 # A disk may write what follows first: an old end could come back behind it.
@@ -302,6 +306,7 @@ class Driver:
                 _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
                 # If a kill follows, the next start must not look for entries that are gone.
                 self._state.forget_committed()
+                self._newest = ()
                 self.log.restart()
                 if self._watcher is not None:
                     self._watcher.began_again()
@@ -313,6 +318,18 @@ class Driver:
             self._change_role(action)
         elif isinstance(action, Stop):
             raise CorruptStoreError(action.cause, file=self.log.data.folder)
+
+    def _entries(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
+        newest = self._newest
+        if newest and newest[0].index == first and newest[-1].index == last:
+            return newest
+        return self.log.read(first, last)
+
+    def _end_of(self, index: int) -> int:
+        newest = self._newest
+        if newest and newest[0].index <= index:
+            return _end_of(newest[index - newest[0].index])
+        return self.log.unit(index).end
 
     def _change_role(self, action: RoleChanged) -> None:
         _log.info(
@@ -330,9 +347,7 @@ class Driver:
 
     def _tell_committed(self, index: int) -> None:
         if self._watcher is not None:
-            # It reads the files, where the log ends with what they say is committed.
-            self._state.note_committed(index, self.log.last)
-            self._watcher.committed(self.log.data.starts[0], self.log.unit(index).end)
+            self._watcher.committed(self.log.data.starts[0], self._end_of(index))
         while self._waiting and (first := next(iter(self._waiting))) <= index:
             committed = self._waiting.pop(first)
             if not committed.done():
@@ -350,20 +365,18 @@ class Driver:
         if self._is_flushing or self._changed == self._flushed:
             return
         self._is_flushing = True
-        future = self._loop.run_in_executor(self._pool, self.log.take_unflushed().flush)
-        number = self._changed
-        future.add_done_callback(lambda done: self._end_flush(number, done))
+        self._flusher.flush(self._changed, self.log.take_unflushed())
 
-    def _end_flush(self, number: int, done: asyncio.Future[None]) -> None:
+    def _end_flush(self, number: int, error: Exception | None) -> None:
         self._is_flushing = False
-        if done.cancelled() or self.failed.done():
+        if self.failed.done():
             return
-        error = done.exception()
         if error is not None:
-            self.fail(error if isinstance(error, Exception) else RmqStoreError(str(error)))
+            self.fail(error)
             return
         self._flushed = number
         self._step(lambda now: self.member.flushed(number, now))
+        self._append_proposed()
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment, whatever its time; all of it is committed.
@@ -395,34 +408,56 @@ class Driver:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             try:
-                self._state.save_committed(self._committed, self.log.last)
+                committed, index = self._committed, self.log.take_unflushed_index()
+                await asyncio.to_thread(self._save_committed, committed, index)
                 self.expire()
             except RmqStoreError as error:
                 self.fail(error)
                 return
+
+    def _save_committed(self, committed: int, index: Unflushed) -> None:
+        index.flush()  # readers of the files look the last entry up
+        # It can be less than it was: the log was begun again.
+        self._state.save_committed(lambda: (min(committed, self._committed), self.log.last))
+
+    def _known(self) -> tuple[int, int]:
+        return self._committed, self.log.last
 
     @property
     def _committed(self) -> int:
         return min(self.member.commit, self.member.ledger.flushed)
 
     def _within(self, first: int, last: int) -> int:
-        """Return the last entry of a push; those that are not written yet go one by one."""
-        if first > self.log.last:
-            return first
-        return self.log.within(first, min(last, self.log.last), _PUSH_BYTES)
+        """Return the last entry of a push: all of its entries are written, or none is."""
+        if first <= self.log.last:
+            return self.log.within(first, min(last, self.log.last), _PUSH_BYTES)
+        begin = self._unwritten[0].index
+        entries = self._unwritten[first - begin : last + 1 - begin]
+        most = entries[0].position + _PUSH_BYTES
+        return first + max(bisect_right(entries, most, key=_end_of) - 1, 0)
 
     def _set_timer(self) -> None:
+        """Wake up when the member has something to do; a timer that ends before that is left."""
+        if self.member.stopped:
+            return
+        wake = self.member.wake
         if self._timer is not None:
+            if self._timer_ends <= wake:
+                return
             self._timer.cancel()
-        if not self.member.stopped:
-            after = max(self.member.wake - self._now(), 1) / 1000
-            self._timer = self._loop.call_later(after, self._tick)
+        self._timer_ends = wake
+        self._timer = self._loop.call_later(max(wake - self._now(), 1) / 1000, self._tick)
 
     def _tick(self) -> None:
+        self._timer = None
         self._step(self.member.tick)
 
     def _now(self) -> int:
         return int(self._loop.time() * 1000)
+
+
+def _end_of(entry: LedgerEntry) -> int:
+    return entry.position + entry.size
 
 
 def _require_own_log(store: str, me: str) -> None:

@@ -2,7 +2,8 @@
 
 Entries lie one behind the other. One that does not fit into what is left of a segment, with eight
 bytes more, begins the next; all members do so, since an entry has its place in its header. The
-index is written with each entry, and is not authoritative: a start writes it again.
+index is written with each entry, and is not authoritative: a start writes that of the last segments
+again. So it is flushed when a segment begins, and before a commit index is saved.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
 from rmqstore_spark.consensus.messages import LedgerEntry
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained
 from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
@@ -48,7 +50,7 @@ class EntryLog:
     """
 
     def __init__(self, folder: str, segment_size: int) -> None:
-        self.data = SegmentedFile(os.path.join(folder, "data"), segment_size)
+        self.data = SegmentedFile(os.path.join(folder, "data"), segment_size, ahead=True)
         self.index = SegmentedFile(os.path.join(folder, "index"), INDEX_FILE_SIZE)
         self.segment_size = segment_size
         self.begin = 0
@@ -133,10 +135,18 @@ class EntryLog:
         """
         at = index_unit_position(first)
         units = decode_index_units(self.index.read(at, (last - first + 1) * INDEX_UNIT_SIZE))
+        if not np.array_equal(units["index"], np.arange(first, last + 1)):
+            raise CorruptStoreError(
+                f"no valid index units of DLedger entries {first} to {last}",
+                file=self.index.path(at), offset=at,
+            )  # fmt: skip
+        begin = int(units["position"][0])
+        data = self.data.read(begin, int(units["position"][-1] + units["size"][-1]) - begin)
         entries = []
         for _, position, size, index, term in units.tolist():
-            data = self.data.read(position, size)
-            entries.append(LedgerEntry(index, term, position, size, data[ENTRY_HEADER_SIZE:]))
+            at = position - begin
+            body = data[at + ENTRY_HEADER_SIZE : at + size]
+            entries.append(LedgerEntry(index, term, position, size, body))
         return tuple(entries)
 
     def within(self, first: int, last: int, most: int) -> int:
@@ -207,9 +217,19 @@ class EntryLog:
         self.last = self.begin - 1
 
     def take_unflushed(self) -> Unflushed:
-        """Return all that was written since the last time."""
+        """Return the entries that were written since the last time; the index if files changed.
+
+        A start writes the index of the last segments again. Older ones have to be on disk by then.
+        """
         unflushed = Unflushed()
+        if self.data.has_other_files or self.index.has_other_files:
+            self.index.take_unflushed(unflushed)
         self.data.take_unflushed(unflushed)
+        return unflushed
+
+    def take_unflushed_index(self) -> Unflushed:
+        """Return what of the index was written since the last time."""
+        unflushed = Unflushed()
         self.index.take_unflushed(unflushed)
         return unflushed
 

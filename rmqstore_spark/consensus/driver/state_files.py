@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from rmqstore_spark.consensus.actions import Save
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.durable import explained, replace_file
-from rmqstore_spark.layout.dledger import parse_committed_index
+from rmqstore_spark.files.durable import explained, replace_file, write_all
+from rmqstore_spark.layout.dledger import encode_committed_index, parse_committed_index
 
 _LINE: Final = re.compile(r"[ \t]*([a-zA-Z]+)[ \t]*[=:][ \t]*([^\r\n]*?)[ \t]*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -22,7 +24,7 @@ _MOST: Final = 1 << 16
 
 
 class StateFiles:
-    """The texts of a member.
+    """The texts of a member. One thread uses it, but for `save_committed` and `note_committed`.
 
     Args:
         folder: `dledger-{selfId}`.
@@ -38,9 +40,10 @@ class StateFiles:
     def __init__(self, folder: str) -> None:
         self._term = os.path.join(folder, "currterm")
         self._checkpoint = os.path.join(folder, "checkpoint")
-        self._noted = f"{self._checkpoint}.noted"
         self.saved_commit = self._read_committed()
         self._noted_commit = -2  # the first note writes the file, also without an entry
+        self._descriptor = -1  # of the file with the commit index
+        self._writing = threading.Lock()  # the file with the commit index
 
     def read_term(self) -> Save | None:
         """Return what was saved last; None if there is no file.
@@ -78,27 +81,38 @@ class StateFiles:
             lines += [f"floorTerm={save.floor[0]}", f"floorIndex={save.floor[1]}"]
         replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
 
-    def save_committed(self, committed: int, end: int) -> None:
+    def save_committed(self, known: Callable[[], tuple[int, int]]) -> None:
         """Save the commit index, and the index of the last entry, if it is higher than before.
+
+        Args:
+            known: returns them.
 
         Raises:
             StoreWriteError: they are not on disk.
         """
-        if committed > self.saved_commit:
-            replace_file(self._checkpoint, _committed_text(committed, end))
-            self.saved_commit = self._noted_commit = committed
+        with self._writing:
+            committed, end = known()
+            if committed > self.saved_commit:
+                self._replace(committed, end)
 
-    def note_committed(self, committed: int, end: int) -> None:
-        """Write the same for those who read the files; it need not be on disk.
+    def note_committed(self, known: Callable[[], tuple[int, int]]) -> None:
+        """Write the same for those who read the files; it need not be on disk. In any thread.
+
+        Args:
+            known: returns them.
 
         Raises:
             StoreWriteError: it could not be written.
         """
-        if committed > self._noted_commit:
+        with self._writing:
+            committed, end = known()
+            if committed <= self._noted_commit:
+                return
+            if self._descriptor < 0:
+                self._replace(committed, end)
+                return
             with explained(self._checkpoint, "written"):
-                with open(self._noted, "wb") as file:
-                    file.write(_committed_text(committed, end))
-                os.replace(self._noted, self._checkpoint)
+                write_all(self._descriptor, encode_committed_index(committed, end), 0)
             self._noted_commit = committed
 
     def forget_committed(self) -> None:
@@ -107,16 +121,28 @@ class StateFiles:
         Raises:
             StoreWriteError: it is not on disk.
         """
-        replace_file(self._checkpoint, _committed_text(-1, -1))
-        self.saved_commit = self._noted_commit = -1
+        with self._writing:
+            self._replace(-1, -1)
+
+    def close(self) -> None:
+        """Close the file with the commit index."""
+        with self._writing:
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    def _replace(self, committed: int, end: int) -> None:
+        replace_file(self._checkpoint, encode_committed_index(committed, end))
+        self.saved_commit = self._noted_commit = committed
+        with explained(self._checkpoint, "opened"):
+            opened = os.open(self._checkpoint, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = opened
 
     def _read_committed(self) -> int:
-        text = _read(self._checkpoint)  # a power cut can leave what `note_committed` wrote empty
-        return -1 if not text else parse_committed_index(text, file=self._checkpoint)
-
-
-def _committed_text(committed: int, end: int) -> bytes:
-    return f"committedIndex={committed}\nendIndex={end}\n".encode()
+        text = _read(self._checkpoint)
+        return -1 if text is None else parse_committed_index(text, file=self._checkpoint)
 
 
 def _read(path: str) -> str | None:

@@ -11,6 +11,6 @@ replica       the other way into the log: bytes of a master's log
 stamped       checks these bytes, and finds where Spark batches begin and end in them
 copied        puts records of such a log into topics, queues and index
 applier       the same for what a DLedger group has committed; `member_appender` proposes to it,
-              and `member_durability` waits for it
+              and `member_durability` waits for it; `later_puts` are told of it later
 replica_deletions  deletes topics at a slave that its master has deleted
 """

@@ -38,6 +38,7 @@ from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed
 from rmqstore_spark.engine.recovery.whole_batches import WholeBatches
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
 from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.reader.log.commitlog import CommitLog
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class Applier:
             deleted=store.deleted.end,
         )
         self._files = LocalFiles()
+        self._listed: CommitLog | None = None  # with all segments that there were
         self._batches = WholeBatches(log.max_offset)
         self._election: GroupChange | None = None  # that is won, and has not begun
         self._is_closed = False
@@ -148,12 +150,23 @@ class Applier:
             self._log.begin_later(committed.begin)
             self._feed.log_begin = committed.begin
             self._batches = WholeBatches(committed.begin)
-        store = self._store
-        log = member_log_of(self._files, store.path, self._member.data_folder, committed.end)
-        for part in self._batches.read(log, committed.end):
+        self._member.note_committed()  # before queues name what is behind the end in the files
+        for part in self._batches.read(self._log_up_to(committed), committed.end):
             self._patiently(partial(self._take, part))
         reach("group.before_see")
         self._log.see(self._batches.at, committed.end)
+
+    def _log_up_to(self, committed: CommittedLog) -> CommitLog:
+        """Return the log; its files are listed again only if others have come or gone."""
+        known = None if self._listed is None else self._listed.dledger
+        if known is None or not (
+            known.min_offset == committed.begin and committed.end <= known.end_offset
+        ):
+            self._listed = member_log_of(
+                self._files, self._store.path, self._member.data_folder, committed.end
+            )
+        assert self._listed is not None
+        return CommitLog(self._listed.plain, self._listed.dledger, committed.end)
 
     def _take(self, part: LogBlock) -> None:
         """Hand records to the dispatcher."""

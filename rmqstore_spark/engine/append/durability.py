@@ -207,12 +207,15 @@ class Durability:
         self._flusher = flusher
         self._slaves = slaves
 
-    def await_put(self, end: int, term: LeaderTerm | None = None) -> Shortfall | None:
+    def await_put(
+        self, end: int, term: LeaderTerm | None = None, since: float | None = None
+    ) -> Shortfall | None:
         """Wait until the log is durable up to an offset.
 
         Args:
             end: physical offset.
             term: the term in which it was proposed to a group; None without one.
+            since: when the wait began, by `time.monotonic`; None: it begins now.
 
         Returns:
             What is lacking when the time is over; None if nothing is.
@@ -221,7 +224,7 @@ class Durability:
             StoreWriteError: flushing has failed permanently.
         """
         assert term is None, "the log of a group has no slaves and no flusher"
-        begin = time.monotonic()
+        begin = time.monotonic() if since is None else since
         on_disk = self._await_disk(end) if self._waits_for_disk else None
         if not self._role.waits_for_slaves:
             return on_disk

@@ -21,6 +21,8 @@ from rmqstore_spark.engine.append.group_commit import (
     is_single,
     settle_all,
 )
+from rmqstore_spark.engine.append.later_puts import Awaits, LaterPuts
+from rmqstore_spark.engine.append.member_durability import MemberDurability
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.counters import Failures, Histogram
 from rmqstore_spark.engine.status import PutResult
@@ -58,6 +60,9 @@ class Puts:
         admission: checks the store's state and blocks.
         appender: appends them to the log.
         durability: waits for the disk and for slaves.
+
+    Attributes:
+        later: puts whose outcome is told later; None if the store is not a member of a group.
     """
 
     def __init__(
@@ -75,6 +80,11 @@ class Puts:
         self._messages = self._bytes = self._batch_bytes = 0
         self._latency = Histogram()
         self._failures = Failures()
+        self.later = (
+            LaterPuts(durability, self._settle_later)
+            if isinstance(durability, MemberDurability)
+            else None
+        )
         patience = config.os_page_cache_busy_time_out_mills / 1000
         self._group_commit = GroupCommit(self._append, self._settle, self._is_held_up, patience)
 
@@ -93,18 +103,35 @@ class Puts:
             self._latency.observe(time.monotonic() - begin)
         return result
 
-    def put_block(self, checked: Callable[[], Block], *, patient: bool = True) -> PutResult:
+    def put_block(
+        self,
+        checked: Callable[[], Block],
+        *,
+        patient: bool = True,
+        later: Awaits | None = None,
+    ) -> PutResult:
         """Store a block that a function checks and returns, or refuses as `Admission` does.
 
         Args:
             checked: the function.
             patient: wait for a commit to the same queues.
+            later: takes the outcome of a put that is PUT_OK here. Only with `LaterPuts`.
 
         Raises:
             HeldUpError: there is one, and the caller is not patient.
         """
         begin = time.monotonic()
-        result = self._settle(self._appended(checked, patient))
+        result = self._appended(checked, patient)
+        if later is not None and result.ok:
+            assert self.later is not None, "puts are settled at once"
+            self.later.add(result, begin, later)
+            return result
+        return self._counted(self._settle(result), begin)
+
+    def _settle_later(self, result: PutResult, since: float) -> PutResult:
+        return self._counted(self._settle(result, since), since)
+
+    def _counted(self, result: PutResult, begin: float) -> PutResult:
         if result.status is not PutStatus.PUT_OK:
             self._failures.count(result.status)
         if result.rows:
@@ -129,11 +156,11 @@ class Puts:
             self._failures.count(settled.status)
         return settled
 
-    def _settle(self, result: PutResult) -> PutResult:
+    def _settle(self, result: PutResult, since: float | None = None) -> PutResult:
         if result.status is not PutStatus.PUT_OK:
             return result
         try:
-            lacking = self._durability.await_put(result.end_offset, result.term)
+            lacking = self._durability.await_put(result.end_offset, result.term, since)
         except StoreWriteError as error:
             return result.with_status(
                 PutStatus.SERVICE_NOT_AVAILABLE,

@@ -126,9 +126,12 @@ class MemberThread:
     # ---- for the engine ------------------------------------------------------------------------
 
     def propose(self, term: int, position: int, records: Sequence[bytes]) -> None:
-        """Append records, if this member still leads in a term; see `Driver.append_all`."""
-        with suppress(RuntimeError):  # its loop has ended
-            self._loop.call_soon_threadsafe(self._driver_now.append_all, term, position, records)
+        """Append records, if this member still leads in a term; see `Proposals.add`."""
+        self._driver_now.propose(term, position, records)
+
+    def note_committed(self) -> None:
+        """Let readers of the files see what was decided; see `Driver.note_committed`."""
+        self._driver_now.note_committed()
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment of the log.
@@ -236,6 +239,7 @@ class MemberThread:
             watcher=self._told,
         )
         driver = self._driver = member.driver
+        driver.note_committed()
         self.data_folder = driver.log.data.folder
         self.committed = self._told.committed_to
         ended = asyncio.Event()

@@ -51,6 +51,9 @@ class MemberLog(CommitLogWriter):
         last_timestamp: see `CommitLogWriter`.
         propose: appends records to the group's log.
         remove: removes the segment that begins at a physical offset, the log's first.
+
+    Attributes:
+        watcher: is called when more is committed and seen, or a term is over.
     """
 
     lead = ENTRY_HEADER_SIZE
@@ -70,6 +73,7 @@ class MemberLog(CommitLogWriter):
         self._end = committed
         self._changed = threading.Condition()
         self._flushed = self._committed = self._applied = committed
+        self.watcher: Callable[[], object] | None = None
 
     @property
     def end(self) -> int:
@@ -95,6 +99,7 @@ class MemberLog(CommitLogWriter):
                 self.term.end = self._applied
                 self.term = None
             self._changed.notify_all()
+        self._tell()
 
     def begin_later(self, begin: int) -> None:
         """Let the log of a member that had none begin where its leader's does.
@@ -123,6 +128,16 @@ class MemberLog(CommitLogWriter):
             self._committed, self._applied = committed, end
             self.published.move(end)
             self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        watcher = self.watcher
+        if watcher is not None:
+            watcher()
+
+    def is_decided(self, term: LeaderTerm, end: int) -> bool:
+        """Return whether `wait` would not wait."""
+        return term.end is not None or self._applied >= end
 
     def wait(self, term: LeaderTerm, end: int, timeout: float) -> bool | None:
         """Wait until what was proposed in a term is committed, and in queues and index.
@@ -135,12 +150,8 @@ class MemberLog(CommitLogWriter):
         Returns:
             Whether it is; None if that is not known any more, because the term is over.
         """
-
-        def is_decided() -> bool:
-            return term.end is not None or self._applied >= end
-
         with self._changed:
-            is_over = self._changed.wait_for(is_decided, timeout)
+            is_over = self._changed.wait_for(lambda: self.is_decided(term, end), timeout)
         if term.end is not None:
             return True if term.end >= end else None
         return is_over

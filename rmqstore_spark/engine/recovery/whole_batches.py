@@ -68,14 +68,17 @@ class WholeBatches:
             end: the position.
         """
         for part in log_blocks(log, self.seen, end):
-            yield from self._take(log, part)
+            yield from self._take(log, part, end)
         self.seen = end
         self.at = end if self._batch is None else self._batch.begin
 
-    def _take(self, log: CommitLog, part: LogBlock) -> Iterator[LogBlock]:
+    def _take(self, log: CommitLog, part: LogBlock, end: int) -> Iterator[LogBlock]:
         places, count = part.physical_offset, len(part.block)
         ends, terms = batch_ends(part.records, places), part.terms
         assert terms is not None, f"the log at {part.offset} is not that of a group"
+        if self._batch is None and not ends.any() and int(places[-1] + part.block.sizes[-1]) == end:
+            yield part  # the last one that is read, so its bytes stay as they are
+            return
         times = part.records.store_timestamp
         stops = places + part.block.sizes
         row = 0

@@ -45,6 +45,8 @@ from rmqstore_spark.reader.log.walk import Flaw, walk_log
 _log = logging.getLogger(__name__)
 
 _F_OFD_GETLK: Final = 36
+_READINGS: Final = 5
+"""How many times a text is read that a member may be writing."""
 
 
 def is_locked(files: Files, path: str) -> bool:
@@ -137,8 +139,7 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
     damage: CorruptStoreError | None = None
     for path in (dledger.checkpoint, f"{dledger.checkpoint}.bak"):
         try:
-            text = files.read(path, 0, 4096).decode("utf-8", "replace")
-            index = parse_committed_index(text, file=path)
+            index = _index_in(files, path)
         except FileNotFoundError:
             continue
         except CorruptStoreError as error:
@@ -154,6 +155,17 @@ def _committed_index(files: Files, dledger: DLedgerLog, data: Segments) -> int:
         file=dledger.checkpoint,
         remedy="Copy the store again, with its checkpoint.",
     )
+
+
+def _index_in(files: Files, path: str) -> int:
+    for left in reversed(range(_READINGS)):
+        text = files.read(path, 0, 4096).decode("utf-8", "replace")
+        try:
+            return parse_committed_index(text, file=path)
+        except CorruptStoreError:
+            if not left:
+                raise
+    raise AssertionError("a file is read once at least")
 
 
 def record_head(log: CommitLog, offset: int) -> Records | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, parse_committed_index
 from tests.consensus.driver.members import record
 
 SEGMENT = 1 << 20
@@ -83,6 +84,47 @@ def test_a_damaged_term_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "currterm").write_text(text)
     with pytest.raises(CorruptStoreError, match="currTerm"):
         StateFiles(str(tmp_path)).read_term()
+
+
+def test_the_commit_index_is_noted_in_place_and_saved(tmp_path: Path) -> None:
+    state = StateFiles(str(tmp_path))
+    path = tmp_path / "checkpoint"
+    state.note_committed(lambda: (-1, -1))
+    sizes = {path.stat().st_size}
+    file = path.stat().st_ino
+    for committed in (0, 7, 6, 1_000_000):
+        state.note_committed(lambda committed=committed: (committed, committed + 1))  # type: ignore[misc]
+        sizes.add(path.stat().st_size)
+    assert path.stat().st_ino == file
+    assert len(sizes) == 1
+    assert parse_committed_index(path.read_text()) == 1_000_000
+    state.save_committed(lambda: (1_000_001, 1_000_001))
+    assert state.saved_commit == StateFiles(str(tmp_path)).saved_commit == 1_000_001
+    state.forget_committed()
+    state.close()
+    assert StateFiles(str(tmp_path)).saved_commit == -1
+
+
+def test_the_index_is_flushed_when_a_segment_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[str] = set()
+    flush = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        flushed.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent.name)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    log = EntryLog(str(tmp_path), SEGMENT)
+    for count, folders in ((10, {"data", "index"}), (10, {"data"}), (1400, {"data", "index"})):
+        log.write(entries(log, count, 1, 1000))
+        log.take_unflushed().flush()
+        assert flushed == folders
+        flushed.clear()
+    log.take_unflushed_index().flush()
+    assert flushed == set()
+    log.close()
 
 
 def test_entries_roll_to_the_next_segment_and_are_found_again(tmp_path: Path) -> None:

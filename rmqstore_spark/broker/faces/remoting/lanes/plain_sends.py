@@ -199,14 +199,17 @@ class PlainSends:
         is_stored = False
         if 0 < len(block.data) <= self._max_bytes and group.keeps_order():
             with suppress(HeldUpError):
-                result = self._producing.store_written(block, group.topics(), patient=patient)
-                is_stored = self._answered(group, result)
+                later = _Later(self, group) if self._producing.puts_later is not None else None
+                result = self._producing.store_written(
+                    block, group.topics(), patient=patient, later=later
+                )
+                is_stored = (later is not None and result.ok) or self.answered(group, result)
         others = group.others() if is_stored else requests
         if others:
             left += others
             behind.update(request.connection for request in others)
 
-    def _answered(self, group: _Group, result: PutResult) -> bool:
+    def answered(self, group: _Group, result: PutResult) -> bool:
         """Answer requests; return False if each is to be tried alone, as one is to blame."""
         status, taken = result.status, group.taken()
         if result.ok:
@@ -226,6 +229,23 @@ class PlainSends:
         else:
             return False
         return True
+
+
+class _Later:
+    """Plain requests whose messages are in the log, and are answered when a quorum has them.
+
+    Args:
+        sends: answers them.
+        group: the requests.
+    """
+
+    def __init__(self, sends: PlainSends, group: _Group) -> None:
+        self._sends = sends
+        self._group = group
+
+    def settled(self, result: PutResult) -> None:
+        """Answer the requests."""
+        self._sends.answered(self._group, result)  # all: none was to blame when they were stored
 
 
 class _Group:

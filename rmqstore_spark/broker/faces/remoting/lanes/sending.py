@@ -21,6 +21,7 @@ from typing import Final
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
+from rmqstore_spark.broker.faces.remoting.lanes.later_answers import LaterAnswers
 from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
@@ -128,6 +129,8 @@ class SendRequests:
         )  # fmt: skip
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
+        later = self._producing.puts_later
+        self._later = None if later is None else LaterAnswers(later)
 
     def __len__(self) -> int:
         return len(self._worker) + len(self._new_topics) + len(self._held_topics)
@@ -171,6 +174,8 @@ class SendRequests:
         self._new_topics.close()
         self._worker.close()
         self._held_topics.close()
+        if self._later is not None:
+            self._later.close()
         self._plain.close()
 
     def handle(self, jobs: Sequence[Request]) -> None:
