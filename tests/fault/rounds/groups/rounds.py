@@ -200,11 +200,8 @@ class GroupRounds(Scene):
         group, texts = self._group, [text for text in self._load.texts if text not in self._found]
         index, position = len(self._agreed), _end_of(self._agreed)
 
-        def logs() -> list[list[bytes]]:
-            return [group.entries(me, index, position) for me in group.members]
-
         def agreed() -> tuple[list[bytes]] | None:
-            first, *others = logs()
+            first, *others = [group.entries(me, index, position) for me in group.members]
             places = {body_of(entry): at for at, entry in enumerate(first)}
             if not all(text in places for text in texts):
                 return None
@@ -214,9 +211,12 @@ class GroupRounds(Scene):
         try:
             (same,) = eventually(agreed, _PATIENCE_S)
         except AssertionError:
-            bodies = [set(map(body_of, log)) for log in logs()]
-            lost = sum(not all(text in each for each in bodies) for text in texts)
-            return Outcome(lost, 0, ("the logs differ",))
+            held = {
+                me: set(map(body_of, group.entries(me, index, position))) for me in group.members
+            }
+            lost = sum(sum(text in each for each in held.values()) < 2 for text in texts)
+            lacks = {me: sum(text not in each for text in texts) for me, each in held.items()}
+            return Outcome(lost, 0, (f"the logs differ; messages that members lack: {lacks}",))
         self._agreed += same
         self._found.update(map(body_of, same))
         return Outcome(0, _copies(self._found), ())
