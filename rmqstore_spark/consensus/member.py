@@ -106,6 +106,7 @@ class GroupMember:
         self._may_have_led = self.vote == me  # and lost entries that it had not flushed
         self._in_round = False  # votes are asked for; otherwise a candidate waits
         self._next_term = 0  # the lowest in which votes are asked for next
+        self._asks_in = 0  # the term in which it asks for votes; it may not have taken it yet
         self._rejoining = Rejoining(len(group))
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
@@ -148,6 +149,7 @@ class GroupMember:
         if self.stopped:
             return
         if isinstance(request, Vote):
+            self._take_term()
             self.actions.append(Respond(token, self._voted(request, now)))
         elif isinstance(request, LeaderHeartbeat):
             self.actions.append(Respond(token, self._heartbeat(request, now)))
@@ -260,26 +262,39 @@ class GroupMember:
         self._ask_for_votes(now)
 
     def _ask_for_votes(self, now: int) -> None:
-        """Begin a round. The own vote comes first: it must be on disk before anybody is asked."""
-        if self._next_term > self.term:
-            self._raise_term(self._next_term)
-        elif self.vote not in (None, self.me) or self._may_have_led:
-            self._raise_term(self.term + 1)
-        self._give_vote(self.me)
+        """Begin a round.
+
+        A member that nobody answers stays in its term: it may be cut off from a leader, and one of
+        RocketMQ keeps its own, though a member that is ahead refuses its entries.
+        """
+        self._asks_in = max(self._next_term, self.term)
+        if self._asks_in == self.term and (self.vote not in (None, self.me) or self._may_have_led):
+            self._asks_in += 1
         self._round = Round(len(self.peers) + 1)
         self._in_round = True
         self._asked.clear()
+        if self._asks_in == self.term or self.quorum == 1:
+            self._take_term()
         for peer in self.peers:
-            self._ask(peer, Vote(self.term, self.me, self.ledger.end, self.ledger.end_term))
+            self._ask(peer, Vote(self._asks_in, self.me, self.ledger.end, self.ledger.end_term))
         self._deadline = now + int(self._timing.vote_wait * (1 + self._chance() / 2))
         if self.quorum == 1:
             self._judge(now, is_over=False)
+
+    def _take_term(self) -> None:
+        """Vote for itself where it asks for votes, before it counts or gives any other."""
+        if self.role is MemberRole.CANDIDATE and self._in_round:
+            if self._asks_in > self.term:
+                self._raise_term(self._asks_in)
+            self._give_vote(self.me)
 
     def _vote_answered(self, peer: str, answer: VoteAnswer, now: int) -> None:
         if not self.is_voter:
             self._rejoining.note(peer, answer)
             self._rejoin_if_new(now)
         elif self.role is MemberRole.CANDIDATE and self._in_round:
+            if answer.verdict not in LONGER_LEDGER:
+                self._take_term()
             self._round.note(peer, answer)
             self._judge(now, is_over=False)
 
@@ -335,8 +350,16 @@ class GroupMember:
 
     def _rejoin_if_new(self, now: int) -> None:
         term = self._rejoining.term
-        if self._rejoining.is_new_group and term is not None and self.ledger.is_empty:
-            self.is_voter = True
+        if not self._rejoining.is_new_group or term is None or not self.ledger.is_empty:
+            return
+        self.is_voter = True
+        if self.leader is not None and term <= self.term:
+            # A leader of RocketMQ stays in its term, though one of the others is in a later one:
+            # that one would refuse all of its entries.
+            self.vote = self.leader  # it has led in this term: no other can
+            self._save()
+            self._wait_for_leader(now)
+        else:
             self._raise_term(max(self.term, term) + 1)
             self._follow(None, now)
 
@@ -357,6 +380,7 @@ class GroupMember:
     # ---- leading ---------------------------------------------------------------------------------
 
     def _become_leader(self, now: int) -> None:
+        assert self.vote == self.me, "a leader has its own vote"
         self._become(MemberRole.LEADER, self.me)
         self._pushers = {
             peer: Pusher(self.ledger, self._timing, self._within) for peer in self.peers

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 CAN_WATCH: Final = hasattr(select, "epoll")
 _LOOK_SECONDS: Final = 1.0
-"""How long the thread goes on without a connection."""
+"""How long the thread continues without a connection."""
 _MOST: Final = 256
 """Connections of a turn."""
 
@@ -187,7 +187,7 @@ class PutTurns:
 
 
 def _has_to_act(stream: WaitingStream) -> bool:
-    """Return whether the thread of a stream goes on with it."""
+    """Return whether the thread of a stream continues with it."""
     return bool(
         stream.left is not None or stream.rest or stream.is_over or stream.failure is not None
     )

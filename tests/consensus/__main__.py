@@ -66,7 +66,7 @@ def main() -> int:
     arguments.add_argument("--seeds", default="0:100000", metavar="FIRST:END")
     arguments.add_argument("--processes", type=int, help="how many play; default: one a core")
     arguments.add_argument("--mutations", nargs="*", metavar="NAME")
-    arguments.add_argument("--tries", type=int, default=20_000, help="seeds for a mutation")
+    arguments.add_argument("--tries", type=int, default=40_000, help="seeds for a mutation")
     given = arguments.parse_args()
     with multiprocessing.Pool(given.processes) as pool:
         if given.mutations is not None:

@@ -9,6 +9,7 @@ from rmqstore_spark.consensus.actions import (
     MemberRole,
     Respond,
     Restart,
+    RoleChanged,
     Save,
     SendRequest,
     Write,
@@ -16,6 +17,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import (
+    LeaderHeartbeat,
     LedgerEntry,
     MemberCode,
     Push,
@@ -189,3 +191,62 @@ def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
     hear(LATER, 3, 3)
     lost.receive("b", push(PushType.COMPARE, 3, entry(0, 3), commit=0), LATER)
     assert lost.is_voter
+
+
+def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
+    """RocketMQ's would not follow it into the next one, and it would refuse all entries."""
+    new = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+    new.tick(0)
+    asks = taken(new, SendRequest)
+    new.receive("a", LeaderHeartbeat(6, "n1"), 1)
+    for ask in asks:
+        new.answered(ask.number, VoteAnswer(5, VoteVerdict.ACCEPT), 2)
+    new.tick(LATER)
+    for ask in taken(new, SendRequest):
+        new.answered(ask.number, VoteAnswer(6, VoteVerdict.REJECT_ALREADY_VOTED), LATER)
+    assert new.is_voter
+    assert (new.term, new.vote, new.leader) == (6, "n1", "n1")
+    new.receive("b", Vote(6, "n2", -1, -1), LATER)
+    (reply,) = taken(new, Respond)[-1:]
+    assert reply.answer.verdict is VoteVerdict.REJECT_ALREADY_HAS_LEADER
+
+
+def test_a_member_that_is_cut_off_comes_back_in_the_term_of_its_leader() -> None:
+    """RocketMQ's keeps its own, though a member that is ahead refuses its entries."""
+    follower = member((0, 2), end=4, vote="n1")
+    follower.receive("a", LeaderHeartbeat(3, "n1"), 0)
+    for now in range(LATER, 10 * LATER, LATER):
+        follower.tick(now)
+        assert follower.role is MemberRole.CANDIDATE
+    asks = taken(follower, SendRequest)
+    assert {ask.request.term for ask in asks} == {4}
+    answer = VoteAnswer(3, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX)
+    follower.answered(asks[-1].number, answer, 10 * LATER)
+    follower.receive("b", LeaderHeartbeat(3, "n1"), 10 * LATER)
+    actions, follower.actions = follower.actions, []
+    assert not [action for action in actions if isinstance(action, Save)]
+    replies: list[Any] = [action for action in actions if isinstance(action, Respond)]
+    assert [reply.answer.code for reply in replies] == [MemberCode.SUCCESS]
+    assert follower.leader == "n1"
+
+
+def test_a_candidate_has_its_own_vote_on_disk_before_it_counts_another() -> None:
+    candidate = member((0, 2), end=4, vote="n1")
+    candidate.tick(LATER)
+    (ask, _) = taken(candidate, SendRequest)
+    assert ask.request.term == 4
+    candidate.answered(ask.number, VoteAnswer(4, VoteVerdict.ACCEPT), LATER)
+    assert candidate.role is MemberRole.LEADER
+    kinds = [type(action) for action in candidate.actions]
+    assert kinds.index(Save) < kinds.index(RoleChanged)
+    saves = [action for action in candidate.actions if isinstance(action, Save)]
+    assert (saves[-1].term, saves[-1].vote) == (4, "n0")
+
+
+def test_a_candidate_gives_no_vote_in_the_term_in_which_it_asks() -> None:
+    candidate = member((0, 2), end=4, vote="n1")
+    candidate.tick(LATER)
+    candidate.receive("a", Vote(4, "n2", 4, 2), LATER)
+    assert taken(candidate, Respond)[0].answer.verdict is VoteVerdict.REJECT_ALREADY_VOTED

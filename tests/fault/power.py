@@ -60,11 +60,19 @@ class PoweredDisk:
 
     def cut_power(self) -> None:
         """Lose what was not flushed, and start again. No process may use the disk."""
+        self.lose_power()
+        self.start_again()
+
+    def lose_power(self) -> None:
+        """Lose what was not flushed; who still uses the disk gets errors."""
         fd = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(fd, _EXT4_IOC_SHUTDOWN, struct.pack("I", _NOLOGFLUSH))
         finally:
             os.close(fd)
+
+    def start_again(self) -> None:
+        """Mount it again after it lost its power. No process may use it."""
         subprocess.run(["umount", str(self.path)], check=True)
         self._mount()
 

@@ -28,8 +28,9 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * An application with RocketMQ's Java client, as a process that is killed. Arguments: the name server,
- * the topic, 0, and one of nothing, --orderly ID, --transactional. It says and reads the same lines as
- * tests/broker/clients/cpp_client.py, or, if it is transactional, as tests/fault/rounds/remoting/producer.py.
+ * the topic, 0, and one of nothing, --once, --orderly ID, --transactional. It says and reads the same
+ * lines as tests/broker/clients/cpp_client.py, or, if it is transactional, as
+ * tests/fault/rounds/remoting/producer.py. With --once it sends nothing again, and says "failed BODY".
  */
 public class Application {
     private static final PrintStream OUT = System.out;
@@ -55,7 +56,7 @@ public class Application {
         try {
             Sending sending = mode.equals("--transactional")
                 ? application.transactional()
-                : application.plain(mode.equals("--orderly") ? args[4] : null);
+                : application.plain(mode.equals("--orderly") ? args[4] : null, mode.equals("--once"));
             application.work(sending);
         } catch (Exception e) {
             end(e);
@@ -95,10 +96,13 @@ public class Application {
     }
 
     /** Sends and consumes; in order, if the client is given an ID. */
-    private Sending plain(String id) throws Exception {
+    private Sending plain(String id, boolean once) throws Exception {
         DefaultMQProducer producer = configured(new DefaultMQProducer("java-producers"), id);
         DefaultMQPushConsumer consumer =
             configured(new DefaultMQPushConsumer("java-consumers"), id);
+        if (once) {
+            producer.setRetryTimesWhenSendFailed(0);
+        }
         producer.start();
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(1);
@@ -115,7 +119,7 @@ public class Application {
             });
         }
         consumer.start();
-        return body -> {
+        Sending sending = body -> {
             Message message = message(body);
             SendResult result = id == null
                 ? producer.send(message)
@@ -126,6 +130,20 @@ public class Application {
                 throw new IllegalStateException(result.toString());
             }
             say("sent", result.getMsgId(), body, result.getQueueOffset());
+        };
+        return once ? patient(sending) : sending;
+    }
+
+    /** Continues after what could not be sent. */
+    private static Sending patient(Sending sending) {
+        return body -> {
+            try {
+                sending.send(body);
+            } catch (Exception e) {
+                e.printStackTrace();
+                say("failed", body);
+                Thread.sleep(200);
+            }
         };
     }
 

@@ -12,8 +12,9 @@ from rmqstore_spark.engine import StoreConfig, StoreWriter
 from tests.broker.broker import ask, message, number, pull, records_in
 from tests.consensus.driver.members import GROUP, addresses, as_peers
 from tests.engine.group.stores import StoreProcess, bodies_in, problems_of
+from tests.rocketmq.groups import Group
 from tests.rocketmq.processes import SIZES, Broker, RocketMq
-from tests.rocketmq.test_dledger import Group, require_same_queues, texts_in
+from tests.rocketmq.test_dledger import require_same_queues, texts_in
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import block_of
 from tests.support.waiting import eventually

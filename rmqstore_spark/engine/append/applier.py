@@ -177,6 +177,7 @@ class Applier:
         if first < self._log.last_timestamp:  # another member's clock is behind
             self._flusher.lower_time(max(first - 1, 0))
         self._appender.published(last_time(part))
+        self._log.show(end)
         self._appender.dispatch(Copied(part, self._feed))
 
     def _patiently(self, work: Callable[[], None]) -> None:

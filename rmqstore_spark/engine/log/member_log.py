@@ -4,8 +4,10 @@
 
 The member's driver writes the files (`consensus.driver`). The engine proposes records, while the
 store leads, and sees those that are committed: it never has to take anything back. So the log has
-two ends. Proposed records are placed behind `end`; readers see the log up to `published`, which is
-on the disk of a quorum and of this member, and in queues and index.
+three ends. Proposed records are placed behind `end`. Readers see the log up to `published`, which
+is on the disk of a quorum and of this member; it moves before queues lead there, or a consumer
+would pass over a message that is in its queue and not in the log. A put is answered when its
+records are in queues and index, too: `see`.
 
 A record is behind the header of its entry: `lead`. See docs/format.md, "DLedger".
 """
@@ -76,7 +78,7 @@ class MemberLog(CommitLogWriter):
         self._old = old
         self._end = committed
         self._changed = threading.Condition()
-        self._flushed = self._committed = committed
+        self._flushed = self._committed = self._applied = committed
         self.watcher: Callable[[], object] | None = None
 
     @property
@@ -110,7 +112,7 @@ class MemberLog(CommitLogWriter):
         """Take no more records, and tell those who wait. All that is known as committed is seen."""
         with self._changed:
             if self.term is not None:
-                self.term.end = self.published.offset
+                self.term.end = self._applied
                 self.term = None
             self._changed.notify_all()
         self._tell()
@@ -123,11 +125,15 @@ class MemberLog(CommitLogWriter):
         """
         assert begin >= self.published.offset, "a log does not lose what was seen"
         self._begins_at(begin)
-        self._flushed = begin
+        self._flushed = self._applied = begin
         self.published.move(begin)
 
+    def show(self, end: int) -> None:
+        """Let readers see committed records up to a physical offset: they go into queues next."""
+        self.published.move(end)
+
     def see(self, end: int, committed: int) -> None:
-        """Let readers see more of the log.
+        """Take note of how far the log is applied, and tell those who wait for that.
 
         Args:
             end: physical offset up to which it is in queues and index.
@@ -135,7 +141,7 @@ class MemberLog(CommitLogWriter):
                 and end behind it.
         """
         with self._changed:
-            self._committed = committed
+            self._committed, self._applied = committed, end
             self.published.move(end)
             self._changed.notify_all()
         self._tell()
@@ -147,7 +153,7 @@ class MemberLog(CommitLogWriter):
 
     def is_decided(self, term: LeaderTerm, end: int) -> bool:
         """Return whether `wait` would not wait."""
-        return term.end is not None or self.published.offset >= end
+        return term.end is not None or self._applied >= end
 
     def wait(self, term: LeaderTerm, end: int, timeout: float) -> bool | None:
         """Wait until what was proposed in a term is committed, and in queues and index.
@@ -244,12 +250,12 @@ class MemberLog(CommitLogWriter):
     # ---- the rest ------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Do nothing: what is seen is on the disk of a quorum, and of this member.
+        """Do nothing: what is applied is on the disk of a quorum, and of this member.
 
         Returns:
             The physical offset up to which it is.
         """
-        self._flushed = self.published.offset
+        self._flushed = self._applied
         return self._flushed
 
     def expire(self, start: int) -> None:

@@ -76,9 +76,7 @@ class StoreProcess(MemberProcess):
             (answer,) = ask(self.broker, pull(at, queue=queue))
             if answer.code != ResponseCode.SUCCESS:
                 return found
-            for record in records_in(answer.body):
-                size = int.from_bytes(record[84:88], "big")
-                found.append(record[88 : 88 + size].decode())
+            found += map(text_of, records_in(answer.body))
             at = number(answer, "nextBeginOffset")
 
 
@@ -167,6 +165,12 @@ def group_of(folder: Path, count: int = 3, **settings: Any) -> Iterator[StoreGro
         yield group
     finally:
         group.kill()
+
+
+def text_of(record: bytes) -> str:
+    """The body of a record."""
+    size = int.from_bytes(record[84:88], "big")
+    return record[88 : 88 + size].decode()
 
 
 def bodies_in(path: Path, topic: str = "orders") -> list[str]:

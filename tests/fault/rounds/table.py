@@ -15,6 +15,7 @@ from tests.fault.rounds.delays import ClockBackAccount, DelayAccount
 from tests.fault.rounds.disk import FullDisk
 from tests.fault.rounds.driver import Row
 from tests.fault.rounds.expiry import ExpiryAccount
+from tests.fault.rounds.groups.rounds import GroupRounds
 from tests.fault.rounds.lives import (
     CALLS,
     COUNTS,
@@ -108,6 +109,25 @@ def _java(home: str, kind: Callable[[Cluster, list[str]], ClientLives], on: Clus
     return kind(on, RocketMq(Path(home), find_java(), on.folder).application())
 
 
+def _groups() -> Iterator[Row]:
+    """Groups of three: of ours, and with one or two brokers of RocketMQ if it is there."""
+    for ours, name in (
+        (("n0", "n1", "n2"), "three of ours"),
+        (("n1", "n2"), "two of ours, one of RocketMQ's"),
+        (("n2",), "one of ours, two of RocketMQ's"),
+    ):
+        if len(ours) == 3 or os.environ.get("ROCKETMQ_HOME"):
+            yield Row(
+                f"members of a group killed, stopped or cut off: {name}",
+                partial(GroupRounds, ours=ours), "1 2 3", tested=3, is_slow=True,
+            )  # fmt: skip
+    yield Row(
+        "power of all members of a group cut: three of ours",
+        partial(GroupRounds, ours=("n0", "n1", "n2"), loses_power=True), "1 2 3", tested=2,
+        is_slow=True, lacks=why_no_loop_mounts,
+    )  # fmt: skip
+
+
 AT_PLACES: Final = Row("killed at each named place", AtAPlace, "1 2 3", on_one=len(COUNTS), share=0)
 
 ROWS: Final[tuple[Row, ...]] = (
@@ -130,6 +150,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "1 2 3", tested=3, is_slow=True),
     Row("the same, and the master's segments go to an archive and expire",
         partial(Replication, expires=True), "1 2 3 9", tested=3, is_slow=True),
+    *_groups(),
     Row("answers to commits and puts lost", LostAnswers, "1 2", tested=5),
     Row("connections cut after any number of bytes", CutConnections, "1 2", tested=8),
     Row("disk full at any fill level", FullDisk, "6",
