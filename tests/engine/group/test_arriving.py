@@ -12,6 +12,7 @@ from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
 PUTS = 20
+PATIENCE = 120.0
 
 
 class Consumer:
@@ -43,7 +44,7 @@ def test_who_waits_for_a_queue_to_grow_finds_its_messages(tmp_path: Path) -> Non
         mapped_file_size_commit_log=1 << 20,
     )  # fmt: skip
     with StoreWriter.open(tmp_path / "store", config) as store:
-        eventually(lambda: store.state == "RUNNING")
+        eventually(lambda: store.state == "RUNNING", PATIENCE)
         for topic in TOPICS:
             store.create_topic(topic, write_queue_nums=4)
         with closing(store.queue_reader()) as reader:
@@ -51,6 +52,6 @@ def test_who_waits_for_a_queue_to_grow_finds_its_messages(tmp_path: Path) -> Non
             store.watch_queues(consumer)
             for number in range(PUTS):
                 assert store.put(block(number, 1)).ok
-            eventually(lambda: len(consumer.statuses) == PUTS)
+            eventually(lambda: len(consumer.statuses) == PUTS, PATIENCE)
             store.watch_queues(None)
     assert set(consumer.statuses) == {"FOUND"}
