@@ -119,7 +119,9 @@ def test_a_put_that_was_accepted_before_is_not_in_the_log_of_a_slave(tmp_path: P
         end = store.published_end
         results: list[PutResult] = []
         appender = store._appender
-        thread = threading.Thread(target=lambda: results.append(store.put(rows_block([b"2"]))))
+        thread = threading.Thread(
+            target=lambda: results.append(store.put(rows_block([b"2", b"3"])))
+        )
         with appender.appending():
             thread.start()
             eventually(appender.lock._turnstile.locked)  # it was checked, and comes next

@@ -13,7 +13,7 @@
     term_record  the entry with which a leader begins its term
     proposals    what a leader's engine wants to have appended
     driver       carries out what the member decides
-    first_contact  asks who is at each address: another process, or another group
+    introduction asks who is at each address: another process, or another group
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails
 

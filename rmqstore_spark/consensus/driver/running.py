@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.driver import Driver, MemberWatcher
-from rmqstore_spark.consensus.driver.first_contact import FirstContact
 from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog
+from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.peers import FRAME
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.service import MemberService
@@ -54,7 +54,7 @@ class RunningMember:
         watcher: MemberWatcher | None = None,
     ) -> None:
         protection = protection or MemberProtection()
-        self._contact = FirstContact(old or OldLog())
+        self._contact = GroupIntroduction(old or OldLog())
         self._service = MemberService(
             group, takes_records=takes_records, broker=broker, gate=protection.gate,
             contact=self._contact,

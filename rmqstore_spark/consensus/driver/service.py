@@ -14,8 +14,8 @@ from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.first_contact import FirstContact
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
 from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
@@ -74,7 +74,7 @@ class MemberService:
         takes_records: bool = True,
         broker: str = "",
         gate: PeerGate | None = None,
-        contact: FirstContact,
+        contact: GroupIntroduction,
     ) -> None:
         self._gate = gate
         self._contact = contact

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -120,6 +120,9 @@ def serving_brokers_clients(here: Served) -> Iterator[BrokerRunner]:
         runner.close()
 
 
+_ANY_PORT: Final = ("--set=listenPort=0",)
+
+
 class StoreProcess:
     """A store process of its own, as `rmqstore serve` starts it.
 
@@ -147,7 +150,8 @@ class StoreProcess:
             [
                 *(sys.executable, "-m", "rmqstore_spark.cli", "serve"),
                 *("--store", str(path), "--ready-file", str(self.ready_file)),
-                *("--set=listenPort=0", "--set=mappedFileSizeCommitLog=1048576"),
+                "--set=mappedFileSizeCommitLog=1048576",
+                *(() if any(each.startswith("--port") for each in arguments) else _ANY_PORT),
                 *arguments,
             ],
             stdin=subprocess.DEVNULL,

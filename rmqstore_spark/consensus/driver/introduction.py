@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS: Final = 1.0
 
 
-class FirstContact:
+class GroupIntroduction:
     """Meets the members of a group, this one included.
 
     Args:
