@@ -185,10 +185,14 @@ class RemotingClient:
 
     async def _usable(self, until: float, command: Command) -> RemotingConnection:
         """Return the connection when it can be used."""
+        has_connected = False
         while True:
             connection = self._connection
             if connection is None or not connection.is_open:
+                if has_connected:
+                    raise ServiceError(self._closes_at_once())
                 await self._in_time(self._reconnect(), until, command)
+                has_connected = True
             elif connection.has_room:
                 return connection
             else:
@@ -237,7 +241,7 @@ class RemotingClient:
             raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from error
         except (ConnectionResetError, ConnectionAbortedError) as error:
             if self._tls is None:
-                raise ServiceError(f"{address} closed the connection at once.") from None
+                raise ServiceError(self._closes_at_once()) from None
             text = f"{address} closed the connection before a TLS session began."
             raise ServiceError(text) from error
         except OSError as error:
@@ -245,6 +249,10 @@ class RemotingClient:
             reason = os.strerror(number) if number > 0 else error.strerror or error
             raise ServiceError(f"{address} cannot be reached: {reason}.") from None
         return connection
+
+    def _closes_at_once(self) -> str:
+        text = f"{self._address} closed the connection at once."
+        return text if self._tls is None else f"{text} It may want a certificate of its clients."
 
 
 class _Refusing:

@@ -154,7 +154,7 @@ def test_clients_need_a_certificate_where_the_server_says_so(
             mine = client_context(given.ca, given.client_cert, given.client_key)
             assert await _echo(address, mine) == b"x"
             await until(lambda: service.closed_count == 1)
-            with pytest.raises(ServiceError):
+            with pytest.raises(ServiceError, match="closed"):
                 await _echo(address, client_context(given.ca))
             assert service.closed_count == 1
 
