@@ -8,6 +8,7 @@ quorum has on disk, and nothing of earlier terms before an entry of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rmqstore_spark.consensus.actions import (
     Action,
@@ -43,6 +44,9 @@ from rmqstore_spark.consensus.pushing import Pusher
 from rmqstore_spark.consensus.rejoining import Rejoining
 from rmqstore_spark.consensus.timing import Timing
 
+SPENT: Final = "-"
+"""In place of who has the vote of a member that may have voted before it lost its files."""
+
 
 class GroupMember:
     """One member of a group. Not thread-safe: a driver calls it from one place.
@@ -61,7 +65,7 @@ class GroupMember:
 
     Attributes:
         term: the current one.
-        vote: who has this member's vote in it.
+        vote: who has this member's vote in it; SPENT: it gives none in it.
         role, leader: of now.
         commit: entries up to this one are committed; they may not all be here.
         actions: what the driver has to do, in order; it empties the list.
@@ -353,15 +357,14 @@ class GroupMember:
         if not self._rejoining.is_new_group or term is None or not self.ledger.is_empty:
             return
         self.is_voter = True
-        if self.leader is not None and term <= self.term:
-            # A leader of RocketMQ stays in its term, though one of the others is in a later one:
-            # that one would refuse all of its entries.
-            self.vote = self.leader  # it has led in this term: no other can
-            self._save()
-            self._wait_for_leader(now)
-        else:
-            self._raise_term(max(self.term, term) + 1)
+        # A leader of RocketMQ, which may just be elected, stays in its term: a member in a later one
+        # would refuse all of its entries. So it takes the others' term, and votes in a later one.
+        if term > self.term:
+            self.term, self._may_have_led = term, False
             self._follow(None, now)
+        self.vote = self.leader or SPENT  # saved with the term: it may have voted in it
+        self._save()
+        self._wait_for_leader(now)
 
     def _has_asked(self) -> bool:
         """Whether this term is none in which a member without its files can have voted before."""
