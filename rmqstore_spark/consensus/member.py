@@ -357,8 +357,8 @@ class GroupMember:
         if not self._rejoining.is_new_group or term is None or not self.ledger.is_empty:
             return
         self.is_voter = True
-        # A leader of RocketMQ, which may just be elected, stays in its term: a member in a later one
-        # would refuse all of its entries. So it takes the others' term, and votes in a later one.
+        # A leader of RocketMQ, which may just be elected, stays in its term: a member in a later
+        # one would refuse all of its entries. So it takes the others' term, and has no vote in it.
         if term > self.term:
             self.term, self._may_have_led = term, False
             self._follow(None, now)

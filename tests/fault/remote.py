@@ -258,9 +258,14 @@ class Writers:
             _LONG_S,
         )
 
+    @property
+    def failures(self) -> int:
+        """How many of their requests have failed."""
+        return sum(client.failures for client in self._clients)
+
     def end(self) -> int:
         """Let them end; returns how many of their requests failed."""
         self.is_over.set()
         for writing in self._writing:
             writing.result()
-        return sum(client.failures for client in self._clients)
+        return self.failures
