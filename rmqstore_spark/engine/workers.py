@@ -80,7 +80,8 @@ class Workers:
             self.durability = Durability(store.config, role, self.flusher, self.slaves)
             if isinstance(log, MemberLog):
                 self.durability = MemberDurability(log, store.config.sync_flush_timeout)
-            singles = Singles(self.admission, self.appender)
+            # An entry of a group has a place of its own, and is written by the member.
+            singles = None if log.lead else Singles(self.admission, self.appender)
             self.puts = Puts(store.config, self.admission, self.appender, self.durability, singles)
             self.batches = Batches(
                 store, self.admission, self.appender, self.flusher, self.durability, self.puts

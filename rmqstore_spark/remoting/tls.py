@@ -40,12 +40,8 @@ class TlsMode(Enum):
     ENFORCING = "enforcing"
 
 
-class ServerTlsKeys(Protocol):
-    """The keys of a configuration about it."""
-
-    @property
-    def tls_server_mode(self) -> str:
-        """Which connections are accepted."""
+class ServerTlsFiles(Protocol):
+    """The keys of a configuration that name its files."""
 
     @property
     def tls_server_cert_path(self) -> str:
@@ -58,6 +54,14 @@ class ServerTlsKeys(Protocol):
     @property
     def tls_server_trust_cert_path(self) -> str:
         """File of CA certificates for those of clients; empty: they need none."""
+
+
+class ServerTlsKeys(ServerTlsFiles, Protocol):
+    """The keys of a configuration about it."""
+
+    @property
+    def tls_server_mode(self) -> str:
+        """Which connections are accepted."""
 
 
 @dataclass(frozen=True)

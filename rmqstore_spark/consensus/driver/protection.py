@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.remoting.access.identity import ClientIdentity, IdentityFiles
+from rmqstore_spark.remoting.access.identity import (
+    ClientIdentity,
+    ClientIdentityFiles,
+    IdentityFiles,
+)
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import Request
-from rmqstore_spark.remoting.tls import PLAIN, ServerTls, TlsMode
+from rmqstore_spark.remoting.tls import PLAIN, ServerTls, ServerTlsFiles, TlsMode
 
 _CODE: Final = "requestCode"
 
@@ -31,7 +35,7 @@ class PeerGate(Protocol):
         """Return the requests that may be handled; finish the others."""
 
 
-class MemberProtectionKeys(Protocol):
+class MemberProtectionKeys(ServerTlsFiles, ClientIdentityFiles, Protocol):
     """The keys of a configuration about it."""
 
     @property
@@ -45,34 +49,6 @@ class MemberProtectionKeys(Protocol):
     @property
     def d_leger_tls_server_mode(self) -> str:
         """Which connections its port accepts, if it has a certificate."""
-
-    @property
-    def acl_credentials_path(self) -> str:
-        """See `ClientIdentityKeys`."""
-
-    @property
-    def tls_client_trust_cert_path(self) -> str:
-        """See `ClientIdentityKeys`."""
-
-    @property
-    def tls_client_cert_path(self) -> str:
-        """See `ClientIdentityKeys`."""
-
-    @property
-    def tls_client_key_path(self) -> str:
-        """See `ClientIdentityKeys`."""
-
-    @property
-    def tls_server_cert_path(self) -> str:
-        """See `ServerTlsKeys`."""
-
-    @property
-    def tls_server_key_path(self) -> str:
-        """See `ServerTlsKeys`."""
-
-    @property
-    def tls_server_trust_cert_path(self) -> str:
-        """See `ServerTlsKeys`; counts if plain connections are not accepted."""
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,8 @@ class Appender:
     def append_single(self, record: SingleRecord) -> SinglePlace | None:
         """Append a record if it can be written where the log ends, and nothing is in the way.
 
+        Not to the log of a group, whose records are entries.
+
         Returns:
             Its place; None if nothing was done, and `append` is to be asked, with a block.
 

@@ -137,11 +137,7 @@ class Puts:
             result = self._append(data, units)
             if wait:
                 result = self._settle(result)
-        if result.status is not PutStatus.PUT_OK:
-            self._failures.count(result.status)
-        if result.rows:
-            self._latency.observe(time.monotonic() - begin)
-        return result
+        return self._counted(result, begin)
 
     def put_block(
         self,
@@ -172,8 +168,7 @@ class Puts:
         return self._counted(self._settle(result, since), since)
 
     def _counted(self, result: PutResult, begin: float) -> PutResult:
-        if result.status is not PutStatus.PUT_OK:
-            self._failures.count(result.status)
+        self._failures.count(result.status)
         if result.rows:
             self._latency.observe(time.monotonic() - begin)
         return result
@@ -185,8 +180,9 @@ class Puts:
             Its place, if the outcome is PUT_OK, or another outcome; None if nothing was done, and
             `put_block` is to be asked.
         """
+        if self._singles is None:
+            return None
         begin = time.monotonic()
-        assert self._singles is not None, "only usual messages are put as single records"
         try:
             place = self._singles.append(record)
         except RefusedError as error:
@@ -208,13 +204,7 @@ class Puts:
     def put_all(self, blocks: Sequence[U1], *, are_units: bool = False) -> list[PutResult]:
         """Store blocks one after the other; see `StoreWriter.put_all`."""
         begin = time.monotonic()
-        results = settle_all(self._settle, list(self._append_in_order(blocks, are_units)))
-        took = time.monotonic() - begin
-        for result in results:
-            self._failures.count(result.status)
-            if result.rows:
-                self._latency.observe(took)
-        return results
+        return self._settled_all(list(self._append_in_order(blocks, are_units)), begin)
 
     def put_turn(self, blocks: Sequence[U1]) -> list[PutResult | None]:
         """Store records that have come together, and wait for the disk once.
@@ -231,14 +221,16 @@ class Puts:
         begin = time.monotonic()
         appended = self._appended_together(blocks)
         done = [result for result in appended if result is not None]
-        outcomes = iter(settle_all(self._settle, done))
-        results = [None if result is None else next(outcomes) for result in appended]
+        outcomes = iter(self._settled_all(done, begin))
+        return [None if result is None else next(outcomes) for result in appended]
+
+    def _settled_all(self, appended: list[PutResult], begin: float) -> list[PutResult]:
+        results = settle_all(self._settle, appended)
         took = time.monotonic() - begin
         for result in results:
-            if result is not None:
-                self._failures.count(result.status)
-                if result.rows:
-                    self._latency.observe(took)
+            self._failures.count(result.status)
+            if result.rows:
+                self._latency.observe(took)
         return results
 
     def _appended_together(self, blocks: Sequence[U1]) -> list[PutResult | None]:
@@ -315,7 +307,7 @@ class Puts:
     ) -> PutResult:
         """Append a block without waiting for the disk."""
         if self._singles is not None and units is None and is_single(data):
-            result = self._appended_single(data)
+            result = self._appended_single(self._singles, data)
             if result is not None:
                 return result
 
@@ -328,12 +320,11 @@ class Puts:
 
         return self._appended(checked, patient)
 
-    def _appended_single(self, data: U1) -> PutResult | None:
+    def _appended_single(self, singles: Singles, data: U1) -> PutResult | None:
         """Append a record; None if nothing was done, and it is to be appended as a block."""
-        assert self._singles is not None, "only usual messages are put as single records"
         try:
-            record = self._singles.check(data)
-            place = None if record is None else self._singles.append_checked(record)
+            record = singles.check(data)
+            place = None if record is None else singles.append_checked(record)
         except RefusedError as error:
             return _refused(error)
         if place is None:

@@ -169,10 +169,7 @@ class CommitLogWriter:
 
     @property
     def room(self) -> int:
-        """Bytes that may follow the log's end as they are: in its segment, before what is reserved.
-
-        0 if each record needs a place of its own.
-        """
+        """Bytes that may follow the log's end in its segment, before what is reserved."""
         at = self.published.offset
         limit = min(at - at % self.segment_size + self.segment_size - BLANK_SIZE, self.made_until)
         if self.reserved is not None:

@@ -178,11 +178,6 @@ class MemberLog(CommitLogWriter):
 
     # ---- appending -----------------------------------------------------------------------------
 
-    @property
-    def room(self) -> int:
-        """None: each record is an entry of its own."""
-        return 0
-
     def reserve_until(self, end: int) -> None:
         """Do nothing: the driver creates the segments."""
 

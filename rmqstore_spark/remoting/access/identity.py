@@ -64,16 +64,12 @@ def read_keys(of: YamlValue, fields: dict[str, YamlValue], least: int) -> tuple[
     return access_key, secret
 
 
-class ClientIdentityKeys(Protocol):
-    """The keys of a configuration that say it."""
+class ClientIdentityFiles(Protocol):
+    """The keys of a configuration that name its files."""
 
     @property
     def acl_credentials_path(self) -> str:
         """File with an access key; empty: requests are not signed."""
-
-    @property
-    def tls_enable(self) -> bool:
-        """Whether connections use TLS."""
 
     @property
     def tls_client_trust_cert_path(self) -> str:
@@ -86,6 +82,14 @@ class ClientIdentityKeys(Protocol):
     @property
     def tls_client_key_path(self) -> str:
         """File of the private key of that."""
+
+
+class ClientIdentityKeys(ClientIdentityFiles, Protocol):
+    """The keys of a configuration that say it."""
+
+    @property
+    def tls_enable(self) -> bool:
+        """Whether connections use TLS."""
 
 
 @dataclass(frozen=True, repr=False)
