@@ -6,6 +6,7 @@
     member      the state machine: terms, roles, the commit index
     election    whom a member votes for, and what a candidate does next
     pushing     a leader brings a peer's ledger to the end of its own
+    following   a follower brings its ledger to what its leader pushes
     rejoining   what a member without its files must learn before it may vote
     timing      how long members wait for each other
     driver/     runs a member: its files, its peers, its clock

@@ -21,9 +21,9 @@ from rmqstore_spark.consensus.actions import (
     Save,
     SendRequest,
     Stop,
-    Write,
 )
 from rmqstore_spark.consensus.election import Round, RoundOutcome, VoterStanding, verdict_on
+from rmqstore_spark.consensus.following import Following, write
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import (
     LONGER_LEDGER,
@@ -34,7 +34,6 @@ from rmqstore_spark.consensus.messages import (
     MemberCode,
     Push,
     PushAnswer,
-    PushType,
     Request,
     Vote,
     VoteAnswer,
@@ -103,8 +102,7 @@ class GroupMember:
         self._told_commit = -1  # the last one that the driver was told of
         self._asked: dict[int, tuple[str, Request]] = {}
         self._number = 0
-        self._leaders_commit = -1  # what the leader of this term has said
-        self._matched = False  # a follower's ledger is the beginning of its leader's
+        self._following = Following(ledger)
         self._unflushed: list[tuple[int, Respond]] = []  # (change of the ledger, answer)
         self._round = Round(len(group))
         self._may_have_led = self.vote == me  # and lost entries that it had not flushed
@@ -197,7 +195,7 @@ class GroupMember:
     def append(self, entries: tuple[LedgerEntry, ...], now: int) -> None:
         """Append entries of this term behind the ledger's end, and push them. For a leader."""
         assert self.role is MemberRole.LEADER, "only a leader appends"
-        self._write(entries)
+        self.actions.append(write(self.ledger, entries))
         self._push_all(now)
 
     def take_over(self, leader: str, term: int, now: int) -> bool:
@@ -237,14 +235,17 @@ class GroupMember:
 
     def _become(self, role: MemberRole, leader: str | None) -> None:
         self.role, self.leader = role, leader
-        self._matched = False
-        self._leaders_commit = -1
+        self._following.begin()
         self._asked.clear()
         self.actions.append(RoleChanged(role, self.term, leader))
 
     def _follow(self, leader: str | None, now: int) -> None:
         """Follow a leader of this term, or wait for one."""
-        if self.role is not MemberRole.FOLLOWER or self.leader != leader or not self._matched:
+        if (
+            self.role is not MemberRole.FOLLOWER
+            or self.leader != leader
+            or not self._following.matched
+        ):
             self._become(MemberRole.FOLLOWER, leader)
         self._wait_for_leader(now)
 
@@ -374,8 +375,8 @@ class GroupMember:
     def _rejoin_if_caught_up(self) -> None:
         if self.is_voter or self.leader is None or not self._has_asked():
             return
-        has_all = self._matched and self.ledger.flushed >= self._leaders_commit
-        if has_all and self.ledger.term_of(self._leaders_commit) == self.term:
+        has_all = self._following.matched and self.ledger.flushed >= self._following.commit
+        if has_all and self.ledger.term_of(self._following.commit) == self.term:
             self.is_voter = True
             self.vote = self.leader  # it has led in this term: no other can
             self._save()
@@ -498,111 +499,30 @@ class GroupMember:
         self._tell_commit()
 
     def _take(self, push: Push) -> MemberCode:
-        if push.type is PushType.COMPARE:
-            code = self._compare(push.entries[0])
-        elif push.type is PushType.TRUNCATE:
-            code = self._truncate(push.entries[0])
-        elif push.type is PushType.APPEND:
-            code = self._append(push.entries)
-        else:
-            code = MemberCode.SUCCESS
-        if code is MemberCode.SUCCESS and self._matched:
-            self._leaders_commit = max(self._leaders_commit, push.commit)
+        taken = self._following.take(push, self.term, self.commit)
+        if taken.conflict >= 0:
+            self._stop(taken.conflict)
+        if taken.floor is not None:
+            self.floor = taken.floor
+            self._save()
+        if any(isinstance(each, Cut | Restart) for each in taken.changes):
+            self._unflushed.clear()  # nobody is told of what is cut
+        self.actions += taken.changes
+        if taken.code is MemberCode.SUCCESS and self._following.matched:
             self.commit = max(self.commit, min(push.commit, self.ledger.end))
-        return code
+        return taken.code
 
-    def _compare(self, entry: LedgerEntry) -> MemberCode:
-        term = self.ledger.term_of(entry.index)
-        if term != entry.term:
-            if term >= 0 and entry.index <= self.commit:
-                return self._stop(entry.index)
-            return MemberCode.INCONSISTENT_STATE
-        self._matched = self._matched or entry.index == self.ledger.end
-        return MemberCode.SUCCESS
-
-    def _truncate(self, entry: LedgerEntry) -> MemberCode:
-        """End with this entry, unless all of the ledger is known to be the leader's.
-
-        Then the request is late: it was sent before others that have been answered since.
-        """
-        ledger = self.ledger
-        if self._matched and entry.index <= ledger.end:
-            return MemberCode.SUCCESS
-        if entry.index < ledger.end and self._ends_as_leader():
-            return MemberCode.INCONSISTENT_STATE
-        if ledger.term_of(entry.index) == entry.term:
-            if entry.index < ledger.end:
-                if entry.index < self.commit:  # it is late, or wrong: what is committed stays
-                    return MemberCode.INCONSISTENT_STATE
-                self._unflushed.clear()  # nobody is told of what is cut
-                self.actions.append(Cut(ledger.cut(entry.index), entry.index))
-        elif not self._begin_again(entry):
-            return MemberCode.INCONSISTENT_STATE
-        self._matched = True
-        return MemberCode.SUCCESS
-
-    def _ends_as_leader(self) -> bool:
-        """Whether the last entry is of the leader's term, so that all entries are the leader's.
-
-        They may have been acknowledged before a restart: a request to cut them is late.
-        """
-        return self.ledger.end_term == self.term
-
-    def _begin_again(self, entry: LedgerEntry) -> bool:
-        """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
-        if entry.index <= self.commit and not self.ledger.is_empty:
-            return False
-        if not self.ledger.is_empty:
-            if entry.index > 0:
-                # The leader has committed what has expired before its first entry. Until that is on
-                # disk, this member has less than it has acknowledged. But if entry 0 differs,
-                # nothing is committed, and that entry can be lost.
-                self.floor = entry.term, entry.index
-                self._save()
-            self._unflushed.clear()
-            self.actions.append(Restart(self.ledger.restart(entry.index)))
-        self._write((entry,))
-        return True
-
-    def _append(self, entries: tuple[LedgerEntry, ...]) -> MemberCode:
-        ledger = self.ledger
-        if not self._matched or entries[0].index > ledger.end + 1:
-            return MemberCode.INCONSISTENT_STATE
-        known = [entry for entry in entries if entry.index <= ledger.end]
-        if any(ledger.term_of(entry.index) != entry.term for entry in known):
-            return MemberCode.INCONSISTENT_STATE
-        new = entries[len(known) :]
-        if any(entry.term > self.term for entry in new) or not _follow_each_other(new, ledger):
-            return MemberCode.INCONSISTENT_STATE
-        if new:
-            self._write(new)
-        return MemberCode.SUCCESS
-
-    def _stop(self, index: int) -> MemberCode:
+    def _stop(self, index: int) -> None:
         self.stopped = (
             f"The leader of term {self.term}, {self.leader}, has another entry {index}, which is "
             "committed here. What was acknowledged would be lost."
         )
         self.actions.append(Stop(self.stopped))
-        return MemberCode.INCONSISTENT_STATE
 
-    # ---- the ledger ------------------------------------------------------------------------------
-
-    def _write(self, entries: tuple[LedgerEntry, ...]) -> None:
-        number = self.ledger.write(entries[-1].index, [(each.index, each.term) for each in entries])
-        self.actions.append(Write(number, entries))
+    # ---- the commit index ------------------------------------------------------------------------
 
     def _tell_commit(self) -> None:
         index = min(self.commit, self.ledger.flushed)
         if index > self._told_commit:
             self._told_commit = index
             self.actions.append(CommittedUpTo(index))
-
-
-def _follow_each_other(entries: tuple[LedgerEntry, ...], ledger: MemberLedger) -> bool:
-    index, term = ledger.end, ledger.end_term
-    for entry in entries:
-        if entry.index != index + 1 or entry.term < term:
-            return False
-        index, term = entry.index, entry.term
-    return True

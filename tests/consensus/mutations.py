@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rmqstore_spark.consensus.actions import Cut, MemberRole, Restart, Save, Write
+from rmqstore_spark.consensus.following import Following, Taken
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushAnswer, PushType
@@ -101,23 +102,22 @@ class CommitsUnmatched(GroupMember):
         return code
 
 
+class _Unmatched(Following):
+    def _append(self, entries: tuple[LedgerEntry, ...], term: int) -> Taken:
+        self.matched = True
+        return super()._append(entries, term)
+
+
 class AppendsUnmatched(GroupMember):
     """Appends behind what it has not compared with its leader's ledger."""
 
-    def _append(self, entries: tuple[LedgerEntry, ...]) -> MemberCode:
-        self._matched = True
-        return super()._append(entries)
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._following.__class__ = _Unmatched
 
 
-class CutsTwice(GroupMember):
-    """Obeys a TRUNCATE that is late, and has no guard at the commit index (dledger issue 316)."""
-
-    def _truncate(self, entry: LedgerEntry) -> MemberCode:
-        self._matched = False
-        self.commit = -1
-        return super()._truncate(entry)
-
-    def _ends_as_leader(self) -> bool:
+class _Forgetful(Following):
+    def _ends_as_leader(self, term: int) -> bool:
         return False
 
 
@@ -127,8 +127,19 @@ class CutsWhatItHadBeforeARestart(GroupMember):
     One run in 100,000 needs the rule; `test_member` shows it in a few steps.
     """
 
-    def _ends_as_leader(self) -> bool:
-        return False
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._following.__class__ = _Forgetful
+
+
+class CutsTwice(CutsWhatItHadBeforeARestart):
+    """Obeys a TRUNCATE that is late, and has no guard at the commit index (dledger issue 316)."""
+
+    def _take(self, push: Push) -> MemberCode:
+        if push.type is PushType.TRUNCATE:
+            self._following.matched = False
+            self.commit = -1
+        return super()._take(push)
 
 
 class ForgetsItsFloor(GroupMember):

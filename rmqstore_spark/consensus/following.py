@@ -1,0 +1,149 @@
+"""A follower brings its ledger to what its leader pushes. See DLedger's `EntryHandler`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rmqstore_spark.consensus.actions import Cut, Restart, Write
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType
+
+
+class Taken(NamedTuple):
+    """What follows from a push.
+
+    Attributes:
+        code: of the answer.
+        changes: of the ledger.
+        floor: term and index of the entry with which the ledger begins again, if the member has
+            acknowledged more than it has until that entry is on disk.
+        conflict: index of a committed entry of which the leader has another; -1 if there is none.
+    """
+
+    code: MemberCode
+    changes: tuple[Write | Cut | Restart, ...] = ()
+    floor: tuple[int, int] | None = None
+    conflict: int = -1
+
+
+_REFUSED = Taken(MemberCode.INCONSISTENT_STATE)
+_DONE = Taken(MemberCode.SUCCESS)
+
+
+class Following:
+    """What a follower knows of its leader's ledger.
+
+    Args:
+        ledger: its own.
+
+    Attributes:
+        matched: its ledger is the beginning of the leader's.
+        commit: the highest commit index that the leader has told since; -1 if there is none.
+    """
+
+    def __init__(self, ledger: MemberLedger) -> None:
+        self._ledger = ledger
+        self.matched = False
+        self.commit = -1
+
+    def begin(self) -> None:
+        """Know nothing: the leader is another one."""
+        self.matched = False
+        self.commit = -1
+
+    def take(self, push: Push, term: int, commit: int) -> Taken:
+        """Do what a push of the leader wants.
+
+        Args:
+            push: the push.
+            term: the leader's.
+            commit: the member's commit index: nothing up to it is cut.
+        """
+        if push.type is PushType.COMPARE:
+            taken = self._compare(push.entries[0], commit)
+        elif push.type is PushType.TRUNCATE:
+            taken = self._truncate(push.entries[0], term, commit)
+        elif push.type is PushType.APPEND:
+            taken = self._append(push.entries, term)
+        else:
+            taken = _DONE
+        if taken.code is MemberCode.SUCCESS and self.matched:
+            self.commit = max(self.commit, push.commit)
+        return taken
+
+    def _compare(self, entry: LedgerEntry, commit: int) -> Taken:
+        term = self._ledger.term_of(entry.index)
+        if term != entry.term:
+            if term >= 0 and entry.index <= commit:
+                return _REFUSED._replace(conflict=entry.index)
+            return _REFUSED
+        self.matched = self.matched or entry.index == self._ledger.end
+        return _DONE
+
+    def _truncate(self, entry: LedgerEntry, term: int, commit: int) -> Taken:
+        """End with this entry, unless all of the ledger is known to be the leader's.
+
+        Then the request is late: it was sent before others that have been answered since.
+        """
+        ledger = self._ledger
+        if self.matched and entry.index <= ledger.end:
+            return _DONE
+        if entry.index < ledger.end and self._ends_as_leader(term):
+            return _REFUSED
+        taken = _DONE
+        if ledger.term_of(entry.index) != entry.term:
+            taken = self._begin_again(entry, commit)
+        elif entry.index < ledger.end:
+            if entry.index < commit:  # it is late, or wrong: what is committed stays
+                return _REFUSED
+            taken = _DONE._replace(changes=(Cut(ledger.cut(entry.index), entry.index),))
+        self.matched = self.matched or taken.code is MemberCode.SUCCESS
+        return taken
+
+    def _ends_as_leader(self, term: int) -> bool:
+        """Whether the last entry is of the leader's term, so that all entries are the leader's.
+
+        They may have been acknowledged before a restart: a request to cut them is late.
+        """
+        return self._ledger.end_term == term
+
+    def _begin_again(self, entry: LedgerEntry, commit: int) -> Taken:
+        """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
+        ledger = self._ledger
+        if ledger.is_empty:
+            return _DONE._replace(changes=(write(ledger, (entry,)),))
+        if entry.index <= commit:
+            return _REFUSED
+        # The leader has committed what has expired before its first entry. Until that is on disk,
+        # this member has less than it has acknowledged. But if entry 0 differs, nothing is
+        # committed, and that entry can be lost.
+        floor = (entry.term, entry.index) if entry.index > 0 else None
+        restart = Restart(ledger.restart(entry.index))
+        return Taken(MemberCode.SUCCESS, (restart, write(ledger, (entry,))), floor)
+
+    def _append(self, entries: tuple[LedgerEntry, ...], term: int) -> Taken:
+        ledger = self._ledger
+        if not self.matched or entries[0].index > ledger.end + 1:
+            return _REFUSED
+        known = [entry for entry in entries if entry.index <= ledger.end]
+        if any(ledger.term_of(entry.index) != entry.term for entry in known):
+            return _REFUSED
+        new = entries[len(known) :]
+        if any(entry.term > term for entry in new) or not _follow_each_other(new, ledger):
+            return _REFUSED
+        return _DONE._replace(changes=(write(ledger, new),)) if new else _DONE
+
+
+def write(ledger: MemberLedger, entries: tuple[LedgerEntry, ...]) -> Write:
+    """Note entries behind the end of a ledger; return what puts them there."""
+    number = ledger.write(entries[-1].index, [(each.index, each.term) for each in entries])
+    return Write(number, entries)
+
+
+def _follow_each_other(entries: tuple[LedgerEntry, ...], ledger: MemberLedger) -> bool:
+    index, term = ledger.end, ledger.end_term
+    for entry in entries:
+        if entry.index != index + 1 or entry.term < term:
+            return False
+        index, term = entry.index, entry.term
+    return True
