@@ -178,6 +178,8 @@ def show_kill(spark: SparkSession, store: EmbeddedStore) -> None:
         query = write_stream(spark, store.endpoint)
         staged = kill_while_staging(store, query)
         reason = reason_of_end(query)
+        if reason is None:
+            sys.exit("The stream did not notice that the store process was killed.")
     show_lines("os.kill(store.pid, signal.SIGKILL)")
     show_micro_batches(query)
     console.print(
@@ -205,8 +207,8 @@ def kill_while_staging(store: EmbeddedStore, query: StreamingQuery) -> int:
     sys.exit(f"The stream ended before the kill: {query.exception()}")
 
 
-def reason_of_end(query: StreamingQuery) -> str:
-    """Wait until the query has failed, and return the reason in one line."""
+def reason_of_end(query: StreamingQuery) -> str | None:
+    """Wait until the query has ended, and return in one line why it failed; None if it did not."""
     from pyspark.errors import StreamingQueryException
 
     try:
@@ -214,7 +216,7 @@ def reason_of_end(query: StreamingQuery) -> str:
     except StreamingQueryException as error:
         said = re.search(r"rmqstore_spark\.errors\.\w+: (.*)$", str(error), re.MULTILINE)
         return said[1] if said else str(error).partition("\n")[0]
-    sys.exit("The stream did not notice that the store process was killed.")
+    return None
 
 
 def show_restart(spark: SparkSession, store: EmbeddedStore) -> None:

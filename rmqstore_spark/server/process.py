@@ -257,9 +257,6 @@ class _Run:
             opened.callback(monitoring.close)
             metrics = monitoring.address
         endpoints = [str(endpoint) for endpoint in server.endpoints]
-        if self._ready_path is not None:
-            _write_ready(self._ready_path, endpoints, metrics, service)
-            opened.callback(_remove, self._ready_path)
         names = ", ".join(store.path for store in stores)
         if len(stores) > 1:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
@@ -270,6 +267,9 @@ class _Run:
         places += [f"pages on http://{metrics}/status"] if config.status_page_enable else []
         begin = f"serving {names} " if endpoints else f"running {names}; "
         self._announce(f"rmqstore: {begin}{'; '.join(places)}".rstrip("; "))
+        if self._ready_path is not None:  # when it is there, so is the line above
+            _write_ready(self._ready_path, endpoints, metrics, service)
+            opened.callback(_remove, self._ready_path)
         while not end.wait(service.look_seconds) and service.continues():
             pass
         _log.info("Stopping: no new calls, %d in progress.", server.calls_under_way)
