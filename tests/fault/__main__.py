@@ -1,9 +1,10 @@
 """The long run of the fault tests, as root.
 
-    python -m tests.fault [--rounds N] [--minutes N] [--only PATTERN] [--write]
+    python -m tests.fault [--rounds N] [--minutes N] [--only PATTERN] [--write] [--keep FOLDER]
 
 Prints the result of each row of the table. With --write it also adds them to the totals in
-docs/reliability.md, after each row, unless something went wrong.
+docs/reliability.md, after each row, unless something went wrong. With --keep, the stores, logs and
+outputs of what went wrong stay in that folder; `--seed` draws the same faults again.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def main() -> int:
         "--minutes", type=int, default=0, help="repeat the rows for so long (default: once)"
     )
     parser.add_argument("--only", default="", help="rows whose name has this pattern")
+    parser.add_argument("--seed", type=int, help="draw the faults of an earlier run again")
+    parser.add_argument("--keep", type=Path, help="folder for the stores of what goes wrong")
     parser.add_argument("--write", action="store_true", help="add to docs/reliability.md")
     given = parser.parse_args()
     if missing := {row.lacks() for row in ROWS} - {""}:
@@ -53,7 +56,7 @@ def main() -> int:
                 continue
             if turn and time.monotonic() > end:
                 return int(wrong)
-            tally = _run(row, given.rounds)
+            tally = _run(row, given.rounds, given.seed, given.keep)
             print(_line(row.name, tally), flush=True)  # noqa: T201
             for other in tally.others[:5]:
                 print(f"  {other}", flush=True)  # noqa: T201
@@ -65,10 +68,13 @@ def main() -> int:
     return int(wrong)
 
 
-def _run(row: Row, rounds: int) -> Tally:
+def _run(row: Row, rounds: int, seed: int | None, keep: Path | None) -> Tally:
     numbers = range(rounds // row.share) if row.share else count()
+    seed = secrets.randbelow(1 << 30) if seed is None else seed
+    if keep is not None:
+        return run(row, keep / str(seed), numbers, seed)
     with tempfile.TemporaryDirectory() as folder:
-        return run(row, Path(folder), numbers, secrets.randbelow(1 << 30))
+        return run(row, Path(folder), numbers, seed)
 
 
 def _line(name: str, tally: Tally) -> str:

@@ -154,7 +154,7 @@ def run(row: Row, folder: Path, numbers: Iterable[int], seed: int = 0) -> Tally:
 
     Args:
         row: of the table.
-        folder: for the stores.
+        folder: for the stores. Those of what goes wrong are left there.
         numbers: of the rounds, ascending; those of one `on_one` are on one store.
         seed: of all rounds together.
     """
@@ -177,7 +177,8 @@ def run(row: Row, folder: Path, numbers: Iterable[int], seed: int = 0) -> Tally:
             raise
         if scene.tally.is_wrong:
             scene.tally.others += (row.told(scene),)
+        else:
+            shutil.rmtree(place)
         scene.tally.acknowledged = scene.acknowledged
         tally += scene.tally
-        shutil.rmtree(place)
     return tally

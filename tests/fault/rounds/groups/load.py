@@ -34,7 +34,9 @@ _GAP_S: Final = 0.01
 _AT_ONCE: Final = 5
 _BETWEEN_S: Final = 0.5
 _STAGED_S: Final = 10.0
-_CONSUMED_S: Final = 60.0
+_CONSUMED_S: Final = 180.0
+"""A broker of RocketMQ counts a client twice whose connection ended while its heartbeat waited, and
+gives it half of the queues, until `ConsumerManager.scanNotActiveChannel` forgets it after 120 s."""
 
 
 class Producer:

@@ -24,6 +24,7 @@ from tests.fault.claims import Outcome
 from tests.fault.power import PoweredDisk
 from tests.fault.rounds.driver import Scene
 from tests.fault.rounds.groups.load import BATCHES, JavaClient, Load, texts_of
+from tests.fault.rounds.groups.offsets import odd_offsets
 from tests.fault.rounds.groups.parted import Link, PartedGroup
 from tests.namesrv.serving import NamesrvProcess
 from tests.rocketmq.processes import RocketMq
@@ -232,6 +233,8 @@ class GroupRounds(Scene):
         given = [self._given(me, ends) for me in group.members]
         others = [f"{me} gives consumers something else" for me, each in
                   zip(group.members, given, strict=True) if each != given[0]]  # fmt: skip
+        odd = odd_offsets(self._agreed, group.ports)
+        others += [str(each) for each in odd if each.text.startswith(_SENT)]
         counts = Counter(text for queue in given[0] for text in queue)
         lost = sum(text not in counts for text in texts)
         outcomes.append(Outcome(lost, _copies(counts), tuple(others)))
