@@ -87,6 +87,7 @@ class Applier:
             lambda *route: keeps_queue(store, *route),
             log_begin=log.min_offset,
             deleted=store.deleted.end,
+            is_group=True,
         )
         self._files = LocalFiles()
         self._listed: CommitLog | None = None  # with all segments that there were

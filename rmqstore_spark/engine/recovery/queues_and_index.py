@@ -168,6 +168,7 @@ class QueuesAndIndex:
             log_begin=self.log.min_offset,
             from_begin=from_begin,
             deleted=self.deleted.end,
+            is_group=self._is_group,
         )
 
     def _complete(self) -> None:

@@ -181,6 +181,9 @@ class QueueFeed:
         from_begin: whether the blocks start with the log's first, so that queues can hold all their
             records.
         deleted: returns the physical offset up to which a topic's records are deleted.
+        is_group: whether the log is that of a group, whose members must have the same queues. A
+            record whose offset another one in its queue has been given before then has no entry
+            anywhere (ConsumeQueue.putMessagePositionInfo): RocketMQ's leaders can give one twice.
     """
 
     queues: ConsumeQueues
@@ -190,6 +193,7 @@ class QueueFeed:
     log_begin: int = 0
     from_begin: bool = False
     deleted: Callable[[str], int] = lambda _: 0
+    is_group: bool = False
     written: int = 0
     made: set[tuple[str, int]] = field(default_factory=set)
     unsafe: set[str] = field(default_factory=set)
@@ -249,15 +253,50 @@ class QueueFeed:
             entries, slots = entries[kept], slots[kept]
         if not len(entries) or not self._is_wanted(topic, queue_id, int(slots[0])):
             return
-        is_run = len(slots) == 1 or bool((slots[1:] - slots[:-1] == 1).all())
+        if self.is_group:
+            entries, slots = self._first_given(topic, queue_id, entries, slots)
+        is_run = len(slots) <= 1 or bool((slots[1:] - slots[:-1] == 1).all())
         breaks = () if is_run else (np.flatnonzero(np.diff(slots) != 1) + 1).tolist()
         edges = [0, *breaks, len(slots)]
-        for begin, end in pairwise(edges):
+        for begin, end in pairwise(edges if len(slots) else ()):
             run = entries[begin:end]
             first = self._place(topic, queue_id, run, int(slots[begin]))
             last = int(run["physicalOffset"][-1])
             self._ends[topic, queue_id] = first + len(run), last
             yield Run(topic, queue_id, run, first)
+
+    def _first_given(
+        self, topic: str, queue_id: int, entries: Entries, slots: I8
+    ) -> tuple[Entries, I8]:
+        """Return the entries, with their offsets, that no entry before them has been given."""
+        expected = self._expected(topic, queue_id, int(slots[0]))
+        if slots[0] == expected and bool((np.diff(slots) == 1).all()):
+            return entries, slots
+        kept = np.ones(len(slots), np.bool_)
+        for row, slot in enumerate(slots.tolist()):
+            kept[row] = slot >= expected or slot == 0  # a topic that was created again
+            if kept[row]:
+                expected = slot + 1
+        if not kept.all():
+            given = slots[~kept]
+            _log.warning(
+                "%d message(s) of %s/%d get no place in the queue, at any member: their leader "
+                "gave them offsets from %d to %d, which others had, the first of them to the one "
+                "at physical offset %d. They stay in the log. Start brokers of RocketMQ that are "
+                "members with brokerRole=SLAVE, and they do not.",
+                len(given), topic, queue_id, given.min(), given.max(),
+                int(entries["physicalOffset"][~kept][0]),
+            )  # fmt: skip
+        return entries[kept], slots[kept]
+
+    def _expected(self, topic: str, queue_id: int, slot: int) -> int:
+        """Return the offset of a queue's next entry; `slot` if any will do."""
+        route = topic, queue_id
+        if route in self._ends:
+            return self._ends[route][0]
+        if self.from_begin or not self.queues.begins(topic, queue_id):
+            return slot
+        return self.queues.max_offset(topic, queue_id)
 
     def _place(self, topic: str, queue_id: int, run: Entries, slot: int) -> int:
         """Return the offset at which to write the entries of consecutive records.
