@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from tests.rocketmq.processes import SIZES, Broker, RocketMq
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
-__all__ = ["PATIENCE", "Group"]
+__all__ = ["BEGINS_AS_SLAVE", "PATIENCE", "Group"]
 
 PATIENCE = 120.0
 _BROKER = "broker-a"
 """Not the name of a topic: RocketMQ makes a topic of that name, with one queue."""
+BEGINS_AS_SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
+"""Keys of a broker that takes no messages before it knows the next offsets of its queues."""
 
 
 class Group:
@@ -39,6 +42,7 @@ class Group:
         folder: for their stores.
         ours: the ids of our members.
         serving: whether ours serve clients too.
+        of_brokers: keys of the brokers of RocketMQ.
         settings: keys of all that serve clients.
 
     Attributes:
@@ -55,12 +59,14 @@ class Group:
         ours: tuple[str, ...],
         *,
         serving: bool = False,
+        of_brokers: Mapping[str, Any] = BEGINS_AS_SLAVE,
         **settings: Any,
     ) -> None:
         self._rocketmq = rocketmq
         self._name_server = name_server
         self._folder = folder
         self._settings = settings
+        self._of_brokers = of_brokers
         self.members = addresses(3)
         self.theirs = tuple(me for me in self.members if me not in ours)
         self.ports = {me: free_port(around=(-2, 1)) for me in self.theirs}
@@ -86,7 +92,8 @@ class Group:
         return Broker(
             self._rocketmq, self._name_server, self.ports[me], self._folder / me,
             brokerName=_BROKER, enableDLegerCommitLog="true", dLegerGroup=GROUP,
-            dLegerPeers=as_peers(self.seen_by(me)), dLegerSelfId=me, **self._settings,
+            dLegerPeers=as_peers(self.seen_by(me)), dLegerSelfId=me,
+            **self._of_brokers, **self._settings,
         )  # fmt: skip
 
     def _store(self, me: str) -> StoreProcess:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from tests.broker.clients.real_client import RealClient
@@ -64,10 +64,11 @@ class GroupRounds(Scene):
         if self.loses_power:
             self._disk = self.ends.enter_context(PoweredDisk(self.folder, _DISK))
             stores = self._disk.path
+        settings: dict[str, Any] = dict(FAST) if len(self.ours) == 3 else {}
         group = self._group = PartedGroup(
             rocketmq, server.address, stores, self.ours, serving=True,
             # Topics are not in the log: all make the same ones.
-            defaultTopicQueueNums=len(_QUEUES), **(FAST if len(self.ours) == 3 else {}),
+            defaultTopicQueueNums=len(_QUEUES), **settings,
         )  # fmt: skip
         self.ends.callback(group.close)
         eventually(lambda: all(one.may_vote for one in group.ours.values()), _PATIENCE_S)
