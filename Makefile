@@ -89,7 +89,7 @@ docs: $(INSTALLED) ## Generate the reference pages (docs/, conf/store.conf), and
 
 .PHONY: clean
 clean: ## Remove the environment and everything that was built
-	rm -rf $(VENV) .venv-spark build dist site *.egg-info .demo .bench
+	rm -rf $(VENV) .venv-spark build dist site *.egg-info .demo .bench .compiled
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	rm -rf spark-warehouse metastore_db derby.log artifacts
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Plays many groups on all cores: `python -m tests.consensus [--seeds FIRST:END] [--mutations]`.
+"""Plays many groups on all cores: `python -m tests.consensus [--seeds FIRST:END] [--compiled]`.
 
 It prints each seed whose run breaks a promise, and what all runs did together.
 `tests.consensus.runs.run(seed)` plays one of them again. With --mutations it prints the first
@@ -8,38 +8,17 @@ seeds that find each mutation, as they stand in `mutations.SEEDS`.
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
 import sys
 import time
 from collections.abc import Iterator
 
+from tests.consensus import compiled
 from tests.consensus.mutations import MUTATIONS
-from tests.consensus.runs import run
+from tests.consensus.playing import play
 
-PART = 250
+PART = 1000
 FOUND = 3
-
-
-def play(seeds: range) -> tuple[int, int, int, int, list[tuple[int, str]]]:
-    """Return runs, elections, crashes and acknowledged appends, and the seeds that failed."""
-    elections = crashes = acknowledged = 0
-    failed = []
-    gc.disable()  # a run leaves a few circles, which go at the end
-    try:
-        for seed in seeds:
-            try:
-                checks = run(seed)
-            except AssertionError as error:
-                failed.append((seed, str(error)))
-            else:
-                elections += checks.elections
-                crashes += checks.crashes
-                acknowledged += len(checks.acknowledged)
-    finally:
-        gc.enable()
-        gc.collect()
-    return len(seeds), elections, crashes, acknowledged, failed
 
 
 def find(search: tuple[str, int]) -> tuple[str, list[int]]:
@@ -65,9 +44,16 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m tests.consensus")
     arguments.add_argument("--seeds", default="0:100000", metavar="FIRST:END")
     arguments.add_argument("--processes", type=int, help="how many play; default: one a core")
+    arguments.add_argument("--compiled", action="store_true", help="play seeds faster, with mypyc")
     arguments.add_argument("--mutations", nargs="*", metavar="NAME")
     arguments.add_argument("--tries", type=int, default=40_000, help="seeds for a mutation")
     given = arguments.parse_args()
+    player = play
+    if given.compiled and (cause := compiled.lacking()):
+        print(f"Plain Python plays, which takes more than three times as long: {cause}.")  # noqa: T201
+    elif given.compiled:
+        compiled.build()
+        player = compiled.play
     with multiprocessing.Pool(given.processes) as pool:
         if given.mutations is not None:
             missed = 0
@@ -81,7 +67,7 @@ def main() -> int:
         began = time.monotonic()
         totals = [0, 0, 0, 0]
         failures = 0
-        for *counts, failed in pool.imap_unordered(play, parts):
+        for *counts, failed, _ in pool.imap_unordered(player, parts):
             totals = [total + count for total, count in zip(totals, counts, strict=True)]
             failures += len(failed)
             for seed, error in failed:

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from rmqstore_spark.consensus.messages import LedgerEntry
 from tests.consensus.disks import Disk
 
-
-class Violation(AssertionError):
-    """Something that must hold did not."""
+Violation = AssertionError
+"""Something that must hold did not; members raise it too."""
 
 
 @dataclass

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged, Save, Write
 from rmqstore_spark.consensus.member import GroupMember
@@ -52,7 +52,7 @@ class Run(Simulator):
         disk: what members store on.
     """
 
-    disk: type[Disk] = Disk
+    disk: ClassVar[type[Disk]] = Disk
 
     def __init__(self, seed: int, member: Callable[..., GroupMember] = GroupMember) -> None:
         chance = random.Random(seed)
