@@ -4,6 +4,8 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SUFFIXES:
+# What does not depend on each other runs side by side: the checks, and what the tests need.
+MAKEFLAGS += --jobs=2
 
 VENV := .venv
 PY := $(abspath $(VENV))/bin/python
@@ -42,7 +44,8 @@ demo-read: $(INSTALLED) ## Read a broker's store with Spark: topics, a batch que
 
 .PHONY: test
 test: lint $(CLASSES) $(NODE) ## Run lint and all tests (PYTEST_ARGS="-k name" selects tests)
-	@$(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@# A `make` that a test starts is not one of this one's.
+	@MAKEFLAGS= $(SPARK) -m pytest --numprocesses $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 .PHONY: test-spark-versions
 test-spark-versions: $(INSTALLED) ## Run the essential tests on Spark 4.0, 4.1 and 4.2
@@ -61,15 +64,24 @@ $(NODE): $(INSTALLED) tests/broker/clients/node/package-lock.json tools/node.py
 	@$(PY) -m tools.node && mkdir -p $(@D) && touch $@
 
 .PHONY: lint
-lint: $(INSTALLED) ## Check style, words, types, imports and the links of the documentation
+lint: style types imports site ## Check style, words, types, imports and the links of the documentation
+
+.PHONY: style types imports site
+style: $(INSTALLED)
 	@$(PY) -m ruff check --quiet
 	@$(PY) -m ruff format --check --quiet || { echo "The files above need: $(VENV)/bin/ruff format" >&2; exit 1; }
 	@$(PY) -m tools.words
-	@# NumPy for Python 3.10 ends at 2.2, whose types say less than the code relies on.
+
+# NumPy for Python 3.10 ends at 2.2, whose types say less than the code relies on.
+types: $(INSTALLED)
 	@if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
 		then $(PY) -m mypy --no-error-summary; \
 		else echo "Types are checked with Python 3.11 or newer only." >&2; fi
+
+imports: $(INSTALLED)
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
+
+site: $(INSTALLED)
 	@$(SITE)
 
 .PHONY: bench

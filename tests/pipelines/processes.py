@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.processes.jvm import QUICK_JVM
+from tests.support.processes.jvm import QUICK_JVM, java_homes
 from tests.support.waiting import eventually
-from tools.java import find_java
 
 __all__ = ["ROOT", "SPARK_SUBMIT", "environment", "kill_when", "submit"]
 
@@ -28,7 +27,7 @@ def environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     return {
         **ours,
-        "JAVA_HOME": str(find_java()),
+        **java_homes(),
         "SPARK_SUBMIT_OPTS": QUICK_JVM,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,

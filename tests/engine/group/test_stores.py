@@ -198,9 +198,14 @@ def test_figures_tell_of_the_group(tmp_path: Path) -> None:
         group.send("one")
         group.await_all()
         leader, followers = group.leader(), group.followers()
-        shown = CliRunner().invoke(app, ["stats", leader.endpoint]).output
-        assert re.search(r"group +leader in term \d+; entries to (\d+), committed to \1; ", shown)
-        assert all(f"{store.me} 0 behind" in shown for store in followers)
+
+        def none_is_behind() -> bool:  # as far as they have told their leader
+            shown = CliRunner().invoke(app, ["stats", leader.endpoint]).output
+            return all(f"{store.me} 0 behind" in shown for store in followers) and bool(
+                re.search(r"group +leader in term \d+; entries to (\d+), committed to \1; ", shown)
+            )
+
+        eventually(none_is_behind)
         shown = CliRunner().invoke(app, ["stats", followers[0].endpoint]).output
         assert re.search(rf"group +follower of {leader.me} in term", shown)
         registry = CollectorRegistry()

@@ -7,12 +7,15 @@ rows.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["QUICK_JVM", "main"]
+from tools.java import find_java
+
+__all__ = ["QUICK_JVM", "java_homes", "main"]
 
 ARCHIVE: Final = Path(sys.prefix) / "spark.jsa"
 """Belongs to one Java and one Spark. A JVM that it does not fit starts without it."""
@@ -25,6 +28,20 @@ _HAS_ARCHIVE: Final = ARCHIVE.exists() and ARCHIVE.stat().st_size > 0
 
 QUICK_JVM: Final = f"{_QUICK} {_QUIET} -XX:SharedArchiveFile={ARCHIVE}" if _HAS_ARCHIVE else _QUICK
 """For one that lives for a minute: what the better compiler gains is less than its own work."""
+
+_HOME: Final = Path(__file__).with_name("java")
+
+
+def java_homes() -> dict[str, str]:
+    """The variables of a program whose JVM finds the archive wherever its settings are.
+
+    Without the archive, they name Java's own home.
+    """
+    if not _HAS_ARCHIVE:
+        return {"JAVA_HOME": str(find_java())}
+    # In a program that such a program starts, Java's own home is known already.
+    own = os.environ.get("TESTS_JAVA_HOME") or str(find_java())
+    return {"JAVA_HOME": str(_HOME), "TESTS_JAVA_HOME": own}
 
 
 def main() -> int:
