@@ -23,6 +23,6 @@ class MemberAppender(Appender):
         """
         self._next.update(zip(appended.block.routes, next_offsets.tolist(), strict=True))
 
-    def _has_room(self, size: int) -> bool:
+    def _has_room(self, _size: int) -> bool:
         """Whether records may be proposed: what dispatches them waits for others to have them."""
         return True

@@ -234,7 +234,7 @@ def test_small_messages_are_dispatched_when_they_are_handed_over(
 def test_a_small_message_does_not_wait_while_the_index_is_flushed(
     golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queues, indexes, keeper, dispatcher = parts(tmp_path / "s", golden("tiny"))
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", golden("tiny"))
     one, other, *_ = appended(golden("tiny"))
     dispatcher.submit(one)
     flushing, go = threading.Event(), threading.Event()
