@@ -79,7 +79,7 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
             unnamed[made[-1]] = call.begun
         elif call.name == "write" and '"done ' in call.arguments:
             acknowledged += 1
-            is_early = unflushed or not used.isdisjoint(unnamed)
+            is_early = bool(unflushed) or not used.isdisjoint(unnamed)
             early += [f"{call.arguments} at {number}"] if is_early else []
     return early, acknowledged
 

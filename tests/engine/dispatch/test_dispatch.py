@@ -22,6 +22,7 @@ from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import write_all
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.reader import Store
@@ -238,7 +239,7 @@ def test_a_small_message_does_not_wait_while_the_index_is_flushed(
     one, other, *_ = appended(golden("tiny"))
     dispatcher.submit(one)
     flushing, go = threading.Event(), threading.Event()
-    real = indexes_module.write_all
+    real = write_all
 
     def held(*args: Any) -> None:
         if threading.current_thread() is thread:

@@ -124,7 +124,6 @@ def test_a_name_that_could_not_be_flushed_ahead_ends_the_log(
     folder: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second flush could succeed without having written anything."""
-    real = segment_files.sync_folder
 
     def failing(path: str) -> None:
         raise StoreWriteError(f"{path} could not be flushed")
@@ -134,7 +133,7 @@ def test_a_name_that_could_not_be_flushed_ahead_ends_the_log(
     monkeypatch.setattr(segment_files, "sync_folder", failing)
     append(log, 1000)
     until(lambda: files._unsynced is not None)
-    monkeypatch.setattr(segment_files, "sync_folder", real)
+    monkeypatch.undo()
     with pytest.raises(StoreWriteError, match="could not be flushed"):
         append(log, 2000)
     assert log.failure is not None
