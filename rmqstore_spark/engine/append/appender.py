@@ -137,13 +137,17 @@ class Appender:
         while True:
             with self.lock:
                 commit = self.commit
+                has_room = self._has_room(len(block.data))
                 if commit is not None and commit.holds_up(block.routes):
                     if not patient:
                         raise HeldUpError
-                else:
+                elif has_room:
                     stored = self._append(block)
                     if stored is not None:
                         return stored
+            if not has_room:  # others need the lock meanwhile
+                self._dispatcher.await_room(len(block.data), _WAIT_S)
+                continue
             assert commit is not None, "a block has no room, and no commit takes it"
             left = began + self.lock.patience - time.monotonic()
             if left <= 0 or not commit.reserved.over.wait(left):
@@ -166,6 +170,7 @@ class Appender:
             if (
                 self.commit is not None
                 or not self._role.accepts
+                or not self._has_room(len(data))
                 or len(data) > log.room
                 or route.topic == SCHEDULE_TOPIC
             ):
@@ -407,6 +412,10 @@ class Appender:
         self.time.continue_after(self.log.last_timestamp)
 
     # ---- parts -----------------------------------------------------------------------------------
+
+    def _has_room(self, size: int) -> bool:
+        """Whether records can be dispatched soon after they are in the log."""
+        return self._dispatcher.has_room(size)
 
     def _write(self, placement: Placement, block: Block) -> None:
         try:

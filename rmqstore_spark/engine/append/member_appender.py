@@ -22,3 +22,7 @@ class MemberAppender(Appender):
             next_offsets: the next offset of each of the block's routes, after these records.
         """
         self._next.update(zip(appended.block.routes, next_offsets.tolist(), strict=True))
+
+    def _has_room(self, _size: int) -> bool:
+        """Whether records may be proposed: what dispatches them waits for others to have them."""
+        return True

@@ -1,12 +1,14 @@
-"""Dispatches appended blocks to queues and index, at most one batch behind the log.
+"""Dispatches appended blocks to queues and index, a few behind the log.
 
-`submit` hands over a block, once the block before it is done. So the log never runs ahead of its
-queues, and memory stays bounded. A small block is dispatched by its caller: a change of threads,
-and the wait for the one after the next block, would take longer. A thread dispatches large ones,
-those of a commit, and what comes meanwhile: nobody waits for a commit. It also dispatches what
-failed: on a full disk it holds a block, and one more, as a put may already be in the log when the
-problem is noticed. It continues once there is room. Any other failure is permanent, and all later
-calls fail.
+A small block is dispatched by its caller: a change of threads, and the wait for the one after the
+next block, would take longer. A thread dispatches large ones, those of a commit, and what comes
+meanwhile: a small block waits for neither. So that memory stays bounded and the log does not run
+ahead of its queues, only so much may wait. Who appends asks for room before it is written
+(`has_room`), and waits for it without the append lock, which others need meanwhile.
+
+The thread also dispatches what failed: on a full disk it holds all that waits, and continues once
+there is room. The append lock admits nothing more by then. Any other failure is permanent, and all
+later calls fail.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ _RETRY_S: Final = 0.2
 _LOOK_S: Final = 0.2
 _SMALL: Final = 1 << 16
 """Bytes of the largest block that its caller dispatches."""
-_MOST_STALLED: Final = 2
-"""The most blocks that are held while there is no room."""
 _MOST_WAITING: Final = 1000
 _MOST_BYTES: Final = 16 << 20
-"""Blocks that may wait, and their bytes, while the thread dispatches those of a commit."""
+"""Blocks behind which another one may wait, and the bytes of the small ones among them."""
+_MOST_LARGE: Final = 8 << 20
+"""The same for a large one: bytes of large ones, that of the one being dispatched included."""
 
 
 @dataclass(slots=True)
@@ -115,10 +117,11 @@ class Dispatcher:
         self._putting_off: set[int] = set()
         self._closing = False
         self._done_timestamp = 0
-        self._done_until = self._submitted_until = self._held = 0
+        self._done_until = self._submitted_until = 0
+        self._held = {False: 0, True: 0}  # bytes of blocks, by whether they are large
         self._submitted = self._done = 0  # how many blocks
-        self._catches_up = False  # with the blocks of a commit
         self._has_ended = False
+        self._is_in_doubt = False  # a caller could not dispatch: the thread finds out why
         self.failure: Exception | None = None
         self.stalled: StoreWriteError | None = None
         self._thread = threading.Thread(target=self._run, name="rmqstore-dispatch", daemon=True)
@@ -135,10 +138,25 @@ class Dispatcher:
         """Physical offset up to which submitted records are in queues and index; 0 before that."""
         return self._done_until
 
-    def submit(self, job: DispatchJob, timeout: float | None = None) -> bool:
-        """Hand over a block, or dispatch it, when the block before it is done.
+    def has_room(self, size: int) -> bool:
+        """Return whether `submit` takes a block of so many bytes at once, or says what failed."""
+        return self._is_idle() or (
+            not self._is_in_doubt
+            and len(self._works) < _MOST_WAITING
+            and self._held[size > _SMALL] < _most(size)
+        )
 
-        A small one is dispatched here and now, or later if this thread does that (`putting_off`).
+    def await_room(self, size: int, timeout: float) -> None:
+        """Wait until there may be room for a block, or there is none for queues and index."""
+        self.dispatch_now()
+        with self._lock:
+            self._wait_for(lambda: self.has_room(size) or self.stalled is not None, timeout)
+
+    def submit(self, job: DispatchJob, timeout: float | None = None) -> bool:
+        """Hand over a block when it has room, or dispatch it.
+
+        A small one that follows no other is dispatched here and now, or later if this thread does
+        that (`putting_off`); or by the dispatcher's thread, if the index is just being flushed.
 
         Args:
             job: the block.
@@ -151,12 +169,13 @@ class Dispatcher:
             StoreWriteError: dispatching has failed permanently.
         """
         self.dispatch_now()
+        size = job.size
         with self._lock:
-            if not (self._has_room() or self._wait_for(self._has_room, timeout)):
+            if not (self.has_room(size) or self._wait_for(lambda: self.has_room(size), timeout)):
                 return False
             is_first = not self._works
-            work = self._add(job, job.size)
-            if not is_first or job.size > _SMALL:
+            work = self._add(job, size)
+            if not is_first or size > _SMALL or self._would_wait():
                 self._has_come.notify()
                 return True
             self._is_here = True
@@ -176,7 +195,6 @@ class Dispatcher:
         with self._lock:
             for job in jobs:
                 self._add(job, 0)
-            self._catches_up = True
             self._has_come.notify()
 
     def _add(self, job: DispatchJob, held: int) -> _Work:
@@ -190,7 +208,7 @@ class Dispatcher:
         self._submitted_until = end
         work = _Work(job, end, held)
         self._works.append(work)
-        self._held += held
+        self._held[held > _SMALL] += held
         self._submitted += 1
         return work
 
@@ -222,6 +240,8 @@ class Dispatcher:
                 self._is_here = False
                 if is_done:
                     self._finish(work)
+                else:
+                    self._is_in_doubt = True
                 if self._works or self._closing:
                     self._has_come.notify()
 
@@ -288,13 +308,9 @@ class Dispatcher:
     def _is_idle(self) -> bool:
         return not self._works or self.failure is not None
 
-    def _has_room(self) -> bool:
-        count = len(self._works)
-        if self._is_idle():
-            return True
-        if self.stalled is not None:  # behind a commit, what is in the log already comes too
-            return count < _MOST_STALLED or self._catches_up
-        return self._catches_up and count < _MOST_WAITING and self._held < _MOST_BYTES
+    def _would_wait(self) -> bool:
+        """Whether dispatching has to wait for the index, so that the thread had better do it."""
+        return self._indexes is not None and self._indexes.is_flushing
 
     def _wait_for(self, is_so: Callable[[], bool], timeout: float | None) -> bool:
         self._waiting += 1
@@ -330,10 +346,9 @@ class Dispatcher:
         self._done_timestamp = work.job.store_timestamp
         self._done_until = work.end
         self._works.popleft()
+        self._is_in_doubt = False
         self._done += 1
-        self._held -= work.held
-        if not self._works:
-            self._catches_up = False
+        self._held[work.held > _SMALL] -= work.held
         if self._waiting:
             self._has_moved.notify_all()
 
@@ -365,7 +380,8 @@ class Dispatcher:
                     self._finish(work)
                     continue
                 if self.failure is not None:
-                    self._held -= self._works.popleft().held
+                    gone = self._works.popleft()
+                    self._held[gone.held > _SMALL] -= gone.held
                     self._has_moved.notify_all()
                 return
 
@@ -387,7 +403,7 @@ class Dispatcher:
                         error,
                     )
                 with self._lock:
-                    self.stalled = error
+                    self.stalled, self._is_in_doubt = error, False
                     self._has_moved.notify_all()
             else:
                 if self.stalled is not None:
@@ -397,6 +413,11 @@ class Dispatcher:
             with self._lock:
                 if self._has_come.wait_for(lambda: self._closing, _RETRY_S):
                     return False
+
+
+def _most(size: int) -> int:
+    """Return behind how many bytes of its kind a block may wait."""
+    return _MOST_LARGE if size > _SMALL else _MOST_BYTES
 
 
 def _failed(error: Exception) -> StoreWriteError:

@@ -5,7 +5,8 @@ authoritative. The slots of the newest file are held in memory. Entries are writ
 slots and header at a `flush`, the header last. So a reader never finds a header that counts missing
 entries. After a crash, recovery rebuilds the files that are not sealed (full and flushed).
 
-`insert` and `settle` belong to one thread; `flush` may be called from another.
+`insert` and `settle` belong to one thread; `flush` may be called from another. It keeps the newest
+file to itself while it writes the slots, and a full one goes to disk beside inserts.
 """
 
 from __future__ import annotations
@@ -120,6 +121,9 @@ class IndexFiles:
         before: new files get names before this one; "" for no bound.
         on_sealed: called with the storeTimestamp of the last key of each file that is full and
             flushed.
+
+    Attributes:
+        is_flushing: whether `settle` may have to wait for a `flush`.
     """
 
     def __init__(
@@ -141,6 +145,9 @@ class IndexFiles:
         self._before = before
         self._on_sealed = on_sealed
         self._lock = threading.Lock()
+        self._has_sealed = threading.Condition(self._lock)
+        self._is_sealing = False
+        self.is_flushing = False
         self._newest: _OpenIndex | None = None
         self._sealed: deque[_OpenIndex] = deque()
         self._held: deque[tuple[I4, I8, I8]] = deque()
@@ -225,11 +232,15 @@ class IndexFiles:
             StoreWriteError: a file could not be written.
         """
         self._seal()
-        with self._lock:
-            newest = self._newest
-            if newest is not None and (newest.changed or sync):
-                newest.write_entries()
-                newest.flush(sync=sync)
+        self.is_flushing = True
+        try:
+            with self._lock:
+                newest = self._newest
+                if newest is not None and (newest.changed or sync):
+                    newest.write_entries()
+                    newest.flush(sync=sync)
+        finally:
+            self.is_flushing = False
 
     def old_files(self, log_begin: int) -> list[str]:
         """Return the paths of the files whose keys are all of expired messages, the oldest first.
@@ -331,9 +342,22 @@ class IndexFiles:
                 self._seal_oldest()
 
     def _seal_oldest(self) -> None:
-        file = self._sealed[0]
-        file.write_entries()
-        file.flush(sync=True)
+        """Seal the oldest full file, or wait for the thread that does. Needs the lock.
+
+        It lets the lock go meanwhile: the disk takes long for hundreds of megabytes.
+        """
+        if self._is_sealing:
+            self._has_sealed.wait()
+            return
+        file, self._is_sealing = self._sealed[0], True
+        self._lock.release()
+        try:
+            file.write_entries()
+            file.flush(sync=True)
+        finally:
+            self._lock.acquire()
+            self._is_sealing = False
+            self._has_sealed.notify_all()
         self._sealed.popleft()
         file.close()
         self._on_sealed(file.header.end_timestamp)

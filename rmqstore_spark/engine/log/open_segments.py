@@ -20,7 +20,6 @@ from rmqstore_spark.files.durable import (
     explained,
     explanation,
     start_write_back,
-    sync_folder,
 )
 from rmqstore_spark.layout.spans import U1
 
@@ -75,7 +74,7 @@ class OpenSegments:
         with self._lock:
             self._open[start] = descriptor
         try:
-            sync_folder(self._files.folder)
+            self._files.sync()
         except StoreWriteError as error:
             self.failure = error
             raise

@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rmqstore_spark.engine.dispatch import dispatcher as dispatcher_module
+from rmqstore_spark.engine.dispatch import indexes as indexes_module
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.dispatch.jobs import Appended
@@ -20,6 +22,7 @@ from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.files.durable import write_all
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.record.block import read_block
 from rmqstore_spark.reader import Store
@@ -137,26 +140,30 @@ class SlowQueues(ConsumeQueues):
         super().append(*args)  # type: ignore[arg-type]  # as given
 
 
-def test_it_is_one_batch_behind_at_most(golden: Golden, tmp_path: Path) -> None:
-    jobs = appended(golden("tiny"))
+def test_small_blocks_do_not_wait_for_large_ones(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones wait for each other, so that they do not fill the memory."""
+    jobs = list(appended(golden("tiny")))[:5]
+    first, small, second = together(jobs[:2]), jobs[2], together(jobs[3:])
+    monkeypatch.setattr(dispatcher_module, "_SMALL", small.size)
+    assert min(first.size, second.size) > small.size
+    monkeypatch.setattr(dispatcher_module, "_MOST_LARGE", first.size)
     queues = SlowQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
-    first, second = next(jobs), next(jobs)
-    submitting = [
-        threading.Thread(target=dispatcher.submit, args=(job,)) for job in (first, second)
-    ]
-    submitting[0].start()
+    assert dispatcher.submit(first)
     queues.reached.acquire()
-    assert dispatcher.behind_bytes == first.size
+    assert dispatcher.has_room(small.size)
+    assert dispatcher.submit(small, 0)
+    assert dispatcher.behind_bytes == first.size + small.size
+    assert not dispatcher.has_room(second.size)
     assert not dispatcher.submit(second, 0.01)
-    submitting[1].start()
-    submitting[1].join(0.05)
-    assert submitting[1].is_alive()
-    queues.go.release(2)
-    for thread in submitting:
-        thread.join()
-    assert dispatcher.drain()
-    assert dispatcher.behind_bytes == 0
+    queues.go.release(len(jobs) * 10)
+    dispatcher.await_room(second.size, 20)
+    assert dispatcher.has_room(second.size)
+    assert dispatcher.submit(second, 0)
+    assert dispatcher.drain(20)
+    assert (dispatcher.behind_bytes, dispatcher.done_until) == (0, second.end)
     dispatcher.close()
 
 
@@ -221,6 +228,37 @@ def test_small_messages_are_dispatched_when_they_are_handed_over(
     assert keeper.value.logics_msg_timestamp == job.store_timestamp
     slots = load_meta(golden("tiny")).index_slots
     assert indexed_keys(tmp_path / "s", slots) == expected_keys(load_records(golden("tiny")))
+    queues.close()
+    indexes.close()
+
+
+def test_a_small_message_does_not_wait_while_the_index_is_flushed(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues, indexes, _, dispatcher = parts(tmp_path / "s", golden("tiny"))
+    one, other, *_ = appended(golden("tiny"))
+    dispatcher.submit(one)
+    flushing, go = threading.Event(), threading.Event()
+    real = write_all
+
+    def held(*args: Any) -> None:
+        if threading.current_thread() is thread:
+            flushing.set()
+            assert go.wait(PATIENCE)
+        real(*args)
+
+    monkeypatch.setattr(indexes_module, "write_all", held)
+    thread = threading.Thread(target=dispatcher.flush)
+    thread.start()
+    assert flushing.wait(PATIENCE)
+    try:
+        assert dispatcher.submit(other, 0)
+        assert dispatcher.behind_bytes == other.size
+    finally:
+        go.set()
+        thread.join(PATIENCE)
+    assert dispatcher.drain(PATIENCE)
+    dispatcher.close()
     queues.close()
     indexes.close()
 
@@ -313,10 +351,11 @@ class FullQueues(ConsumeQueues):
 
 
 def test_promise_6_what_is_in_the_log_already_waits_for_no_room(
-    golden: Golden, tmp_path: Path
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A put that was accepted right before the disk was full is answered; the next are refused."""
     jobs = list(appended(golden("tiny")))[:3]
+    monkeypatch.setattr(dispatcher_module, "_MOST_BYTES", jobs[0].size + 1)
     queues = FullQueues(str(tmp_path))
     dispatcher = Dispatcher(queues, None, CheckpointKeeper(str(tmp_path)), Health(str(tmp_path)))
     for job in jobs[:2]:

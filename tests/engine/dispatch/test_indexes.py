@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import IndexHeader
 from rmqstore_spark.layout.spans import I4, I8
+from tests.support.stores.storing import until
+from tests.support.waiting import PATIENCE
 
 SHAPE = IndexShape(slots=50, entries=100)
 NOW = 1_795_219_334_515
@@ -81,6 +84,41 @@ def test_full_files_are_sealed_and_said(tmp_path: Path) -> None:
     indexes.flush()
     assert sealed == [NOW + (99 * n - 1) * 10 for n in range(1, 8)]
     indexes.close()
+
+
+@pytest.mark.parametrize("files", [1, 3])
+def test_keys_are_inserted_while_the_disk_takes_a_full_file(
+    indexes: IndexFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
+) -> None:
+    """One more is sealed by who inserts, if too many wait: it waits for the one on its way."""
+    syncing, go = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def held(descriptor: int) -> None:
+        syncing.set()
+        assert go.wait(PATIENCE)
+        real(descriptor)
+
+    indexes.insert(*keys(0, 150))
+    monkeypatch.setattr(os, "fdatasync", held)
+    flushing = threading.Thread(target=indexes.flush)
+    inserting = threading.Thread(target=indexes.insert, args=keys(150, 99 * files))
+    flushing.start()
+    assert syncing.wait(PATIENCE)
+    try:
+        inserting.start()
+        if files == 1:
+            inserting.join(PATIENCE)
+            assert not inserting.is_alive()
+        else:
+            until(lambda: len(indexes.names) == 3)
+    finally:
+        go.set()
+        inserting.join(PATIENCE)
+        flushing.join(PATIENCE)
+    monkeypatch.undo()
+    indexes.flush()
+    assert contents(tmp_path) == one_by_one(150 + 99 * files)
 
 
 def test_it_goes_on_with_a_file_that_has_room(indexes: IndexFiles, tmp_path: Path) -> None:
