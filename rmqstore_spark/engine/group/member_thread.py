@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
 _ANSWER_S: Final = 10.0
+_GATHER_S: Final = 0.02
+"""From one commit that a follower's engine is told of to the next: nobody waits for it there."""
 _T = TypeVar("_T")
 
 
@@ -235,6 +237,7 @@ class MemberThread:
                 _log.error("The member of the group has ended: %s", failure)
         finally:
             self._bound.close()
+            self._told.tell()
             self.decisions.put(MemberEnd(error))
             self._is_ready.set()
             loop.close()
@@ -267,7 +270,11 @@ class MemberThread:
 
 
 class _Decisions:
-    """Puts what a driver decides into the queue. See `MemberWatcher`.
+    """Puts what a driver decides into the queue, in order. See `MemberWatcher`.
+
+    A leader's commits are told at once: clients wait for them. Those of a follower gather for a
+    while, so that it puts many entries into queues and index at a time. It then has the processor
+    for its leader's next push.
 
     Args:
         queue: the queue.
@@ -279,23 +286,44 @@ class _Decisions:
 
     def __init__(self, queue: SimpleQueue[Decision]) -> None:
         self._queue = queue
+        self._leads = False
+        self._gathered: CommittedLog | None = None
+        self._next: asyncio.TimerHandle | None = None  # before it, nothing is told
         self.committed_to = 0
         self.elections = 0
 
     def committed(self, begin: int, end: int) -> None:
-        """Tell the engine how far entries are committed."""
+        """Tell the engine how far entries are committed, now or soon."""
         self.committed_to = end
-        self._queue.put(CommittedLog(begin, end))
+        self._gathered = CommittedLog(begin, end)
+        if self._leads:
+            self.tell()
+        elif self._next is None:
+            self._tell_next()
+
+    def _tell_next(self) -> None:
+        self._next = None
+        if self._gathered is not None:
+            self.tell()
+            self._next = asyncio.get_running_loop().call_later(_GATHER_S, self._tell_next)
+
+    def tell(self) -> None:
+        """Tell the engine all commits that have gathered."""
+        gathered, self._gathered = self._gathered, None
+        if gathered is not None:
+            self._queue.put(gathered)
 
     def role_changed(self, change: RoleChanged, end: int) -> None:
         """Tell the engine of another role."""
-        leads = change.role is MemberRole.LEADER
-        self.elections += leads
-        self._queue.put(GroupChange(leads, change.term, change.leader, end))
+        self._leads = change.role is MemberRole.LEADER
+        self.elections += self._leads
+        self.tell()
+        self._queue.put(GroupChange(self._leads, change.term, change.leader, end))
 
     def began_again(self) -> None:
         """End what the engine does if it had entries: queues cannot follow while they are open."""
         if self.committed_to:
+            self.tell()
             self._queue.put(
                 MemberEnd(
                     RmqStoreError(
