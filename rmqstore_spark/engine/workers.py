@@ -112,6 +112,7 @@ class Workers:
             ends.callback(self.checks.stop)
             self._applier: Applier | None = None
             if isinstance(log, MemberLog) and isinstance(role, GroupRole) and store.member:
+                assert isinstance(self.appender, MemberAppender)
                 self._applier = Applier(
                     store, log, role, store.member, self.appender, self.flusher, health,
                     drain=self.drain, take_over=self._take_over,

@@ -1,7 +1,8 @@
 """Takes what a member of a group has committed, and puts it into queues and index.
 
-It does so on every member: a leader's own records come this way too. So nothing in queues and index
-ever has to be taken back. It also carries out the changes of role, between the entries:
+It does so on every member: a leader's own records come this way too, in the blocks in which it has
+appended them; all others are read from the log. So nothing in queues and index ever has to be taken
+back. It also carries out the changes of role, between the entries:
 
     leads:    all before the entry with which the term begins is committed, and in queues and index
               -> queue offsets and times continue from there -> messages are accepted
@@ -19,8 +20,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.copied import Copied, keeps_queue, last_time, make_topics
+from rmqstore_spark.engine.append.copied import Copied, keeps_queue, make_topics
+from rmqstore_spark.engine.append.member_appender import MemberAppender
+from rmqstore_spark.engine.dispatch.jobs import DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import (
@@ -65,7 +67,7 @@ class Applier:
         log: MemberLog,
         role: GroupRole,
         member: MemberThread,
-        appender: Appender,
+        appender: MemberAppender,
         flusher: FlushService,
         health: Health,
         *,
@@ -81,14 +83,7 @@ class Applier:
         self._health = health
         self._drain = drain
         self._take_over = take_over
-        self._feed = QueueFeed(
-            store.queues,
-            store.config.delays,
-            lambda *route: keeps_queue(store, *route),
-            log_begin=log.min_offset,
-            deleted=store.deleted.end,
-            is_group=True,
-        )
+        self._feed: QueueFeed | None = None  # as long as all goes into queues through it
         self._files = LocalFiles()
         self._listed: CommitLog | None = None  # with all segments that there were
         self._batches = WholeBatches(log.max_offset)
@@ -149,11 +144,11 @@ class Applier:
             return
         if committed.begin > self._log.max_offset:  # the first entries of a new member
             self._log.begin_later(committed.begin)
-            self._feed.log_begin = committed.begin
+            self._feed = None
             self._batches = WholeBatches(committed.begin)
         self._member.note_committed()  # before queues name what is behind the end in the files
-        for part in self._batches.read(self._log_up_to(committed), committed.end):
-            self._patiently(partial(self._take, part))
+        while self._batches.seen < committed.end:
+            self._take_next(committed)
         reach("group.before_see")
         self._log.see(self._batches.at, committed.end)
 
@@ -169,17 +164,48 @@ class Applier:
         assert self._listed is not None
         return CommitLog(self._listed.plain, self._listed.dledger, committed.end)
 
-    def _take(self, part: LogBlock) -> None:
-        """Hand records to the dispatcher."""
+    def _take_next(self, committed: CommittedLog) -> None:
+        """Take the next block that this store has appended, or what the log has before it."""
+        batches, stop = self._batches, committed.end
+        own = self._appender.next_proposed(batches.seen)
+        if own is not None and own.end <= stop and not batches.is_within:
+            begin = self._appender.begin_of(own)
+            if begin == batches.seen:
+                self._feed = None
+                self._patiently(partial(self._take, own, own.store_timestamp))
+                batches.pass_over(own.end)
+                return
+            stop = begin
+        for part in batches.read(self._log_up_to(committed), stop):
+            self._patiently(partial(self._take_copied, part))
+
+    def _take_copied(self, part: LogBlock) -> None:
         store = self._store
-        end = int(part.physical_offset[-1]) + int(part.block.sizes[-1])
-        make_topics(store, [part], end, store.config.default_topic_queue_nums)
-        first = int(part.records.store_timestamp.min())
+        if self._feed is None:
+            self._feed = QueueFeed(
+                store.queues,
+                store.config.delays,
+                lambda *route: keeps_queue(store, *route),
+                log_begin=self._log.min_offset,
+                deleted=store.deleted.end,
+                is_group=True,
+            )
+        copied = Copied(part, self._feed)
+        make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
+        self._take(copied, int(part.records.store_timestamp.min()))
+
+    def _take(self, job: DispatchJob, first: int) -> None:
+        """Hand records to the dispatcher.
+
+        Args:
+            job: the records.
+            first: the lowest of their storeTimestamps.
+        """
         if first < self._log.last_timestamp:  # another member's clock is behind
             self._flusher.lower_time(max(first - 1, 0))
-        self._appender.published(last_time(part))
-        self._log.show(end)
-        self._appender.dispatch(Copied(part, self._feed))
+        self._appender.published(job.store_timestamp)
+        self._log.show(job.end)
+        self._appender.dispatch(job)
 
     def _patiently(self, work: Callable[[], None]) -> None:
         """Do something that may lack room for now, until it succeeds or the store is closed."""
@@ -204,6 +230,7 @@ class Applier:
             return
         self._log.stop_leading()  # those who wait must not, while others hold the lock
         with self._appender.ending_commit():
+            self._appender.forget_proposed()
             self._role.follow()
         _log.warning("%s is a slave now: it does not lead its group any more.", self._store.path)
         self._role.changed()

@@ -72,6 +72,16 @@ class WholeBatches:
         self.seen = end
         self.at = end if self._batch is None else self._batch.begin
 
+    @property
+    def is_within(self) -> bool:
+        """Whether a batch is open at the position up to which the log was read."""
+        return self._batch is not None
+
+    def pass_over(self, end: int) -> None:
+        """Take records up to a position as read. They belong to no batch, and none is open."""
+        assert self._batch is None, "what follows belongs to a batch, or shows that its rest lacks"
+        self.seen = self.at = end
+
     def _take(self, log: CommitLog, part: LogBlock, end: int) -> Iterator[LogBlock]:
         places, count = part.physical_offset, len(part.block)
         ends, terms = batch_ends(part.records, places), part.terms
