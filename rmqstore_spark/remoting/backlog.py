@@ -179,7 +179,7 @@ class PendingCalls:
 
     def __init__(self) -> None:
         self._opaque = 0
-        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._asked: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -189,36 +189,46 @@ class PendingCalls:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         command.opaque = self._opaque
 
-    async def answer_of(self, command: Command, peer: str, seconds: float) -> Command:
-        """Wait for the answer of a request that was sent.
+    def answer_of(self, command: Command, peer: str, seconds: float) -> asyncio.Future[Command]:
+        """Return the answer to come of a request that was sent.
+
+        It is a ServiceError if no answer comes in time, or the connection is closed.
 
         Args:
             command: the request.
             peer: address of the other end, for the error.
-            seconds: how long to wait.
-
-        Raises:
-            ServiceError: no answer came in time, or the connection was closed.
+            seconds: how long an answer may take.
         """
-        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-        self._asked[command.opaque] = answer
-        try:
-            return await asyncio.wait_for(answer, seconds)
-        except asyncio.TimeoutError:
-            raise ServiceError(
-                f"{peer} did not answer request {command.code} within {seconds:.3g} s."
-            ) from None
-        finally:
-            self._asked.pop(command.opaque, None)
+        loop, number = asyncio.get_running_loop(), command.opaque
+
+        def give_up() -> None:
+            del self._asked[number]
+            if not answer.done():
+                text = f"{peer} did not answer request {command.code} within {seconds:.3g} s."
+                answer.set_exception(ServiceError(text))
+
+        answer: asyncio.Future[Command] = loop.create_future()
+        self._asked[number] = answer, loop.call_later(seconds, give_up)
+        return answer
+
+    def forget(self, command: Command) -> None:
+        """Forget a request for whose answer nobody waits any more."""
+        _, timer = self._asked.pop(command.opaque, (None, None))
+        if timer is not None:
+            timer.cancel()
 
     def arrived(self, answer: Command) -> None:
         """Give an answer to who waits for it; nobody does if it is late."""
-        waiting = self._asked.pop(answer.opaque, None)
+        waiting, timer = self._asked.pop(answer.opaque, (None, None))
+        if timer is not None:
+            timer.cancel()
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)
 
     def fail(self, peer: str) -> None:
         """End all waiting: the connection is closed."""
-        for waiting in self._asked.values():
+        for waiting, timer in self._asked.values():
+            timer.cancel()
             if not waiting.done():
                 waiting.set_exception(ServiceError(f"The connection to {peer} was closed."))
+        self._asked.clear()

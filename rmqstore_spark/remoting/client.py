@@ -141,6 +141,26 @@ class RemotingClient:
         finally:
             self._places.release()
 
+    def ask_now(self, command: Command, seconds: float) -> asyncio.Future[Command] | None:
+        """Send a request if that has to wait for nothing, and return its answer to come.
+
+        Args:
+            command: the request.
+            seconds: how long an answer may take.
+
+        Returns:
+            The answer, whatever its code, or a ServiceError if none comes; None if nothing was
+            sent: `ask` waits for a connection or a place.
+
+        Raises:
+            ServiceError: as many requests as may wait for an answer.
+            FrameError: the request does not fit a frame.
+        """
+        connection = self._connection
+        if connection is None or not (connection.is_open and connection.has_room):
+            return None
+        return connection.begin(self._signed(command), seconds)
+
     async def ask_for(self, command: Command, seconds: float = ANSWER_SECONDS) -> Command:
         """Send a request, and return its answer of success.
 

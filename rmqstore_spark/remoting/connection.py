@@ -289,6 +289,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
             ServiceError: the connection is closed, has too many requests, or no answer came.
             FrameError: the request does not fit a frame.
         """
+        try:
+            return await self.begin(command, seconds)
+        finally:
+            self._calls.forget(command)
+
+    def begin(self, command: Command, seconds: float) -> asyncio.Future[Command]:
+        """Send a request, and return its answer to come; see `request`.
+
+        The answer is a ServiceError if none comes in time, or the connection is closed before.
+        """
         if not self.is_open:
             raise ServiceError(f"The connection to {self.peer} is closed.")
         if len(self._calls) >= self._limits.in_flight:
@@ -297,7 +307,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             )
         self._calls.number(command)
         self.send(command)
-        return await self._calls.answer_of(command, self.peer, seconds)
+        return self._calls.answer_of(command, self.peer, seconds)
 
     def one_way(self, command: Command) -> None:
         """Send a request that nobody answers.

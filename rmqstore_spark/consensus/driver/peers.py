@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final, Protocol
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.driver.group import MemberGroup
@@ -14,12 +16,14 @@ from rmqstore_spark.consensus.driver.wire import (
     WireMessage,
     answer_of,
     decode,
+    encoded_entries,
     request_body,
 )
-from rmqstore_spark.consensus.messages import Answer, MemberCode, Request
+from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 ANSWER_SECONDS: Final = 3.0
@@ -50,6 +54,15 @@ class PeerAnswers(Protocol):
         """Take note that there is no answer, and will be none."""
 
 
+class _Asked(NamedTuple):
+    """A request that was sent, or is on its way."""
+
+    peer: str
+    number: int
+    request: Request
+    code: DLedgerRequest
+
+
 class Peers:
     """The connections to the other members. Use it in a running event loop.
 
@@ -66,15 +79,37 @@ class Peers:
         self._identity = protection.identity
         self._answers = answers
         self._clients: dict[str, RemotingClient] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, set[asyncio.Task[None]]] = {peer: set() for peer in group.ids}
+        self._is_closed = False
         self._log = PeerLog(logging.getLogger(__name__))
+        self._entries: tuple[LedgerEntry, ...] = ()  # of the last push
+        self._encoded_entries = encoded_entries(())
 
     def ask(self, peer: str, number: int, request: Request) -> None:
         """Send a request of the member; its answer comes with this number."""
-        code, body = request_body(request, self._group.name, self._group.me, peer)
-        task = asyncio.ensure_future(self._ask(peer, number, request, code, body))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        entries = request.entries if isinstance(request, Push) else ()
+        if entries is not self._entries:  # the same ones go to one peer after the other
+            self._entries, self._encoded_entries = entries, encoded_entries(entries)
+        code, body = request_body(
+            request, self._group.name, self._group.me, peer, self._encoded_entries
+        )
+        asked = _Asked(peer, number, request, code)
+        if not self._ask_now(asked, body):
+            task = asyncio.ensure_future(self._ask(asked, body))
+            self._tasks[peer].add(task)
+            task.add_done_callback(self._tasks[peer].discard)
+
+    def _ask_now(self, asked: _Asked, body: bytes) -> bool:
+        """Send a request if it has to wait for nothing; return whether it is sent."""
+        client = self._clients.get(asked.peer)
+        if client is None or self._tasks[asked.peer]:  # those that wait come first
+            return False
+        with suppress(ServiceError, FrameError):  # a task says why
+            answer = client.ask_now(request_to(asked.code, body), ANSWER_SECONDS)
+            if answer is not None:
+                answer.add_done_callback(partial(self._arrived, asked, client))
+                return True
+        return False
 
     async def send(self, peer: str, code: DLedgerRequest, body: bytes) -> bytes:
         """Send a request, and return the body of its answer.
@@ -92,39 +127,72 @@ class Peers:
         try:
             answer = await client.ask(request_to(code, body), ANSWER_SECONDS)
         except ServiceError as error:
-            if self._clients.get(peer) is client and not client.is_open:
-                del self._clients[peer]  # a new one tries at once
-                client.close()
+            self._forget_closed(peer, client)
             if isinstance(error.__cause__, OSError):  # of TLS
                 raise _NotAllowedError(f"{error} {_TLS_ADVICE}") from error
             raise
-        if answer.code != MemberCode.SUCCESS:
-            remark = escaped(answer.remark or "without saying why")
-            raise _NotAllowedError(f"it answers code {answer.code}, {remark}. {_ADVICE}")
-        return answer.body
+        return _body_of(answer)
 
     async def close(self) -> None:
         """End all connections."""
-        for task in list(self._tasks):
-            task.cancel()
+        self._is_closed = True
+        for tasks in self._tasks.values():
+            for task in list(tasks):
+                task.cancel()
         for client in self._clients.values():
             await client.end()
 
-    async def _ask(
-        self, peer: str, number: int, request: Request, code: DLedgerRequest, body: bytes
-    ) -> None:
-        answer, at = None, f"{peer}:"
+    async def _ask(self, asked: _Asked, body: bytes) -> None:
+        found: bytes | ServiceError | FrameError
         try:
-            body = await self.send(peer, code, body)
-            answer = answer_of(request, body)
-            if answer is None:
-                refused = decode(WireMessage, body).code
-                self._log.warning(at, "%s of %s: refused, code %d.", code.name, peer, refused)
-        except _NotAllowedError as error:
-            self._log.warning(at, "%s of %s is not allowed: %s", code.name, peer, error)
+            found = await self.send(asked.peer, asked.code, body)
         except (ServiceError, FrameError) as error:
-            self._log.warning(at, "%s of %s: %s", code.name, peer, error)
+            found = error
+        self._settle(asked, found)
+
+    def _arrived(
+        self, asked: _Asked, client: RemotingClient, answer: asyncio.Future[Command]
+    ) -> None:
+        if self._is_closed:
+            return
+        found: bytes | ServiceError
+        try:
+            found = _body_of(answer.result())
+        except ServiceError as error:
+            self._forget_closed(asked.peer, client)
+            found = error
+        self._settle(asked, found)
+
+    def _forget_closed(self, peer: str, client: RemotingClient) -> None:
+        """Forget a client whose connection was closed: a new one tries at once."""
+        if self._clients.get(peer) is client and not client.is_open:
+            del self._clients[peer]
+            client.close()
+
+    def _settle(self, asked: _Asked, found: bytes | ServiceError | FrameError) -> None:
+        """Give the member the answer to a request, and log why there is none."""
+        name, peer, answer = asked.code.name, asked.peer, None
+        at = f"{peer}:"
+        if isinstance(found, bytes):
+            try:
+                answer = answer_of(asked.request, found)
+                if answer is None:
+                    refused = decode(WireMessage, found).code
+                    self._log.warning(at, "%s of %s: refused, code %d.", name, peer, refused)
+            except FrameError as error:
+                found = error
+        if isinstance(found, _NotAllowedError):
+            self._log.warning(at, "%s of %s is not allowed: %s", name, peer, found)
+        elif isinstance(found, Exception):
+            self._log.warning(at, "%s of %s: %s", name, peer, found)
         if answer is None:
-            self._answers.unanswered(number)
+            self._answers.unanswered(asked.number)
         else:
-            self._answers.answered(number, answer)
+            self._answers.answered(asked.number, answer)
+
+
+def _body_of(answer: Command) -> bytes:
+    if answer.code != MemberCode.SUCCESS:
+        remark = escaped(answer.remark or "without saying why")
+        raise _NotAllowedError(f"it answers code {answer.code}, {remark}. {_ADVICE}")
+    return answer.body

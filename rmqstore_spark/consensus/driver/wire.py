@@ -6,6 +6,7 @@ that are not known are skipped, and what is missing has DLedger's default.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -109,6 +110,13 @@ class WirePush(_Message, kw_only=True):
     first_entry_index: int = -1
     last_entry_index: int = -1
     total_size: int = 0
+
+
+class _SentPush(WirePush, kw_only=True):
+    """The same as it is sent: its entries are encoded once for all peers."""
+
+    entry: msgspec.Raw  # type: ignore[assignment]
+    batch_entry: msgspec.Raw  # type: ignore[assignment]
 
 
 class WirePushAnswer(_Message, kw_only=True):
@@ -255,8 +263,26 @@ def wire_entry(entry: LedgerEntry) -> WireEntry:
     )  # fmt: skip
 
 
-def request_body(request: Request, group: str, me: str, peer: str) -> tuple[DLedgerRequest, bytes]:
-    """Return code and body of what this member asks a peer."""
+_NO_ENTRY: Final = msgspec.Raw(b"null")
+_NO_ENTRIES: Final = msgspec.Raw(b"[]")
+
+
+def encoded_entries(entries: Sequence[LedgerEntry]) -> msgspec.Raw:
+    """Return entries as a push has them: one alone, or a list."""
+    sent = [wire_entry(entry) for entry in entries]
+    return msgspec.Raw(encode(sent[0] if len(sent) == 1 else sent))
+
+
+def request_body(
+    request: Request, group: str, me: str, peer: str, entries: msgspec.Raw | None = None
+) -> tuple[DLedgerRequest, bytes]:
+    """Return code and body of what this member asks a peer.
+
+    Args:
+        request: what it asks.
+        group, me, peer: the names.
+        entries: those of a push, as `encoded_entries` returns them; None: they are encoded here.
+    """
     ids: dict[str, Any] = {"group": group, "local_id": me, "remote_id": peer, "term": request.term}
     if isinstance(request, Vote):
         vote = WireVote(
@@ -266,14 +292,17 @@ def request_body(request: Request, group: str, me: str, peer: str) -> tuple[DLed
         return DLedgerRequest.VOTE, encode(vote)
     if isinstance(request, LeaderHeartbeat):
         return DLedgerRequest.HEART_BEAT, encode(WireMessage(**ids, leader_id=request.leader))
-    entries = [wire_entry(entry) for entry in request.entries]
-    is_batch = len(entries) > 1
-    push = WirePush(
+    count = len(request.entries)
+    is_batch = count > 1
+    if entries is None:
+        entries = encoded_entries(request.entries)
+    push = _SentPush(
         **ids, leader_id=request.leader, type=request.type.name, commit_index=request.commit,
-        entry=entries[0] if len(entries) == 1 else None, batch_entry=entries if is_batch else [],
-        batch=is_batch, count=len(entries), first_entry_index=request.first,
+        entry=entries if count == 1 else _NO_ENTRY,
+        batch_entry=entries if is_batch else _NO_ENTRIES,
+        batch=is_batch, count=count, first_entry_index=request.first,
         last_entry_index=request.last,
-        total_size=sum(entry.size for entry in entries) if is_batch else 0,
+        total_size=sum(entry.size for entry in request.entries) if is_batch else 0,
     )  # fmt: skip
     return DLedgerRequest.PUSH, encode(push)
 

@@ -114,6 +114,8 @@ def test_another_segment_size_is_told_when_they_meet_and_its_entries_are_refused
             eventually(lambda member=member: advice in member.output, 60)
         advice = f"has mappedFileSizeCommitLog={1 << 20}, and this member {1 << 17}"
         eventually(lambda: advice in other.output, 60)
+        # A new group needs the answers of all.
+        eventually(lambda: all(each.may_vote for each in (*right, other)), 60)
         other.kill()
         entries = [record("x" * 50_000, n) for n in range(5)]  # more than a file of the other
         last = GroupClient(members).append(*entries)[-1]
