@@ -7,15 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from rmqstore_spark.consensus.actions import MemberRole, Save
+from rmqstore_spark.consensus.driver import peers
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.state_files import StateFiles
-from rmqstore_spark.consensus.driver.wire import answer_body, request_of
+from rmqstore_spark.consensus.driver.wire import answer_body, encoded_entries, request_of
 from rmqstore_spark.consensus.messages import (
     Answer,
     HeartbeatAnswer,
     LeaderHeartbeat,
+    LedgerEntry,
     MemberCode,
     Push,
     PushAnswer,
@@ -85,8 +90,8 @@ async def pushed(folder: Path, *sizes: int) -> list[Peer]:
     state = folder / "dledger-n0"
     state.mkdir(parents=True)
     StateFiles(str(state)).write_term(Save(1, None, is_voter=True))
-    peers = [Peer(), Peer()]
-    servers = [RemotingServer(peer, Limits()) for peer in peers]
+    found = [Peer(), Peer()]
+    servers = [RemotingServer(peer, Limits()) for peer in found]
     for server, address in zip(servers, (members["n1"], members["n2"]), strict=True):
         await server.start(bound_port(*parse_address(address)))
     driver = Driver(
@@ -97,24 +102,39 @@ async def pushed(folder: Path, *sizes: int) -> list[Peer]:
         member = driver.member
         await until(lambda: member.role is MemberRole.LEADER and member.commit == member.ledger.end)
         begin, position = member.ledger.end, driver.log.end
-        for peer in peers:
+        for peer in found:
             peer.begin = begin
         text = record("some")
         for size in sizes:
             driver.propose(member.term, position, [text] * size)
             position += size * (48 + len(text))
         last = begin + sum(sizes)
-        await until(lambda: member.commit == last and all(peer.end == last for peer in peers))
+        await until(lambda: member.commit == last and all(peer.end == last for peer in found))
     finally:
         await driver.close()
         for server in servers:
             await server.close()
-    return peers
+    return found
 
 
 def test_what_is_proposed_together_is_one_push_to_each_peer(tmp_path: Path) -> None:
     for peer in asyncio.run(pushed(tmp_path, 30, 1, 9)):
         assert peer.pushes == [(1, 40)]
+
+
+def test_a_push_is_encoded_once_for_all_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+
+    def noted(entries: Sequence[LedgerEntry]) -> msgspec.Raw:
+        counts.append(len(entries))
+        return encoded_entries(entries)
+
+    monkeypatch.setattr(peers, "encoded_entries", noted)
+    for peer in asyncio.run(pushed(tmp_path, 30)):
+        assert peer.pushes == [(1, 30)]
+    assert counts.count(30) == 1
 
 
 def test_a_push_has_no_more_bytes_than_it_may(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""A leader puts its own blocks into queues as it has appended them; all others it reads again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
+from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.engine.group.member_thread import (
+    CommittedLog,
+    Decision,
+    GroupChange,
+    _Decisions,
+)
+from rmqstore_spark.engine.recovery import whole_batches
+from rmqstore_spark.engine.recovery.redispatch import log_blocks
+from rmqstore_spark.reader import Store
+from tests.engine.group.stores import problems_of
+from tests.fault.messages import TOPICS, block, read_numbers
+from tests.support.messages.batches import bodies, commit_batch, rows_block
+from tests.support.processes.ports import free_port
+from tests.support.waiting import eventually
+
+PATIENCE = 120.0
+
+
+@contextmanager
+def leader(path: Path, segment: int) -> Iterator[StoreWriter]:
+    """A store that leads a group of one."""
+    config = StoreConfig(
+        enable_d_leger_commit_log=True, d_leger_group="orders", d_leger_self_id="n0",
+        d_leger_peers=f"n0-127.0.0.1:{free_port()}", d_leger_bind_address="127.0.0.1",
+        mapped_file_size_commit_log=segment, max_hash_slot_num=1000, max_index_num=4000,
+    )  # fmt: skip
+    with StoreWriter.open(path, config) as store:
+        eventually(lambda: store.state == "RUNNING", PATIENCE)
+        for topic in TOPICS:
+            store.create_topic(topic, write_queue_nums=4)
+        yield store
+
+
+def test_what_a_leader_has_appended_is_not_read_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, int]] = []
+
+    def noted(log: Any, start: int, end: int) -> Any:
+        read.append((start, end))
+        return log_blocks(log, start, end)
+
+    monkeypatch.setattr(whole_batches, "log_blocks", noted)
+    path = tmp_path / "store"
+    with leader(path, 1 << 20) as store:
+        read.clear()
+        for number in range(0, 100, 5):
+            assert store.put(block(number, 5)).ok
+        assert read == []
+    with Store.open(path) as opened:
+        assert sorted(chain.from_iterable(read_numbers(opened).values())) == [*range(100)]
+    assert not problems_of(path)
+
+
+def test_own_blocks_and_what_is_read_are_in_queues_in_the_order_of_the_log(
+    tmp_path: Path,
+) -> None:
+    """Batches are read, and segments end; a topic begins again while puts are under way."""
+    path = tmp_path / "store"
+    with leader(path, 1 << 16) as store:
+        assert store.put(rows_block(bodies("first", 8))).ok
+        for number in range(60):
+            assert store.put(block(number * 5, 5)).ok
+            if number % 20 == 10:
+                commit_batch(store, number)
+        assert store.put(block(300, 8), wait=False).ok
+        store.delete_topic(TOPICS[1])
+        store.create_topic(TOPICS[1], write_queue_nums=4)
+        for number in range(320, 360, 8):
+            assert store.put(block(number, 8)).ok
+    with Store.open(path) as opened:
+        found = read_numbers(opened)
+    assert all(numbers == sorted(numbers) for numbers in found.values())
+    kept = [n for (topic, _), numbers in found.items() if topic == TOPICS[0] for n in numbers]
+    expected = [*range(308), *range(320, 360)]
+    assert sorted(kept) == [n for n in expected if n // 4 % 2 == 0]
+    others = {n for (topic, _), numbers in found.items() if topic == TOPICS[1] for n in numbers}
+    assert others >= {n for n in range(320, 360) if n // 4 % 2}
+    assert not problems_of(path)
+
+
+def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
+    told: SimpleQueue[Decision] = SimpleQueue()
+
+    def all_told() -> list[Decision]:
+        return [told.get() for _ in range(told.qsize())]
+
+    async def decide() -> None:
+        decisions = _Decisions(told)
+        for end in range(1, 100):
+            decisions.committed(0, end)
+        assert all_told() == [CommittedLog(0, 1)]
+        while told.empty():
+            await asyncio.sleep(0.001)
+        assert all_told() == [CommittedLog(0, 99)]
+        decisions.committed(0, 100)
+        decisions.role_changed(RoleChanged(MemberRole.LEADER, 3, "n0"), 200)
+        assert all_told() == [CommittedLog(0, 100), GroupChange(True, 3, "n0", 200)]
+        for end in (200, 300):
+            decisions.committed(0, end)
+        assert all_told() == [CommittedLog(0, 200), CommittedLog(0, 300)]
+
+    asyncio.run(decide())
