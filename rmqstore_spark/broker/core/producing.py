@@ -89,7 +89,12 @@ class Producing:
     def would_wait(self) -> bool:
         """Whether storing waits now: for the disk, for other members, or for other puts."""
         waits = self._waits_for_disk or self._store.role.waits_for_slaves or self.puts_later
-        return bool(waits) or self._store.is_busy
+        return bool(waits) or self.is_busy
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether storing waits for other puts now."""
+        return self._store.is_busy
 
     @property
     def puts_later(self) -> LaterPuts | None:

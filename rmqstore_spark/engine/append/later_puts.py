@@ -23,6 +23,18 @@ class Awaits(Protocol):
         ...
 
 
+class OutcomesWatcher(Protocol):
+    """Has outcomes told: calls `LaterPuts.take`. Its methods must not wait."""
+
+    def changed(self) -> None:
+        """Call it soon: outcomes may be known. In the thread that finds it out."""
+        ...
+
+    def waits(self) -> None:
+        """Call it, and when it says: a put has begun to wait, and none did. In any thread."""
+        ...
+
+
 class _Waiting(NamedTuple):
     result: PutResult
     since: float
@@ -43,15 +55,12 @@ class LaterPuts:
         self._durability = durability
         self._settle = settle
         self._waiting: deque[_Waiting] = deque()
-        self._changed: Callable[[], object] | None = None
+        self._watcher: OutcomesWatcher | None = None
 
-    def watch(self, changed: Callable[[], object] | None) -> None:
-        """Call a function, in place of the last one, when outcomes may be known; None: nobody.
-
-        It is called in the thread that finds it out, and must not wait.
-        """
-        self._changed = changed
-        self._durability.watch(changed)
+    def watch(self, watcher: OutcomesWatcher | None) -> None:
+        """Tell somebody, in place of the last one, when outcomes may be known; None: nobody."""
+        self._watcher = watcher
+        self._durability.watch(None if watcher is None else watcher.changed)
 
     def add(self, result: PutResult, since: float, who: Awaits) -> None:
         """Wait for the outcome of a put.
@@ -62,9 +71,12 @@ class LaterPuts:
             who: takes the outcome.
         """
         self._waiting.append(_Waiting(result, since, who))
-        is_first = len(self._waiting) == 1  # its time has to be seen to
-        if self._changed is not None and (is_first or self._durability.is_decided(result)):
-            self._changed()
+        if self._watcher is None:
+            return
+        if self._durability.is_decided(result):
+            self._watcher.changed()
+        elif len(self._waiting) == 1:  # the others are seen to when its time is over
+            self._watcher.waits()
 
     def take(self) -> float | None:
         """Tell those whose outcome is known, or whose time is over. One thread at a time calls it.

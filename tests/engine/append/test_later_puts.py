@@ -25,6 +25,7 @@ class Group:
     Attributes:
         told: the outcomes, in the order in which they were told.
         calls: how many times somebody was told that outcomes may be known.
+        waits_begun: how many times a put began to wait, and none did before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,8 +42,8 @@ class Group:
         self.durability = MemberDurability(self.log, 5000)
         self.puts = LaterPuts(self.durability, self._settle)
         self.told: list[tuple[int, PutStatus]] = []
-        self.calls = 0
-        self.puts.watch(self._called)
+        self.calls = self.waits_begun = 0
+        self.puts.watch(self)
 
     @property
     def term(self) -> LeaderTerm:
@@ -60,8 +61,11 @@ class Group:
         lacking = self.durability.await_put(result.end_offset, result.term, since)
         return result if lacking is None else result.with_status(lacking.status, lacking.remark)
 
-    def _called(self) -> None:
+    def changed(self) -> None:
         self.calls += 1
+
+    def waits(self) -> None:
+        self.waits_begun += 1
 
 
 @pytest.fixture
@@ -99,7 +103,8 @@ def test_nobody_is_forgotten_whose_commit_came_first(group: Group) -> None:
 
 def test_the_first_that_waits_has_its_time_seen_to(group: Group) -> None:
     group.put(100)
-    assert group.calls == 1
+    group.put(200)
+    assert (group.waits_begun, group.calls) == (1, 0)
 
 
 def test_a_term_that_is_over_leaves_unknown_what_it_did_not_commit(group: Group) -> None:

@@ -27,20 +27,26 @@ class LaterAnswers:
         self._timer: asyncio.TimerHandle | None = None
         self._is_called = self._is_closing = False
         self._is_done = threading.Event()
-        puts.watch(self._call)
+        puts.watch(self)
 
     def close(self) -> None:
         """Wait in another thread until all outcomes are told. No puts may follow."""
         self._is_closing = True
-        self._call()
+        self.changed()
         self._is_done.wait()
         self._puts.watch(None)
 
-    def _call(self) -> None:
+    def changed(self) -> None:
+        """Have the outcomes told that may be known."""
         if not self._is_called:
             self._is_called = True
             with suppress(RuntimeError):  # the loop has ended, and with it all connections
                 self._loop.call_soon_threadsafe(self._tell)
+
+    def waits(self) -> None:
+        """See to the time of a put, unless that of an earlier one is seen to: it is before that."""
+        if self._timer is None:
+            self.changed()
 
     def _tell(self) -> None:
         self._is_called = False
@@ -52,5 +58,5 @@ class LaterAnswers:
             self._timer = self._loop.call_later(max(ends - time.monotonic(), 0), self._time_over)
 
     def _time_over(self) -> None:
-        self._timer = None
+        self._timer = None  # first: who comes after the look calls again
         self._tell()

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.core.producing import refusal
+from rmqstore_spark.broker.faces.remoting.lanes.send_rounds import SendRounds
 from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.engine.admission import CLIENTS_SYS_FLAG
@@ -156,11 +157,14 @@ class PlainSends:
         """Watch topics no more."""
         self._watched.unwatch(self._topics)
 
-    def store(self, requests: Sequence[Request], *, patient: bool) -> Sequence[Request]:
+    def store(
+        self, requests: Sequence[Request], *, patient: bool, rounds: SendRounds | None = None
+    ) -> Sequence[Request]:
         """Store the messages of plain requests, and answer these.
 
         Args:
             requests: the requests.
+            rounds: is told which of them are answered later, and when they are.
             patient: wait for a commit to the same queues. If False, the requests that were to be
                 stored together with one that it holds up are among the others.
 
@@ -178,7 +182,7 @@ class PlainSends:
                 behind.add(request.connection)
                 continue
             if plain and size + request.command.size > MOST_BYTES:
-                self._store(plain, left, behind, patient)
+                self._store(plain, left, behind, patient, rounds)
                 plain, size = [], 0
                 if request.connection in behind:
                     left.append(request)
@@ -186,7 +190,7 @@ class PlainSends:
             plain.append(request)
             size += request.command.size
         if plain:
-            self._store(plain, left, behind, patient)
+            self._store(plain, left, behind, patient, rounds)
         return left
 
     def store_single(self, request: Request) -> bool:
@@ -244,6 +248,7 @@ class PlainSends:
         left: list[Request],
         behind: set[RemotingConnection],
         patient: bool,
+        rounds: SendRounds | None,
     ) -> None:
         """Store the messages of requests, or add these, and their connections, to those left."""
         commands = [cast(PlainSend, request.command) for request in requests]
@@ -253,11 +258,17 @@ class PlainSends:
         is_stored = False
         if 0 < len(block.data) <= self._max_bytes and group.keeps_order():
             with suppress(HeldUpError):
-                later = _Later(self, group) if self._producing.puts_later is not None else None
+                later = None
+                if self._producing.puts_later is not None:
+                    later = _Later(self, group, rounds)
                 result = self._producing.store_written(
                     block, group.topics(), patient=patient, later=later
                 )
-                is_stored = (later is not None and result.ok) or self.answered(group, result)
+                if later is not None and result.ok:
+                    later.began()
+                    is_stored = True
+                else:
+                    is_stored = self.answered(group, result)
         others = group.others() if is_stored else requests
         if others:
             left += others
@@ -291,15 +302,24 @@ class _Later:
     Args:
         sends: answers them.
         group: the requests.
+        rounds: is told of them.
     """
 
-    def __init__(self, sends: PlainSends, group: _Group) -> None:
+    def __init__(self, sends: PlainSends, group: _Group, rounds: SendRounds | None) -> None:
         self._sends = sends
         self._group = group
+        self._rounds = rounds
+
+    def began(self) -> None:
+        """Take note that they are stored."""
+        if self._rounds is not None:
+            self._rounds.began(len(self._group.taken()))
 
     def settled(self, result: PutResult) -> None:
         """Answer the requests."""
         self._sends.answered(self._group, result)  # all: none was to blame when they were stored
+        if self._rounds is not None:
+            self._rounds.ended(len(self._group.taken()))
 
 
 class _Group:

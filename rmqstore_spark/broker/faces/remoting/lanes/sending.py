@@ -23,11 +23,13 @@ from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.faces.remoting.headers import named_topic
 from rmqstore_spark.broker.faces.remoting.lanes.later_answers import LaterAnswers
 from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
+from rmqstore_spark.broker.faces.remoting.lanes.send_rounds import SendRounds
 from rmqstore_spark.broker.faces.remoting.lanes.worker import Worker, take_requests
 from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
 from rmqstore_spark.errors import FrameError, RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.plain import PlainSend
 from rmqstore_spark.remoting.connection import Request
 
 _log = logging.getLogger(__name__)
@@ -104,7 +106,9 @@ class SendRequests:
     """Handles such requests: in the thread of the event loop, or in one of its own.
 
     The first is faster, and the second is for what has to wait: for the disk, for slaves, for
-    other puts, and for requests that came before. Those that need a topic wait in a third.
+    other puts, and for requests that came before. Those that need a topic wait in a third. Plain
+    ones to a group are stored in the first too: they are answered when a quorum has them, and
+    nobody waits for that.
 
     Args:
         core: stores the messages.
@@ -132,9 +136,11 @@ class SendRequests:
         self._worker.start()
         later = self._producing.puts_later
         self._later = None if later is None else LaterAnswers(later)
+        self._rounds = None if later is None else SendRounds(self._begin_round)
 
     def __len__(self) -> int:
-        return len(self._worker) + len(self._new_topics) + len(self._held_topics)
+        waiting = 0 if self._rounds is None else len(self._rounds)
+        return waiting + len(self._worker) + len(self._new_topics) + len(self._held_topics)
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
@@ -159,8 +165,29 @@ class SendRequests:
                     self._handle(known, self._patience)
             finally:
                 self._loop.call_soon(self._producing.fill_queues)  # once the answers are written
-        else:
-            take_requests(self._worker, known, _MOST_WAITING)
+            return
+        rounds = self._rounds
+        if rounds is not None:
+            if self._worker.is_idle and all(type(each.command) is PlainSend for each in known):
+                rounds.take(known)
+                return
+            rounds.begin()  # first: the messages of a connection are stored in their order
+        take_requests(self._worker, known, _MOST_WAITING)
+
+    def _begin_round(self, requests: Sequence[Request]) -> None:
+        """Store the messages of plain requests to a group, which are answered later."""
+        left = self._without_held(requests)
+        try:
+            if left and not self._producing.is_busy and not self._are_late(left, self._patience):
+                left = self._plain.store(left, patient=False, rounds=self._rounds)
+        except BaseException:
+            _fail(requests)
+            raise
+        if left:
+            take_requests(self._worker, left, _MOST_WAITING)
+
+    def _are_late(self, requests: Sequence[Request], patience: float) -> bool:
+        return time.monotonic() - min(request.arrived for request in requests) > patience
 
     def _took_single(self, request: Request) -> bool:
         """Store the message of a request that has come alone, if it waits for nothing.
@@ -194,6 +221,8 @@ class SendRequests:
 
     def close(self) -> None:
         """Store what waits, and end the threads."""
+        if self._rounds is not None:
+            self._rounds.close()
         self._new_topics.close()
         self._worker.close()
         self._held_topics.close()
@@ -225,7 +254,7 @@ class SendRequests:
 
     def _store(self, jobs: Sequence[Request], patience: float, *, waits: bool) -> None:
         try:
-            if time.monotonic() - min(job.arrived for job in jobs) <= patience:
+            if not self._are_late(jobs, patience):
                 jobs = self._plain.store(jobs, patient=waits)
                 if not waits:  # a commit may have begun
                     jobs = self._without_held(jobs)
@@ -251,8 +280,7 @@ class SendRequests:
                     _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
             self._store_all(messages, halves)
         except BaseException:
-            for request in jobs:  # those that have an answer get no other
-                _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
+            _fail(jobs)
             raise
 
     def _too_late(self, waited: float) -> RemotingError:
@@ -275,6 +303,12 @@ class SendRequests:
                     _refuse(request, refused(send.refusal))
                 else:
                     request.reply(self._rows.answer(request.command, send))
+
+
+def _fail(requests: Sequence[Request]) -> None:
+    """Answer requests that an error has ended; those that have an answer get no other."""
+    for request in requests:
+        _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
 
 
 def _refuse(request: Request, error: RemotingError) -> None:
