@@ -40,6 +40,7 @@ class Pusher:
         self._timing = timing
         self._within = within
         self.match = -1
+        self._next = 0  # the first entry that was not pushed
         self._told = -1  # the commit index that the peer knows, or is told at `_idle`
         self._waiting = 0  # requests without an answer
         self._late = 0  # when they are given up
@@ -71,9 +72,10 @@ class Pusher:
         return PushType.COMPARE, self._at, self._at
 
     def _due_append(self, now: int, commit: int) -> tuple[PushType, int, int] | None:
-        if self._waiting and now >= self._late:
-            self._next, self._waiting = self.match + 1, 0
-        if self._next < self._ledger.begin:  # it has expired meanwhile
+        # A broker of RocketMQ keeps a push that reaches over its ledger's end, and refuses all that
+        # begin at the same entry, until it is asked to compare (EntryHandler.writeRequestMap).
+        is_expired = self._next < self._ledger.begin
+        if is_expired or (self._waiting and now >= self._late):
             self._compare(now)
             return self.due(now, commit)
         if self._next <= self._ledger.end:

@@ -1,0 +1,67 @@
+"""A leader pushes to a broker of RocketMQ, which keeps what it cannot append yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rmqstore_spark.consensus.ledger import MemberLedger
+from rmqstore_spark.consensus.messages import MemberCode, Push, PushAnswer, PushType
+from rmqstore_spark.consensus.pushing import Pusher
+from rmqstore_spark.consensus.timing import Timing
+
+LONG = 100_000
+
+
+@dataclass
+class Broker:
+    """What `DLedgerEntryPusher.EntryHandler` of 0.3.1.2 does with pushes.
+
+    Attributes:
+        end: of its ledger, which begins at 0.
+        kept: pushes that do not follow its ledger, by their first entry, without an answer.
+    """
+
+    end: int = -1
+    kept: dict[int, Push] = field(default_factory=dict)
+
+    def take(self, push: Push) -> PushAnswer | None:
+        """Answer a request; None if there is no answer, or one of code 413."""
+        if push.type is PushType.APPEND:
+            self.kept.setdefault(push.first, push)
+            return self._append(self.end + 1) if push.first == self.end + 1 else None
+        self.kept.clear()
+        has_it = push.type is PushType.TRUNCATE or push.last <= self.end
+        if push.type is PushType.TRUNCATE:
+            self.end = push.last
+        return self._answer(push, has_it)
+
+    def _append(self, first: int) -> PushAnswer:
+        push = self.kept.pop(first)
+        self.end = push.last
+        return self._answer(push, True)
+
+    def _answer(self, push: Push, is_well: bool) -> PushAnswer:
+        code = MemberCode.SUCCESS if is_well else MemberCode.INCONSISTENT_STATE
+        return PushAnswer(push.type, code, push.term, push.last, 0, self.end)
+
+
+def test_a_push_whose_answer_was_lost_holds_up_no_later_one() -> None:
+    ledger, timing, broker = MemberLedger(0, 3, [(0, 1)]), Timing(batch=4), Broker(1)
+    pusher = Pusher(ledger, timing, lambda _, last: last)
+    now = number = 0
+    is_cut = False
+    while broker.end < 20 and now < LONG:
+        while (due := pusher.due(now, -1)) is not None:
+            number += 1
+            push = Push(due[0], 1, "n0", due[1], due[2], -1)
+            pusher.sent(number)
+            answer = None if is_cut else broker.take(push)
+            if push.type is PushType.APPEND and ledger.end != 20:
+                is_cut = True  # its answer is the first that is lost
+                ledger.write(20, [])  # so what comes again reaches further
+            elif answer is not None:
+                pusher.answered(number, push, answer, now)
+        now = max(pusher.wake, now + 1)
+        is_cut = is_cut and now < timing.push_wait
+    assert broker.end == 20
+    assert now < 3 * timing.compare_wait
