@@ -49,7 +49,6 @@ NAMES: Final[dict[str, str]] = {
     "transactionChecks.before_write": "the progress of transactions is half written",
     "transactionChecks.after_backup": "transactionChecks.json.bak is written, the file is not",
     "ledger.before_write": "the ledger of commits is about to be written",
-    "roll.ahead": "the next segment exists before it is needed, its folder is not flushed",
     "roll.before_create": "a segment is full, the next one does not exist",
     "roll.after_create": "the next segment exists, its folder is not flushed",
     "flush.before_sync": "the log is about to be flushed",

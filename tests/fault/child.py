@@ -40,7 +40,7 @@ MUTANTS: Final[dict[str, Callable[[], None]]] = {
     "acknowledge-before-flush": _without(
         "rmqstore_spark.engine.log.flush", "FlushService.wait", True
     ),
-    "skip-folder-fsync": _without("rmqstore_spark.engine.log.segment_files", "sync_folder"),
+    "skip-folder-fsync": _without("rmqstore_spark.engine.log.open_segments", "sync_folder"),
     "no-fdatasync": _without("os", "fdatasync"),
     "publish-before-flush": _without(
         "rmqstore_spark.engine.batches.batch_block", "BatchBlock.flush"

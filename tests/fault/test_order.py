@@ -56,15 +56,12 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
     assert ending.code == 0, ending.errors
     unflushed: dict[str, tuple[int, bool]] = {}  # when it was written last, and whether as a lead
     unnamed: dict[str, int] = {}
-    used: set[str] = set()  # a segment that was made ahead is named before it is written to
     early, acknowledged = [], 0
     for number, call in enumerate(calls(log)):
         segment, directory = _SEGMENT.search(call.arguments), _FOLDER.search(call.arguments)
         made = _MADE.findall(call.arguments)
         if call.name.startswith("pwrite") and segment:
-            used.add(segment[1])
-            is_unnamed = not used.isdisjoint(unnamed)
-            is_early = is_unnamed or not all(leads for _, leads in unflushed.values())
+            is_early = unnamed or not all(leads for _, leads in unflushed.values())
             if is_early and _PUBLISHING in call.arguments:
                 early += [f"{call.arguments} at {number}"]
             part = _ONE_PART.search(call.arguments)
@@ -79,8 +76,7 @@ def _too_early(folder: Path, mutant: str) -> tuple[list[str], int]:
             unnamed[made[-1]] = call.begun
         elif call.name == "write" and '"done ' in call.arguments:
             acknowledged += 1
-            is_early = bool(unflushed) or not used.isdisjoint(unnamed)
-            early += [f"{call.arguments} at {number}"] if is_early else []
+            early += [f"{call.arguments} at {number}"] if unflushed or unnamed else []
     return early, acknowledged
 
 

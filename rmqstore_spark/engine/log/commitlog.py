@@ -80,7 +80,6 @@ class CommitLogWriter:
         self.published = PublishedEnd(max_offset)
         self._segments = OpenSegments(files, self.published, on_flushed)
         self.made_until = _existing_end(files, max_offset)
-        files.follow(self.made_until)
         self._holders: WeakSet[SegmentHolder] = WeakSet()
         self._adding = threading.Lock()
         self._hidden_at = 0
@@ -199,7 +198,6 @@ class CommitLogWriter:
             f"a log that holds {self.min_offset} to {self.published.offset} cannot begin elsewhere"
         )
         assert offset % self.segment_size == 0, f"no segment begins at {offset}"
-        self._files.follow(offset)
         self.made_until = self.min_offset = offset
         self.published.move(offset)
         self._segments.flushed_offset = offset
@@ -387,7 +385,6 @@ class CommitLogWriter:
         removed = range(start, self.made_until, self.segment_size)
         if not removed:
             return
-        self._files.follow(start)  # first: what a crash leaves has no gap
         for unused in reversed(removed):
             self._segments.remove(unused)
             self.made_until = unused

@@ -20,6 +20,7 @@ from rmqstore_spark.files.durable import (
     explained,
     explanation,
     start_write_back,
+    sync_folder,
 )
 from rmqstore_spark.layout.spans import U1
 
@@ -74,7 +75,7 @@ class OpenSegments:
         with self._lock:
             self._open[start] = descriptor
         try:
-            self._files.sync()
+            sync_folder(self._files.folder)
         except StoreWriteError as error:
             self.failure = error
             raise

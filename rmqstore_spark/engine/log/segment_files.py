@@ -1,14 +1,13 @@
 """Creates the files of the CommitLog at full length, the next one ahead of time.
 
-A thread creates the next segment as `<store>/rmqstore/ready`, renames it into the log, where it
-follows the last one, and flushes the folder: a put that needs it only opens it. Flushing a folder
-can take hundreds of milliseconds beside a flush of the log. So `commitlog/` holds at most one
-unused segment, and no incomplete one. Its blocks are allocated, so a write into it cannot find the
-disk full.
+A thread creates the next segment as `<store>/rmqstore/ready`. It is renamed into the log when it is
+needed, so `commitlog/` never holds an unused or incomplete segment. Its blocks are allocated, so a
+write into it cannot find the disk full.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -17,7 +16,7 @@ from contextlib import suppress
 
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.durable import FILE_MODE, explained, make_folder, sync_folder
+from rmqstore_spark.files.durable import FILE_MODE, explained, make_folder
 
 _log = logging.getLogger(__name__)
 
@@ -29,19 +28,16 @@ class SegmentFiles:
 
     Args:
         folder: the folder of the CommitLog.
-        ready_path: the path at which a segment is created before it is in the folder.
+        ready_path: the path of the segment that is created ahead of time.
         size: bytes of a segment.
     """
 
     def __init__(self, folder: str, ready_path: str, size: int) -> None:
         self.folder = folder
         self.size = size
-        self._next = 0
         self._ready_path = ready_path
         self._changed = threading.Condition()
-        self._ready_at: int | None = None  # where the segment begins that was created ahead
-        self._is_durable = False
-        self._unsynced: StoreWriteError | None = None
+        self._ready = False
         self._wanted = False
         self._failed_at: float | None = None
         self._lacking: StoreWriteError | None = None
@@ -70,10 +66,7 @@ class SegmentFiles:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def make(self, start: int) -> int:
-        """Create the next segment and return its descriptor. `sync` makes its name durable.
-
-        Args:
-            start: physical offset at which it begins: where the last one ends, or as `follow` said.
+        """Create a segment and return its descriptor. Its folder is not flushed.
 
         Raises:
             StoreWriteError: the segment cannot be created; `errno` says why, and nothing of it is
@@ -90,33 +83,6 @@ class SegmentFiles:
             raise
         self._has_room()
         return descriptor
-
-    def sync(self) -> None:
-        """Flush the name of the segment that was made last, unless that was done ahead of time.
-
-        Raises:
-            StoreWriteError: the folder could not be flushed, now or ahead of time.
-        """
-        if self._unsynced is not None:
-            raise self._unsynced
-        if not self._is_durable:
-            sync_folder(self.folder)
-
-    def follow(self, end: int) -> None:
-        """Let the next segment begin at an offset. One that was created elsewhere is removed.
-
-        Its folder is not flushed.
-
-        Args:
-            end: physical offset at which the last segment ends; after a removal of later ones it
-                is lower than before.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._wanted)
-            self._next = end
-            if self._ready_at is not None and self._ready_at != end:
-                self.remove(self._ready_at)
-                self._ready_at = None
 
     def remove(self, start: int) -> None:
         """Remove a segment. Its folder is not flushed."""
@@ -139,7 +105,7 @@ class SegmentFiles:
 
     def _want(self) -> None:
         with self._changed:
-            if self._ready_at is not None or self._wanted or self._closing:
+            if self._ready or self._wanted or self._closing:
                 return
             self._wanted = True
             if self._thread is None:
@@ -157,25 +123,17 @@ class SegmentFiles:
         if self._thread is not None:
             self._thread.join()
         _remove(self._ready_path)
-        if self._ready_at is not None:
-            self.remove(self._ready_at)
-            self._ready_at = None
-            sync_folder(self.folder)
 
     def _make(self, start: int) -> int:
+        path = self.path(start)
         reach("roll.before_create")
+        if not (self._take_ready() and self._move_ready(path)):
+            self._allocate(path)
+        reach("roll.after_create")
         try:
-            self._is_durable = self._take_ready(start)
-            if not self._is_durable:
-                self._allocate(self.path(start))
-            reach("roll.after_create")
-            try:
-                return self.open(start)
-            except StoreWriteError:
-                _remove(self.path(start))  # else it would block the next try
-                raise
+            return self.open(start)
         except StoreWriteError:
-            self.follow(start)
+            _remove(path)  # else it would block the next try
             raise
 
     def _has_room(self) -> None:
@@ -186,16 +144,22 @@ class SegmentFiles:
     def _has_just_failed(self) -> bool:
         return self._failed_at is not None and time.monotonic() - self._failed_at < _RETRY_S
 
-    def _take_ready(self, start: int) -> bool:
+    def _take_ready(self) -> bool:
         """Return whether a segment is ready; wait for one that is being created."""
         with self._changed:
             self._changed.wait_for(lambda: not self._wanted)
-            assert self._next == start, (
-                f"a segment is made at {start}, and the last one ends at {self._next}"
-            )
-            self._next = start + self.size
-            is_ready, self._ready_at = self._ready_at is not None, None
-            return is_ready
+            ready, self._ready = self._ready, False
+            return ready
+
+    def _move_ready(self, path: str) -> bool:
+        try:
+            os.rename(self._ready_path, path)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                _log.warning("%s could not be used: %s", self._ready_path, error)
+            _remove(self._ready_path)
+            return False
+        return True
 
     def _run(self) -> None:
         while True:
@@ -205,17 +169,15 @@ class SegmentFiles:
                     self._wanted = False
                     self._changed.notify_all()
                     return
-                start = self._next
-            made = self._make_ahead(start)
+            made = self._make_ahead()
             with self._changed:
-                self._ready_at, self._wanted = start if made else None, False
+                self._ready, self._wanted = made, False
                 self._failed_at = None if made else time.monotonic()
                 self._changed.notify_all()
 
-    def _make_ahead(self, start: int) -> bool:
+    def _make_ahead(self) -> bool:
         try:
             self._allocate(self._ready_path)
-            self._move_ready(start)
         except Exception as error:  # noqa: BLE001 - the thread must continue
             if self._failed_at is None:
                 _log.warning(
@@ -225,22 +187,6 @@ class SegmentFiles:
             return False
         self._has_room()
         return True
-
-    def _move_ready(self, start: int) -> None:
-        path = self.path(start)
-        try:
-            with explained(path, "made"):
-                os.rename(self._ready_path, path)
-        except StoreWriteError:
-            _remove(self._ready_path)
-            raise
-        reach("roll.ahead")
-        try:
-            sync_folder(self.folder)
-        except StoreWriteError as error:
-            self._unsynced = error
-            _remove(path)
-            raise
 
     def _allocate(self, path: str) -> None:
         with explained(path, "made"):

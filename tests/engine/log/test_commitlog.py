@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.engine.log import segment_files
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.placement import place
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
@@ -62,81 +61,21 @@ def names(folder: Path) -> list[int]:
     return sorted(int(path.name) for path in folder.iterdir())
 
 
-def test_the_next_segment_is_made_ahead(
-    folder: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also its name is on disk: beside a flush that takes hundreds of milliseconds."""
+def test_the_next_segment_is_made_ahead(folder: Path, files: SegmentFiles) -> None:
+    ready = folder.parent / "rmqstore" / "ready"
     log = CommitLogWriter(files, 0, 0)
     append(log, 2000)
-    assert names(folder) == [0]
+    assert not ready.exists()
     append(log, 1000)
-    until(lambda: files._ready_at == SIZE)
-    assert names(folder) == [0, SIZE]
-    inode = (folder / f"{SIZE:020}").stat().st_ino
-    monkeypatch.setattr(os, "fsync", nothing)  # with the append lock held
+    until(lambda: ready.exists() and ready.stat().st_size == SIZE)
+    until(lambda: files._ready)
+    inode = ready.stat().st_ino
+    assert names(folder) == [0]  # nothing is in the log before its turn
     append(log, 2000)
-    monkeypatch.undo()
     assert (folder / f"{SIZE:020}").stat().st_ino == inode
-    append(log, 1000)
-    until(lambda: files._ready_at == 2 * SIZE)
     log.close()
     assert names(folder) == [0, SIZE]
-    assert not list((folder.parent / "rmqstore").iterdir())
-
-
-def nothing(*_: Any) -> None:
-    raise AssertionError("nothing was to be done here")
-
-
-def test_what_was_made_ahead_leaves_no_gap_behind_a_log_that_becomes_shorter(
-    folder: Path, files: SegmentFiles
-) -> None:
-    log = CommitLogWriter(files, 0, 0)
-    append(log, 3000)
-    log.reserve_until(3 * SIZE)
-    log.expect(3 * SIZE)
-    until(lambda: files._ready_at == 3 * SIZE)
-    assert names(folder) == [0, SIZE, 2 * SIZE, 3 * SIZE]
-    log.remove_unused()
-    assert names(folder) == [0]
-    append(log, 3000)
-    until(lambda: files._ready_at == 2 * SIZE)
-    log.close()
-    assert names(folder) == [0, SIZE]
-
-
-def test_an_empty_log_that_begins_later_leaves_nothing_behind(
-    folder: Path, files: SegmentFiles
-) -> None:
-    log = CommitLogWriter(files, 0, 0)
-    log.expect(1)
-    until(lambda: files._ready_at == 0)
-    log.begin_at(5 * SIZE)
-    assert names(folder) == []
-    append(log, 3000)
-    assert names(folder)[0] == 5 * SIZE
-    log.close()
-    assert names(folder) == [5 * SIZE]
-
-
-@pytest.mark.fault
-def test_a_name_that_could_not_be_flushed_ahead_ends_the_log(
-    folder: Path, files: SegmentFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second flush could succeed without having written anything."""
-
-    def failing(path: str) -> None:
-        raise StoreWriteError(f"{path} could not be flushed")
-
-    log = CommitLogWriter(files, 0, 0)
-    append(log, 2000)
-    monkeypatch.setattr(segment_files, "sync_folder", failing)
-    append(log, 1000)
-    until(lambda: files._unsynced is not None)
-    monkeypatch.undo()
-    with pytest.raises(StoreWriteError, match="could not be flushed"):
-        append(log, 2000)
-    assert log.failure is not None
+    assert not ready.exists()
 
 
 def test_what_a_crash_left_ready_is_made_anew(folder: Path) -> None:
@@ -158,14 +97,12 @@ def test_a_ready_segment_on_another_disk_is_made_in_place(
     def elsewhere(*_: Any) -> None:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
-    monkeypatch.setattr(os, "rename", elsewhere)
     log = CommitLogWriter(files, 0, 0)
     append(log, 3000)
-    until(lambda: files._failed_at is not None)
-    assert names(folder) == [0]
+    until(lambda: files._ready)
+    monkeypatch.setattr(os, "rename", elsewhere)
     append(log, 3000)
     assert names(folder) == [0, SIZE]
-    assert not list((folder.parent / "rmqstore").iterdir())
 
 
 def test_blanks_close_segments(folder: Path, files: SegmentFiles) -> None:

@@ -59,7 +59,7 @@ class ExpiryAccount(Account):
     module: ClassVar[str] = "tests.fault.rounds.expiry"
     places: ClassVar[tuple[str, ...]] = (
         *("expiry.before_remove", "expiry.after_remove", "expiry.after_segment"),
-        *("expiry.after_queue_file", "expiry.after_index_file", "roll.ahead", "roll.after_create"),
+        *("expiry.after_queue_file", "expiry.after_index_file", "roll.after_create"),
     )
     longest_s: ClassVar[float] = 0.8
 

@@ -36,13 +36,7 @@ class TransactionAccount(PutAccount):
     places: ClassVar[tuple[str, ...]] = (
         *("transactions.before_half", "transactions.before_end", "transactions.after_end"),
         *("transactionChecks.before_write", "transactionChecks.after_backup"),
-        *(
-            "put.after_write",
-            "put.after_dispatch",
-            "roll.ahead",
-            "roll.after_create",
-            "recovery.after_queues",
-        ),
+        *("put.after_write", "put.after_dispatch", "roll.after_create", "recovery.after_queues"),
     )
     longest_s: ClassVar[float] = 0.8
     is_timed: ClassVar[bool] = False

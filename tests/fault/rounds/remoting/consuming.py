@@ -31,7 +31,7 @@ class ConsumingLives(TalkingLives):
 
     topic: ClassVar[str] = "orders"
     dying: ClassVar[tuple[str, ...]] = (
-        *(*_PUT, "roll.ahead", "roll.before_create", "roll.after_create", "flush.after_sync"),
+        *(*_PUT, "roll.before_create", "roll.after_create", "flush.after_sync"),
         *("delay.after_append", "recovery.after_queues", "recovery.after_checkpoint"),
         *_PROGRESS,
     )
