@@ -323,7 +323,7 @@ class _Decisions:
     def began_again(self) -> None:
         """End what the engine does if it had entries: queues cannot follow while they are open."""
         if self.committed_to:
-            self.tell()
+            self._gathered = None  # the entries are gone
             self._queue.put(
                 MemberEnd(
                     RmqStoreError(

@@ -269,14 +269,16 @@ class QueueFeed:
         self, topic: str, queue_id: int, entries: Entries, slots: I8
     ) -> tuple[Entries, I8]:
         """Return the entries, with their offsets, that no entry before them has been given."""
-        expected = self._expected(topic, queue_id, int(slots[0]))
+        expected, before = self._end(topic, queue_id, int(slots[0]))
         if slots[0] == expected and bool((np.diff(slots) == 1).all()):
             return entries, slots
         kept = np.ones(len(slots), np.bool_)
-        for row, slot in enumerate(slots.tolist()):
+        places = entries["physicalOffset"].tolist()
+        for row, (slot, physical) in enumerate(zip(slots.tolist(), places, strict=True)):
             kept[row] = slot >= expected or slot == 0  # a topic that was created again
             if kept[row]:
-                expected = slot + 1
+                is_odd = slot > expected and not _are_lost(slot - expected, physical - before)
+                expected, before = (expected if is_odd else slot) + 1, physical
         if not kept.all():
             given = slots[~kept]
             _log.warning(
@@ -289,14 +291,17 @@ class QueueFeed:
             )  # fmt: skip
         return entries[kept], slots[kept]
 
-    def _expected(self, topic: str, queue_id: int, slot: int) -> int:
-        """Return the offset of a queue's next entry; `slot` if any will do."""
+    def _end(self, topic: str, queue_id: int, slot: int) -> tuple[int, int]:
+        """Return the offset of a queue's next entry, and where the last one's record is at least.
+
+        The offset is `slot` if any will do.
+        """
         route = topic, queue_id
         if route in self._ends:
-            return self._ends[route][0]
+            return self._ends[route]
         if self.from_begin or not self.queues.begins(topic, queue_id):
-            return slot
-        return self.queues.max_offset(topic, queue_id)
+            return slot, self.log_begin
+        return self.queues.max_offset(topic, queue_id), self.log_begin
 
     def _place(self, topic: str, queue_id: int, run: Entries, slot: int) -> int:
         """Return the offset at which to write the entries of consecutive records.
@@ -320,8 +325,7 @@ class QueueFeed:
         if slot < expected:
             return slot if len(run) > 1 and slot >= 0 else expected
         room = int(run["physicalOffset"][0]) - before
-        is_lost = (slot - expected) * MIN_RECORD_SIZE <= room and slot - expected < _MOST_LOST
-        return slot if is_lost else expected
+        return slot if _are_lost(slot - expected, room) else expected
 
     def _is_wanted(self, topic: str, queue_id: int, slot: int) -> bool:
         wanted = self._known.get((topic, queue_id))
@@ -364,6 +368,11 @@ class QueueFeed:
         )
         routes = list(zip(names.to_pylist(), queue_ids.tolist(), strict=True))
         gathered.add(routes, np.ones(len(routes), np.int64), entries, slots)
+
+
+def _are_lost(count: int, room: int) -> bool:
+    """Return whether so many records of a queue can have been in some bytes of the log."""
+    return count * MIN_RECORD_SIZE <= room and count < _MOST_LOST
 
 
 def _grouped(block: Block, queue_offset: npt.NDArray[np.int64]) -> I8:

@@ -317,9 +317,11 @@ class _Later:
 
     def settled(self, result: PutResult) -> None:
         """Answer the requests."""
-        self._sends.answered(self._group, result)  # all: none was to blame when they were stored
-        if self._rounds is not None:
-            self._rounds.ended(len(self._group.taken()))
+        try:  # answers all: none was to blame when they were stored
+            self._sends.answered(self._group, result)
+        finally:
+            if self._rounds is not None:
+                self._rounds.ended(len(self._group.taken()))
 
 
 class _Group:

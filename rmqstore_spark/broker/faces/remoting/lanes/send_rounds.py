@@ -79,8 +79,10 @@ class SendRounds:
 
         def end() -> None:
             self._is_closing = True
-            self.begin()
-            done.set()
+            try:
+                self.begin()
+            finally:
+                done.set()
 
         with suppress(RuntimeError):  # the loop has ended, and with it all connections
             self._loop.call_soon_threadsafe(end)

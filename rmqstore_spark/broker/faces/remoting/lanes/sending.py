@@ -176,8 +176,8 @@ class SendRequests:
 
     def _begin_round(self, requests: Sequence[Request]) -> None:
         """Store the messages of plain requests to a group, which are answered later."""
-        left = self._without_held(requests)
         try:
+            left = self._without_held(requests)
             if left and not self._producing.is_busy and not self._are_late(left, self._patience):
                 left = self._plain.store(left, patient=False, rounds=self._rounds)
         except BaseException:
