@@ -144,7 +144,7 @@ def of_old_clients(body: bytes) -> Command:
 
 
 def test_messages_of_a_connection_keep_the_order_of_their_kind(tmp_path: Path) -> None:
-    """Plain ones gather; others among them are stored in another thread, after plain ones."""
+    """Plain ones gather; others among them are stored in another thread, and can be overtaken."""
     config = StoreConfig(
         enable_d_leger_commit_log=True, d_leger_group="orders", d_leger_self_id="n0",
         d_leger_peers=f"n0-127.0.0.1:{free_port()}", d_leger_bind_address="127.0.0.1",

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from rmqstore_spark.engine.append.copied import Copied, keeps_queue, make_topics
+from rmqstore_spark.engine.append.copied import Copied, feed_of, make_topics
 from rmqstore_spark.engine.append.member_appender import MemberAppender
 from rmqstore_spark.engine.dispatch.jobs import DispatchJob
 from rmqstore_spark.engine.failpoints import reach
@@ -182,14 +182,7 @@ class Applier:
     def _take_copied(self, part: LogBlock) -> None:
         store = self._store
         if self._feed is None:
-            self._feed = QueueFeed(
-                store.queues,
-                store.config.delays,
-                lambda *route: keeps_queue(store, *route),
-                log_begin=self._log.min_offset,
-                deleted=store.deleted.end,
-                is_group=True,
-            )
+            self._feed = feed_of(store, is_group=True)
         copied = Copied(part, self._feed)
         make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
         self._take(copied, int(part.records.store_timestamp.min()))

@@ -65,6 +65,18 @@ class Copied:
         return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
 
 
+def feed_of(store: OpenStore, *, is_group: bool = False) -> QueueFeed:
+    """Return a feed for what follows in a store's log; see `QueueFeed`."""
+    return QueueFeed(
+        store.queues,
+        store.config.delays,
+        lambda *route: keeps_queue(store, *route),
+        log_begin=store.log.min_offset,
+        deleted=store.deleted.end,
+        is_group=is_group,
+    )
+
+
 def make_topics(
     store: OpenStore, parts: Sequence[LogBlock], end: int, queues_of_new: int = 1
 ) -> None:

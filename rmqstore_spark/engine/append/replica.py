@@ -20,7 +20,7 @@ import numpy as np
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
-from rmqstore_spark.engine.append.copied import Copied, keeps_queue, last_time, make_topics
+from rmqstore_spark.engine.append.copied import Copied, feed_of, last_time, make_topics
 from rmqstore_spark.engine.append.replica_deletions import ReplicaDeletions
 from rmqstore_spark.engine.append.stamped import (
     MAX_UNIT_SIZE,
@@ -34,7 +34,6 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.recovery.redispatch import QueueFeed
 from rmqstore_spark.engine.tables.followed import FollowedTables
 from rmqstore_spark.errors import (
     RefusedError,
@@ -78,13 +77,7 @@ class Replica:
         self._appender = appender
         self._flusher = flusher
         self._health = admission.health
-        self._feed = QueueFeed(
-            store.queues,
-            store.config.delays,
-            lambda *route: keeps_queue(store, *route),
-            log_begin=store.log.min_offset,
-            deleted=store.deleted.end,
-        )
+        self._feed = feed_of(store)
         self.tables = FollowedTables(
             store.path,
             store.role,

@@ -171,7 +171,7 @@ class SendRequests:
             if self._worker.is_idle and all(type(each.command) is PlainSend for each in known):
                 rounds.take(known)
                 return
-            rounds.begin()  # first: the messages of a connection are stored in their order
+            rounds.begin()  # first: plain messages of a connection are stored in their order
         take_requests(self._worker, known, _MOST_WAITING)
 
     def _begin_round(self, requests: Sequence[Request]) -> None:
