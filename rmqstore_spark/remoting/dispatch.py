@@ -30,8 +30,9 @@ class NoAnswerRoomError(Exception):
 
 
 GroupHandler: TypeAlias = Callable[[Sequence[Request]], None]
-"""Takes all requests with its code that arrived together, on any connections. It finishes each, at
-once or later, from any thread. What it raises is the answer to those that are not finished."""
+"""Takes all requests with its codes that arrived together, on any connections, in their order. It
+finishes each, at once or later, from any thread. What it raises is the answer to those that are not
+finished."""
 
 
 class Dispatch:
@@ -39,7 +40,8 @@ class Dispatch:
 
     Args:
         handlers: of one request, by code.
-        group_handlers: of all requests with a code that arrived together, by code.
+        group_handlers: of all requests that arrived together with a code, or another one of the
+            same handler; by code.
     """
 
     def __init__(
@@ -57,21 +59,22 @@ class Dispatch:
 
         Those of a connection that has enough to read go back to it.
         """
-        groups: dict[int, list[Request]] = {}
+        groups: dict[GroupHandler, list[Request]] = {}
         late: dict[RemotingConnection, list[Request]] = {}
         for request in requests:
-            code, connection = request.command.code, request.connection
-            if code in self._group_handlers:
-                groups.setdefault(code, []).append(request)
+            handler = self._group_handlers.get(request.command.code)
+            connection = request.connection
+            if handler is not None:
+                groups.setdefault(handler, []).append(request)
             elif connection.has_room and connection not in late:
                 self._handle_one(request)
             else:
                 late.setdefault(connection, []).append(request)
         for connection, left in late.items():
             connection.put_back_first(left)
-        for code, group in groups.items():
+        for handler, group in groups.items():
             try:
-                self._group_handlers[code](group)
+                handler(group)
             except Exception as error:  # noqa: BLE001 - one group must not end all others
                 for request in group:
                     request.reply(self._refusal(request, error))

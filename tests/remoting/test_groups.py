@@ -27,7 +27,7 @@ from tests.remoting.talking import (
     until,
 )
 
-COLLECT, REFUSE, HALF, SINGLE = 10, 11, 12, 13
+COLLECT, REFUSE, HALF, SINGLE, COLLECT_TOO = 10, 11, 12, 13, 14
 
 
 class Collector(TestService):
@@ -35,18 +35,23 @@ class Collector(TestService):
 
     Attributes:
         collected: the sizes of the groups.
+        order: the number of each request in them.
         sources: on how many connections each group came.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.collected: list[int] = []
+        self.order: list[int] = []
         self.sources: list[int] = []
         self._queue: SimpleQueue[Sequence[Request] | None] = SimpleQueue()
         self._dispatch = Dispatch(
             {SINGLE: self._single},
-            {COLLECT: self._collect, REFUSE: self._refuse, HALF: self._half},
-        )
+            {
+                COLLECT: self._collect, COLLECT_TOO: self._collect, REFUSE: self._refuse,
+                HALF: self._half,
+            },
+        )  # fmt: skip
         self._threads = [threading.Thread(target=self._answer) for _ in range(2)]
         for thread in self._threads:
             thread.start()
@@ -64,6 +69,7 @@ class Collector(TestService):
 
     def _collect(self, group: Sequence[Request]) -> None:
         self.collected.append(len(group))
+        self.order += [each.command.opaque for each in group]
         self._queue.put(group)
 
     def _refuse(self, group: Sequence[Request]) -> None:
@@ -112,6 +118,18 @@ def test_requests_of_all_connections_that_arrived_together_are_one_group() -> No
             assert sum(service.collected) == 100
             assert len(service.collected) < 20
             assert max(service.collected) > 50
+
+    run(test())
+
+
+def test_requests_of_a_handler_keep_their_order_whatever_their_codes() -> None:
+    async def test() -> None:
+        async with collecting() as (service, address):
+            peer = await Peer.connect(address)
+            codes = (COLLECT, COLLECT_TOO)
+            peer.send_some(b"".join(request(codes[n % 2], b"", n) for n in range(6)))
+            await peer.commands(6)
+            assert service.order == [*range(6)]
 
     run(test())
 
