@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -192,19 +192,43 @@ def written_end(path: str, start: int) -> int | None:
     with explained(path, "read"):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
-            at = _next_data(descriptor, start) if start < size else None
-            while at is not None and at < size:
-                count = min(os.lseek(descriptor, at, os.SEEK_HOLE) - at, _CHUNK)
+            for at, count in _data_ranges(descriptor, start, os.fstat(descriptor).st_size):
                 data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
-                if not len(data):
-                    break
                 if data.any():
                     last = at + int(np.flatnonzero(data)[-1]) + 1
-                at = _next_data(descriptor, at + len(data))
         finally:
             os.close(descriptor)
     return last
+
+
+def wipe(path: str, start: int, end: int) -> None:
+    """Write zeros over a range of a file, and flush it. Holes stay: a full disk has room for this.
+
+    The file keeps its length at every moment, so a crash leaves no file that is too short.
+
+    Raises:
+        StoreWriteError: the file could not be written or flushed.
+    """
+    zeros = memoryview(bytes(WRITE_BYTES))
+    with explained(path, "wiped"):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for at, count in _data_ranges(descriptor, start, end):
+                while count:
+                    done = os.pwrite(descriptor, zeros[:count], at)
+                    at, count = at + done, count - done
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _data_ranges(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Return where a range of a file is not a hole: offset and length of chunks, in order."""
+    at = _next_data(descriptor, start) if start < end else None
+    while at is not None and at < end:
+        stop = min(os.lseek(descriptor, at, os.SEEK_HOLE), at + _CHUNK, end)
+        yield at, stop - at
+        at = _next_data(descriptor, stop)
 
 
 def solid_end(descriptor: int, size: int) -> int | None:

@@ -39,6 +39,7 @@ from rmqstore_spark.files.durable import (
     replace_file,
     sync_file,
     sync_folder,
+    wipe,
     written_end,
 )
 from rmqstore_spark.files.log_files import Segment
@@ -101,13 +102,13 @@ def end_log(
     )
     assert all(cut.start >= end for cut in kept), f"bytes before {end} would be cut off the log"
     reach("recovery.after_keep")
-    dirty = {segment.path for segment, _, _ in extents}
+    dirty = {segment.path: stop for segment, _, stop in extents}
     for segment in reversed(behind):
         if segment.start > end:
             with explained(segment.path, "removed"):
                 os.unlink(segment.path)
         elif segment.path in dirty:
-            _zero_from(segment.path, end - segment.start)
+            wipe(segment.path, end - segment.start, dirty[segment.path])
     for folder in {os.path.dirname(segment.path) for segment in behind}:
         sync_folder(folder)
     return kept
@@ -175,19 +176,6 @@ def _copy(source: str, begin: int, stop: int, target: str) -> None:
                 os.close(writing)
         finally:
             os.close(reading)
-
-
-def _zero_from(path: str, within: int) -> None:
-    """Zero a file from a byte on: truncate it, and restore its length with a hole."""
-    with explained(path, "wiped"):
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            size = os.fstat(descriptor).st_size
-            os.ftruncate(descriptor, within)
-            os.ftruncate(descriptor, size)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 _PARTS: Final = ("index", "consumequeue", "consumequeue_ext", "checkpoint", "abort")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from rmqstore_spark.engine.log.cut import end_log
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import Segment
 from rmqstore_spark.files.segments import Segments
+from tests.fault.simulated.calls import Calls
+from tests.fault.simulated.disk import Disk
 
 SIZE = 1 << 16
 
@@ -76,3 +80,17 @@ def test_the_same_again_keeps_nothing_more(store: Path) -> None:
     assert end_log(str(store), segments(store), 100, cause="", now=2) == ()
     assert content(store) == before
     assert len(list((store / "rmqstore" / "cut").iterdir())) == 1
+
+
+@pytest.mark.fault
+def test_a_crash_at_any_moment_leaves_segments_of_full_length(store: Path) -> None:
+    disk = Disk(store)
+    with Calls(str(store)) as calls:
+        end_log(str(store), segments(store), SIZE, cause="", now=0)
+    for event in calls.events:
+        disk.do([event])
+        for seed in range(3):
+            left = store.parent / "left"
+            disk.copy().crash(random.Random(seed), "in part", left)
+            assert {path.stat().st_size for path in (left / "commitlog").iterdir()} == {SIZE}
+            shutil.rmtree(left)
