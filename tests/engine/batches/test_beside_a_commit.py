@@ -359,7 +359,8 @@ def test_commits_come_one_after_the_other_and_close_waits_for_them(tmp_path: Pat
 
     def commit(number: int) -> None:
         try:
-            commit_batch(store, number)
+            stages = stage_batch(store, f"b{number}")
+            store.batches.commit(CommitRequest(WriterId.of_batch(f"job {number}", 0), stages))
         except RefusedError:
             pass  # the store was closed before
         except BaseException as error:  # noqa: BLE001 - shown below
