@@ -6,6 +6,7 @@ Later, one call takes all outcomes that have become known.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import NamedTuple, Protocol
 
 from rmqstore_spark.engine.append.member_durability import MemberDurability
 from rmqstore_spark.engine.status import PutResult
+
+_log = logging.getLogger(__name__)
 
 
 class Awaits(Protocol):
@@ -90,5 +93,8 @@ class LaterPuts:
             if not self._durability.is_decided(result) and time.monotonic() < ends:
                 return ends
             self._waiting.popleft()
-            who.settled(self._settle(result, since))
+            try:
+                who.settled(self._settle(result, since))
+            except Exception:  # noqa: BLE001 - the others are told theirs
+                _log.exception("The outcome of a put could not be told.")
         return None

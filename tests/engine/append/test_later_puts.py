@@ -116,6 +116,25 @@ def test_a_term_that_is_over_leaves_unknown_what_it_did_not_commit(group: Group)
     assert group.told == [(100, PutStatus.PUT_OK), (200, PutStatus.SERVICE_NOT_AVAILABLE)]
 
 
+def test_one_that_cannot_be_told_keeps_nobody_else_from_it(
+    group: Group, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = group.settled
+
+    def settled(result: PutResult) -> None:
+        if result.end_offset == 100:
+            raise RuntimeError("the connection has a fault")
+        real(result)
+
+    monkeypatch.setattr(group, "settled", settled)
+    group.put(100)
+    group.put(200)
+    group.log.see(200, 200)
+    assert group.puts.take() is None
+    assert group.told == [(200, PutStatus.PUT_OK)]
+    assert "could not be told" in caplog.text
+
+
 def test_whose_time_is_over_waits_no_more(group: Group) -> None:
     group.put(100, LONG_AGO)
     group.put(200)
