@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -200,6 +201,27 @@ class GroupClient:
             return base64.b64decode(entries[0]["body"]) if entries else None
 
         return bytes(eventually(found, 60))
+
+
+def logs_until(group: dict[str, MemberProcess], last: int) -> set[bytes]:
+    """Stop members; return what is in their logs up to an entry, byte for byte.
+
+    Behind it they can differ: those that are stopped later may elect a leader meanwhile.
+    """
+    for member in group.values():
+        member.stop()
+    return {_until(member.data, last) for member in group.values()}
+
+
+def _until(data: bytes, last: int) -> bytes:
+    """A log up to the end of an entry, by its headers alone."""
+    at = 0
+    while True:
+        magic, size, index = struct.unpack_from(">iiq", data, at)
+        assert magic in (1, -1), f"the log ends at {at}, before entry {last}"
+        at += size
+        if magic == 1 and index == last:
+            return data[:at]
 
 
 def bodies(data: bytes) -> list[bytes]:

@@ -23,6 +23,7 @@ from tests.consensus.driver.members import (
     GroupClient,
     MemberProcess,
     addresses,
+    logs_until,
     record,
 )
 from tests.support.accounts import KEY, SECRET, account_file, guarded
@@ -117,9 +118,7 @@ def test_members_sign_and_show_certificates_and_survive_their_leader(
         client_cert="", client_key="")).tls)  # fmt: skip
     with pytest.raises(ServiceError):
         GroupClient(members, identity=without).ask("n1", DLedgerRequest.METADATA)
-    for member in group.values():
-        member.stop()
-    assert len({member.data for member in group.values()}) == 1
+    assert len(logs_until(group, last)) == 1
 
 
 @pytest.mark.threat("Members of a group")
@@ -295,9 +294,7 @@ def test_a_group_changes_to_accounts_and_tls_member_by_member(
             last = GroupClient(members, identity=who).append(record(f"with {me}", number))[0]
             eventually(lambda me=me, last=last: group[me].committed >= last, 60)
     eventually(lambda: all(member.committed >= last for member in group.values()), 60)
-    for member in group.values():
-        member.stop()
-    assert len({member.data for member in group.values()}) == 1
+    assert len(logs_until(group, last)) == 1
 
 
 @pytest.mark.parametrize(
