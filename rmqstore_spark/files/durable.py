@@ -226,7 +226,7 @@ def _data_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]
     """Return where a range of a file is not a hole: offset and length of chunks, in order.
 
     All of them before any is read: what was reserved counts as a hole until it is in the page
-    cache, and the system reads ahead. Whoever read one chunk would find the next to be data.
+    cache, and the system reads ahead. Once one chunk was read, the next would be data.
     """
     found = []
     at = _next_data(descriptor, start) if start < end else None
