@@ -37,7 +37,8 @@ def cuts(file: Path, *, every: int = 1, least: int = 0) -> Iterator[int]:
     """
     whole = file.read_bytes()
     written = len(whole.rstrip(b"\0"))
-    lengths = {*one_in(every, range(least, written)), *one_in(3, range(max(least, written - 200), written))}
+    last = range(max(least, written - 200), written)
+    lengths = {*one_in(every, range(least, written)), *one_in(3, last)}
     for length in sorted(lengths, reverse=True):
         with open(file, "r+b") as target:
             target.truncate(length)

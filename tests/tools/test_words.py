@@ -1,4 +1,4 @@
-"""The check of words finds what it should, and nothing else; `make lint` looks through the project."""
+"""The check of words finds what it should, and nothing else. The project is looked at by lint."""
 
 from __future__ import annotations
 
