@@ -6,14 +6,14 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import zipfile
-from importlib.metadata import metadata
+from importlib.metadata import PathDistribution, distribution, metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.processes.jvm import QUICK_JVM
 from tools.java import find_java
@@ -70,17 +70,25 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel in an environment that has what the wheel requires, and nothing else.
+
+    The packages are this environment's. pip finds them there, or fetches what is not.
+    """
     (wheel,) = dist.glob("*.whl")
-    return install(tmp_path_factory.mktemp("installed"), Path(sys.executable), str(wheel))
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    with zipfile.ZipFile(wheel) as archive:
+        (info,) = {name.partition("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+        lend(folder, *required(PathDistribution(zipfile.Path(archive, f"{info}/")).requires))
+    python = str(folder / "bin" / "python")
+    return install(folder, str(wheel), sys.executable, "-m", "pip", "--python", python)
 
 
-def install(folder: Path, interpreter: Path, what: str) -> Installed:
-    """Make an environment, and install the package into it as pip does it for a user."""
-    run("env", f"PYTHON={interpreter}", "tools/venv.sh", str(folder))
+def install(folder: Path, what: str, *pip: str) -> Installed:
+    """Install the package into an environment as pip does it for a user."""
     # With a PYTHONPATH that leads here, pip would find the package installed already. Of all
     # modules that it would compile, few are imported.
-    pip = (str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", what)
-    run("env", "-u", "PYTHONPATH", *pip)
+    run("env", "-u", "PYTHONPATH", *pip, "install", "--quiet", "--no-compile", what)
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     python = str(folder / "bin" / "python")
@@ -128,16 +136,29 @@ def check_command(installed: Installed) -> None:
     assert "hello" in installed.run("rmqstore", "read", "-c", "body", "store")
 
 
-def lend_spark(installed: Installed) -> None:
-    """Let an environment see the pyspark of this one, which takes a minute to install.
+def required(requirements: list[str] | None) -> set[str]:
+    """The distributions that some requirements without extras lead to."""
+    found: set[str] = set()
+    left = [*(requirements or ())]
+    while left:
+        one = Requirement(left.pop())
+        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(one.name)
+            left += distribution(one.name).requires or ()
+    return found
 
-    Only that: other packages are compiled for this Python.
+
+def lend(folder: Path, *names: str) -> None:
+    """Let an environment see distributions of this one, instead of installing them again.
+
+    Only pure ones where its Python is another: the others are compiled for this one.
     """
-    (site,) = installed.folder.glob("lib/python*/site-packages")
-    lent = installed.folder / "lent"
-    lent.mkdir()
-    for name in ("pyspark", "py4j"):
-        (lent / name).symlink_to(Path(sysconfig.get_path("purelib")) / name)
+    (site,) = folder.glob("lib/python*/site-packages")
+    lent = folder / "lent"
+    lent.mkdir(exist_ok=True)
+    for one in map(distribution, names):
+        for top in {file.parts[0] for file in one.files or ()} - {"..", "__pycache__"}:
+            (lent / top).symlink_to(str(one.locate_file(top)))
     (site / "lent.pth").write_text(f"{lent}\n")
 
 
@@ -156,7 +177,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(installed: Installed) -> N
     source = ("python", "-c", "from rmqstore_spark import RmqStoreDataSource")
     assert "pip install 'rmqstore-spark[spark]'" in installed.run(*source, code=1)
 
-    lend_spark(installed)
+    lend(installed.folder, "pyspark", "py4j")
     check_spark(installed)
 
 
@@ -173,12 +194,13 @@ def test_the_sdist_works_on_the_oldest_and_the_newest_python(
     oldest = re.fullmatch(r">=3\.(\d+)", metadata("pyspark")["Requires-Python"])
     assert oldest is not None
     has_own = int(name.removeprefix("python3.")) < int(oldest[1])
-    installed = install(
-        tmp_path / "installed", OTHERS[name], f"{sdist}[spark]" if has_own else str(sdist)
-    )
+    folder = tmp_path / "installed"
+    run("env", f"PYTHON={OTHERS[name]}", "tools/venv.sh", str(folder))
+    what = f"{sdist}[spark]" if has_own else str(sdist)
+    installed = install(folder, what, str(folder / "bin" / "python"), "-m", "pip")
     check_command(installed)
     if not has_own:
-        lend_spark(installed)
+        lend(folder, "pyspark", "py4j")
     check_spark(installed)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -222,13 +222,19 @@ def wipe(path: str, start: int, end: int) -> None:
             os.close(descriptor)
 
 
-def _data_ranges(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Return where a range of a file is not a hole: offset and length of chunks, in order."""
+def _data_ranges(descriptor: int, start: int, end: int) -> list[tuple[int, int]]:
+    """Return where a range of a file is not a hole: offset and length of chunks, in order.
+
+    All of them before any is read: what was reserved counts as a hole until it is in the page
+    cache, and the system reads ahead. Once one chunk was read, the next would be data.
+    """
+    found = []
     at = _next_data(descriptor, start) if start < end else None
     while at is not None and at < end:
         stop = min(os.lseek(descriptor, at, os.SEEK_HOLE), at + _CHUNK, end)
-        yield at, stop - at
+        found.append((at, stop - at))
         at = _next_data(descriptor, stop)
+    return found
 
 
 def solid_end(descriptor: int, size: int) -> int | None:

@@ -32,6 +32,28 @@ def test_the_end_of_what_is_written(sparse: Path) -> None:
     assert written_end(str(sparse), 64 << 20) is None
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system reserves no room")
+def test_what_is_read_makes_no_data_of_what_follows(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = on_disk / "reserved"
+    with path.open("w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, 256 << 20)
+        os.pwrite(file.fileno(), b"x", 0)
+        for at in (98, 4 << 20):  # one after the other: the system goes ahead
+            os.pread(file.fileno(), 4 << 20, at)
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, count: int, at: int) -> bytes:
+        read.append(count)
+        return pread(descriptor, count, at)
+
+    monkeypatch.setattr(os, "pread", counted)
+    assert written_end(str(path), 98) is None
+    assert sum(read) <= 32 << 20
+
+
 def test_a_missing_file_has_no_end(tmp_path: Path) -> None:
     with pytest.raises(StoreWriteError, match="could not be read"):
         written_end(str(tmp_path / "file"), 0)

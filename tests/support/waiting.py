@@ -18,9 +18,11 @@ PATIENCE = 30.0
 def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
     """Wait until a condition holds; returns what it gave."""
     deadline = time.monotonic() + seconds
+    pause = 0.001
     while not (found := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.02)  # what does not come at once is not asked for all the time
     return found
 
 

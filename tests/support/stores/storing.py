@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 from rmqstore_spark.engine import StoreConfig
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
+from tests.support.waiting import eventually as until
 
 __all__ = ["Clock", "config", "in_queues", "messages", "until"]
 
@@ -39,14 +39,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for a condition that another thread brings about."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "that never came"
-        time.sleep(0.001)
 
 
 def messages(
