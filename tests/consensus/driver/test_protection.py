@@ -278,7 +278,7 @@ def test_a_group_changes_to_accounts_and_tls_member_by_member(
     can = {**all_of_it, "dLegerAclEnable": "false"}
     does = {**all_of_it, "dLegerTlsEnable": "true"}
     must = {**does, "dLegerTlsServerMode": "enforcing"}
-    number = 0
+    number = last = 0
     who = identity(tmp_path)
     for settings in (can, does, must):
         for me in members:

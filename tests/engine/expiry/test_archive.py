@@ -174,7 +174,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, clock: Clock
             store.flush()
             before = sorted(folder.rglob("*"))
             store.expire(clock.now)
-            until(lambda store=store: not store.expirable(1).is_working)  # type: ignore[misc]
+            until(lambda store=store: not store.expirable(1).is_working)
             assert text in store.expirable(clock.now).remark
             assert sorted(folder.rglob("*")) == before
     with pytest.raises(OptionError, match="is not the archive of"):
