@@ -51,7 +51,6 @@ INDEX_UNIT_DTYPE: Final = np.dtype(
 )
 INDEX_UNIT_SIZE: Final = INDEX_UNIT_DTYPE.itemsize
 
-_ENTRY_HEADER: Final = struct.Struct(">iiqqqiiii")
 _UNIT: Final = struct.Struct(">iqiqq")
 _BLANK: Final = struct.Struct(">ii")
 
@@ -99,13 +98,6 @@ def decode_entry_headers(
     valid &= headers["magic"] == ENTRY_MAGIC
     valid &= (length >= 0) & (headers["size"] == length + ENTRY_HEADER_SIZE)
     return headers, valid
-
-
-def encode_entry(index: int, term: int, position: int, body: bytes) -> bytes:
-    """Return an entry: its header, without checksums, and its record."""
-    size = len(body)
-    header = (ENTRY_MAGIC, ENTRY_HEADER_SIZE + size, index, term, position, 0, 0, 0, size)
-    return _ENTRY_HEADER.pack(*header) + body
 
 
 def encode_index_unit(unit: IndexUnit) -> bytes:

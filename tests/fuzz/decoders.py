@@ -25,7 +25,7 @@ from rmqstore_spark.broker.acl.files import parse_accounts
 from rmqstore_spark.broker.core.refusal import Refusal
 from rmqstore_spark.client.brokers.pulling import PulledPiece
 from rmqstore_spark.client.link import Link
-from rmqstore_spark.consensus.driver.recovery import check_entries
+from rmqstore_spark.consensus.driver.checks import are_records
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMetadataAnswer,
@@ -358,7 +358,7 @@ def peers(data: bytes) -> Any:
     kinds = (DLedgerRequest.VOTE, DLedgerRequest.HEART_BEAT, DLedgerRequest.PUSH)
     code = kinds[data[0] % 3 if data else 2]
     asked, request = request_of(code, data[1:])
-    has_records = isinstance(request, Push) and check_entries(request.entries)
+    has_records = isinstance(request, Push) and are_records(request.entries)
     return repr(asked), repr(request), has_records
 
 

@@ -2,6 +2,7 @@
 
     group        who is in the group, and where: `dLegerPeers`
     wire         the bodies of requests and answers, as DLedger writes them
+    disk_room    room for entries on the disk
     segmented    bytes by offset, in files of one size
     entry_log    the entries and their index: writes, cuts and reads them
     recovery     finds the entries that are whole, when a member starts

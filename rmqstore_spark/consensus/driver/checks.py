@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.driver.recovery import check_entries
 from rmqstore_spark.consensus.driver.wire import Status
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType
-from rmqstore_spark.layout.dledger import BLANK_SIZE
+from rmqstore_spark.layout import kernel
+from rmqstore_spark.layout.dledger import BLANK_SIZE, ENTRY_HEADER_SIZE
 
-_SPARE_BYTES: Final = 64 << 20
-"""A disk with less room takes no entries."""
 _OTHER_TERM: Final = -2
 
 
@@ -35,20 +33,22 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     Raises:
         RefusedPush: its entries cannot be stored.
     """
-    first = push.entries[0]
-    if any(entry.index != first.index + at for at, entry in enumerate(push.entries)):
+    entries = push.entries
+    first = entries[0]
+    if [entry.index for entry in entries] != [*range(first.index, first.index + len(entries))]:
         raise RefusedPush(MemberCode.INCONSISTENT_STATE, "its entries do not follow each other")
     if push.type is PushType.COMPARE:
         # Members of RocketMQ can write two entries with one index in one term.
         other = first._replace(term=_OTHER_TERM) if _differs(first, log, ledger) else first
         return push._replace(entries=(other,))
-    if any(_differs(entry, log, ledger) for entry in push.entries):
+    known = max(ledger.end + 1 - first.index, 0)
+    if any(_differs(entry, log, ledger) for entry in entries[:known]):
         raise RefusedPush(
             MemberCode.INCONSISTENT_STATE, "an entry of the same term is another one here"
         )
-    new = tuple(entry for entry in push.entries if entry.index > ledger.end)
+    new = entries[known:]
     if push.type is PushType.TRUNCATE and ledger.term_of(first.index) != first.term:
-        new = push.entries  # the log begins again with it
+        new = entries  # the log begins again with it
         if first.position % log.segment_size + first.size + BLANK_SIZE > log.segment_size:
             raise RefusedPush(MemberCode.INCONSISTENT_STATE, _place(first))
         if log.begins_at not in (0, first.position):
@@ -56,17 +56,18 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     elif new and first.index <= ledger.end + 1 and not log.has_place_for(new):
         why = _begin(first, log) if log.is_empty and log.begins_at else _place(new[0])
         raise RefusedPush(MemberCode.INCONSISTENT_STATE, why)
-    if new and not check_entries(new):
+    if new and not are_records(new):
         raise RefusedPush(MemberCode.INCONSISTENT_STATE, "an entry is not a record of its place")
-    if new and not has_room(log, sum(entry.size for entry in new)):
+    if new and not log.room.has(sum([entry.size for entry in new])):
         raise RefusedPush(Status.DISK_FULL, "the disk is full")
     return push
 
 
-def has_room(log: EntryLog, size: int) -> bool:
-    """Return whether the disk has room for entries of this size."""
-    room = os.statvfs(log.data.folder)
-    return room.f_bavail * room.f_frsize >= size + _SPARE_BYTES
+def are_records(entries: Sequence[LedgerEntry]) -> bool:
+    """Return whether the bodies of entries are sound records that say where they are."""
+    places = [entry.position + ENTRY_HEADER_SIZE for entry in entries]
+    sound = kernel.active.sound_records([entry.body for entry in entries], places)
+    return bool(sound == len(entries))
 
 
 def _differs(entry: LedgerEntry, log: EntryLog, ledger: MemberLedger) -> bool:

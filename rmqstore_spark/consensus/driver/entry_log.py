@@ -14,11 +14,14 @@ from typing import Final
 
 import numpy as np
 
+from rmqstore_spark.consensus.driver.disk_room import DiskRoom
 from rmqstore_spark.consensus.driver.segmented import SegmentedFile, Unflushed
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained
+from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.dledger import (
+    BLANK_SIZE,
     ENTRY_HEADER_SIZE,
     INDEX_UNIT_SIZE,
     IndexUnit,
@@ -26,8 +29,6 @@ from rmqstore_spark.layout.dledger import (
     decode_index_unit,
     decode_index_units,
     encode_blank,
-    encode_entry,
-    encode_index_unit,
     entry_position,
     index_unit_position,
 )
@@ -49,6 +50,7 @@ class EntryLog:
         begin: index of the first entry; behind `last` if there is none.
         last: index of the last entry.
         end: position behind the last entry.
+        room: of its disk.
     """
 
     def __init__(self, folder: str, segment_size: int, begins_at: int = 0) -> None:
@@ -56,6 +58,7 @@ class EntryLog:
         self.index = SegmentedFile(os.path.join(folder, "index"), INDEX_FILE_SIZE)
         self.segment_size = segment_size
         self.begins_at = begins_at
+        self.room = DiskRoom(self.data.folder)
         self.begin = 0
         self.last = -1
         self.end = begins_at
@@ -77,10 +80,15 @@ class EntryLog:
         end = self.end
         if self.is_empty:
             end = self.begins_at or entries[0].position
+        segment_end = 0  # of the one that `end` lies in, without its blank
         for entry in entries:
-            if entry.position != entry_position(end, entry.size, self.segment_size):
-                return False
-            end = entry.position + entry.size
+            position, size = entry.position, entry.size
+            if position != end or end + size > segment_end:
+                if position != entry_position(end, size, self.segment_size):
+                    return False
+                left = self.segment_size - position % self.segment_size
+                segment_end = position + left - BLANK_SIZE
+            end = position + size
         return True
 
     def write(self, entries: Sequence[LedgerEntry]) -> None:
@@ -94,23 +102,18 @@ class EntryLog:
             self.data.clear()
             self.index.clear()
             self.begin, self.last, self.end = first.index, first.index - 1, first.position
-        at = self.end
-        parts: list[bytes] = []
         units: list[bytes] = []
-        for entry in entries:
-            assert entry.index == self.last + 1, "entries follow each other"
-            assert isinstance(entry.body, bytes)
-            if entry.position != self.end:
-                if parts:
-                    self.data.write(at, b"".join(parts))
-                    parts = []
-                self.data.write(self.end, encode_blank(entry.position - self.end))
-                at = entry.position
-            parts.append(encode_entry(entry.index, entry.term, entry.position, entry.body))
-            unit = IndexUnit(entry.position, entry.size, entry.index, entry.term)
-            units.append(encode_index_unit(unit))
-            self.last, self.end = entry.index, unit.end
-        self.data.write(at, b"".join(parts))
+        row = 0
+        while row < len(entries):
+            first = entries[row]
+            assert first.index == self.last + 1, "entries follow each other"
+            if first.position != self.end:
+                self.data.write(self.end, encode_blank(first.position - self.end))
+            count, data, written = kernel.active.write_entries(entries, row)
+            self.data.write(first.position, data)
+            units.append(written)
+            row += count
+            self.last, self.end = first.index + count - 1, first.position + len(data)
         self.write_units(entries[0].index, b"".join(units))
 
     def write_units(self, first: int, units: bytes) -> None:

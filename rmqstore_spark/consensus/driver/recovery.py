@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import written_end
 from rmqstore_spark.layout.dledger import (
@@ -51,20 +50,6 @@ class _Found(NamedTuple):
 
     units: list[IndexUnit]
     is_closed: bool
-
-
-def sound_records(records: list[bytes], positions: list[int]) -> int:
-    """Return how many records at the front are sound, and say that they are where they are.
-
-    Args:
-        records: bodies of entries.
-        positions: of each of these bodies in the whole log.
-    """
-    sizes = np.array([len(record) for record in records], np.int32)
-    starts = np.zeros(len(records), np.int64)
-    np.cumsum(sizes[:-1], out=starts[1:])
-    buffer = np.frombuffer(b"".join(records), np.uint8)
-    return _sound(buffer, starts, sizes, np.array(positions, np.int64))
 
 
 def _sound(buffer: U1, starts: I8, sizes: I4, positions: I8) -> int:
@@ -221,10 +206,3 @@ def _cut_tail(log: EntryLog) -> None:
 
 def _is_blank(log: EntryLog, start: int) -> bool:
     return written_end(log.data.path(start), 0) is None
-
-
-def check_entries(entries: tuple[LedgerEntry, ...]) -> bool:
-    """Return whether the bodies of entries are sound records that say where they are."""
-    bodies = [entry.body for entry in entries if isinstance(entry.body, bytes) and entry.body]
-    places = [entry.position + ENTRY_HEADER_SIZE for entry in entries]
-    return len(bodies) == len(entries) and sound_records(bodies, places) == len(entries)

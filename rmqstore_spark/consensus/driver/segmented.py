@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, NamedTuple
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import (
@@ -30,16 +30,21 @@ _SMALL: Final = 32 << 10
 _NAME: Final = re.compile(r"[0-9]{20}")
 
 
+class _OpenFile(NamedTuple):
+    descriptor: int
+    path: str
+
+
 class Unflushed:
     """Files and folders that must be flushed, on descriptors of their own."""
 
     def __init__(self) -> None:
-        self._files: list[tuple[int, str]] = []
+        self._files: list[_OpenFile] = []
         self._folders: set[str] = set()
 
-    def add(self, descriptor: int, path: str) -> None:
+    def add(self, file: _OpenFile) -> None:
         """Add a file that is open."""
-        self._files.append((os.dup(descriptor), path))
+        self._files.append(_OpenFile(os.dup(file.descriptor), file.path))
 
     def add_folder(self, path: str) -> None:
         """Add the names in a folder."""
@@ -77,7 +82,7 @@ class SegmentedFile:
         make_folder(folder)
         self.folder = folder
         self.size = size
-        self._open: dict[int, int] = {}  # descriptor by offset
+        self._open: dict[int, _OpenFile] = {}  # by offset
         self._writes_ahead = ahead
         self._zeroed = 0  # up to here there are no holes behind what was written
         self._renamed = True  # files have come or gone
@@ -135,8 +140,9 @@ class SegmentedFile:
         if self._writes_ahead and end > self._zeroed and len(data) < _SMALL:
             self._zeroed = min(end + _AHEAD, start + self.size)
             data += bytes(self._zeroed - end)
-        with explained(self._path(start), "written"):
-            write_all(self._descriptor(start), data, offset - start)
+        file = self._file(start)
+        with explained(file.path, "written"):
+            write_all(file.descriptor, data, offset - start)
         self._written.add(start)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -150,9 +156,10 @@ class SegmentedFile:
             start = offset - offset % self.size
             if start not in self._starts:
                 break
-            with explained(self._path(start), "read"):
+            file = self._file(start)
+            with explained(file.path, "read"):
                 count = min(size, start + self.size - offset)
-                part = os.pread(self._descriptor(start), count, offset - start)
+                part = os.pread(file.descriptor, count, offset - start)
             if not part:
                 break
             parts.append(part)
@@ -173,8 +180,9 @@ class SegmentedFile:
             sync_folder(self.folder)
         start = offset - offset % self.size
         if start in self._starts:
-            with explained(self._path(start), "cut"):
-                os.ftruncate(self._descriptor(start), offset - start)
+            file = self._file(start)
+            with explained(file.path, "cut"):
+                os.ftruncate(file.descriptor, offset - start)
             self._grow(start)
             self._written.add(start)
 
@@ -211,7 +219,7 @@ class SegmentedFile:
     def take_unflushed(self, into: Unflushed) -> None:
         """Add all that was written since the last time to what must be flushed."""
         for start in self._written:
-            into.add(self._descriptor(start), self._path(start))
+            into.add(self._file(start))
         self._written.clear()
         if self._renamed:
             into.add_folder(self.folder)
@@ -219,8 +227,8 @@ class SegmentedFile:
 
     def close(self) -> None:
         """Close the files."""
-        for descriptor in self._open.values():
-            os.close(descriptor)
+        for file in self._open.values():
+            os.close(file.descriptor)
         self._open.clear()
 
     def __iter__(self) -> Iterator[int]:
@@ -229,24 +237,26 @@ class SegmentedFile:
     def _path(self, start: int) -> str:
         return os.path.join(self.folder, f"{start:020d}")
 
-    def _descriptor(self, start: int) -> int:
+    def _file(self, start: int) -> _OpenFile:
         found = self._open.get(start)
         if found is None:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            with explained(self._path(start), "opened"):
-                found = self._open[start] = os.open(self._path(start), flags, FILE_MODE)
+            path = self._path(start)
+            with explained(path, "opened"):
+                found = self._open[start] = _OpenFile(os.open(path, flags, FILE_MODE), path)
         return found
 
     def _grow(self, start: int) -> None:
-        with explained(self._path(start), "written"):
-            if os.fstat(self._descriptor(start)).st_size != self.size:
-                os.ftruncate(self._descriptor(start), self.size)
+        file = self._file(start)
+        with explained(file.path, "written"):
+            if os.fstat(file.descriptor).st_size != self.size:
+                os.ftruncate(file.descriptor, self.size)
                 self._written.add(start)
 
     def _remove(self, start: int) -> None:
-        descriptor = self._open.pop(start, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        file = self._open.pop(start, None)
+        if file is not None:
+            os.close(file.descriptor)
         with explained(self._path(start), "removed"):
             os.unlink(self._path(start))
         self._starts.remove(start)

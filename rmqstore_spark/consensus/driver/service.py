@@ -12,12 +12,11 @@ from typing import Final
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.actions import MemberRole
-from rmqstore_spark.consensus.driver.checks import RefusedPush, checked, has_room
+from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
-from rmqstore_spark.consensus.driver.recovery import sound_records
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
@@ -36,8 +35,9 @@ from rmqstore_spark.consensus.driver.wire import (
     request_of,
     wire_entry,
 )
-from rmqstore_spark.consensus.messages import Answer, MemberCode, Push
+from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -260,9 +260,9 @@ class MemberService:
             status = Status.LEADER_TRANSFERRING
         elif driver.pending >= _MOST_PENDING:
             status = Status.LEADER_PENDING_FULL
-        elif len(asked.body) < 8 or not sound_records([placed(asked.body, 0)], [0]):
+        elif not _is_record(asked.body):
             status = Status.UNEXPECTED_ARGUMENT
-        elif not has_room(driver.log, len(asked.body)):
+        elif not driver.log.room.has_now(len(asked.body)):
             status = Status.DISK_FULL
         if status is not None:
             return encode(self._status(status))
@@ -362,3 +362,8 @@ class MemberService:
                 peer = min(near, key=tries.__getitem__)
                 code = await self._hand_over(peer)
                 tries[peer] += code is not MemberCode.SUCCESS
+
+
+def _is_record(body: bytes) -> bool:
+    size = ENTRY_HEADER_SIZE + len(body)
+    return are_records((LedgerEntry(0, 0, 0, size, placed(body, ENTRY_HEADER_SIZE)),))

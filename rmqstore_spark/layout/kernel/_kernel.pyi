@@ -21,6 +21,7 @@ from rmqstore_spark.layout.kernel.reference.plain import pread_spans as pread_sp
 from rmqstore_spark.layout.kernel.reference.plain import properties as properties
 from rmqstore_spark.layout.kernel.reference.plain import queue_entries as queue_entries
 from rmqstore_spark.layout.kernel.reference.plain import repair_utf8 as repair_utf8
+from rmqstore_spark.layout.kernel.reference.plain import sound_records as sound_records
 from rmqstore_spark.layout.kernel.reference.plain import spans_equal as spans_equal
 from rmqstore_spark.layout.kernel.reference.plain import split_batch as split_batch
 from rmqstore_spark.layout.kernel.reference.plain import split_entries as split_entries
@@ -30,6 +31,7 @@ from rmqstore_spark.layout.kernel.reference.plain import stamp_records as stamp_
 from rmqstore_spark.layout.kernel.reference.plain import walk as walk
 from rmqstore_spark.layout.kernel.reference.plain import write_answer as write_answer
 from rmqstore_spark.layout.kernel.reference.plain import write_answers as write_answers
+from rmqstore_spark.layout.kernel.reference.plain import write_entries as write_entries
 from rmqstore_spark.layout.kernel.reference.plain import write_records as write_records
 from rmqstore_spark.layout.kernel.reference.plain import write_send as write_send
 from rmqstore_spark.layout.kernel.reference.plain import write_sends as write_sends

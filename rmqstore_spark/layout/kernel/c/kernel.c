@@ -2,9 +2,9 @@
  *
  * Each function does the same as the function of that name in reference/plain.py, over the same
  * arrays. The tests compare the two.
- * Nothing here allocates but a topic's name, to look it up, and the answers to requests: the caller
- * passes in every output array. Each span is checked against its buffer before it is accessed, so no content of a file or a
- * frame can reach past the buffer.
+ * Nothing here allocates but a topic's name, to look it up, the answers to requests, and what a
+ * member of a group writes: the caller passes in every output array. Each span is checked against
+ * its buffer before it is accessed, so no content of a file or a frame can reach past the buffer.
  * The interpreter lock is released around every loop that is long enough for it.
  */
 #define PY_SSIZE_T_CLEAN
@@ -72,6 +72,7 @@ static inline void put32(uint8_t *p, int32_t v)
 #include "requests.h"
 #include "sends.h"
 #include "answers.h"
+#include "members.h"
 
 static PyMethodDef METHODS[] = {
     {"pread_spans", pread_spans, METH_VARARGS, "See plain.pread_spans."},
@@ -109,6 +110,8 @@ static PyMethodDef METHODS[] = {
     {"write_sends", write_sends, METH_VARARGS, "See plain.write_sends."},
     {"write_answer", write_answer, METH_VARARGS, "See plain.write_answer."},
     {"write_answers", write_answers, METH_VARARGS, "See plain.write_answers."},
+    {"sound_records", sound_records, METH_VARARGS, "See plain.sound_records."},
+    {"write_entries", write_entries, METH_VARARGS, "See plain.write_entries."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,13 +1,14 @@
-"""Read the fixed fields of records, and find the messages of a batch: part of `plain`."""
+"""Read and check the fields of records, and find the messages of a batch: part of `plain`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.layout.buffers import values_at
+from rmqstore_spark.layout.buffers import values_at, windows
 from rmqstore_spark.layout.constants import BORNHOST_V6_FLAG, STOREHOST_V6_FLAG
 from rmqstore_spark.layout.fields import (
     BODY_CRC_AT,
@@ -26,11 +27,14 @@ from rmqstore_spark.layout.fields import (
     SYS_FLAG_AT,
     V6_EXTRA,
 )
-from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, spans_equal
+from rmqstore_spark.layout.kernel.reference.spans import I4, I8, U1, crc32_spans, spans_equal
 
 MAGIC = {0xDAA320A7: 1, 0xDAA320AB: 2}  # -> bytes of the topic's length
 
 OK, SHORT, BAD_MAGIC, BAD_LENGTHS, BAD_BODY_CRC, BAD_RECORD_CRC = range(6)
+
+_TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
+_TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
 def field_at(buffer: U1, at: I8, width: int, kind: str) -> npt.NDArray[Any]:
@@ -106,6 +110,40 @@ def parse(buffer: U1, positions: I8, rooms: I4, longs: I8, ints: I4) -> None:
     spans = (body_at, body, topic_at, topic, properties_at, length)
     for field, values in enumerate(spans, start=7):
         ints[field, rows] = values[good]
+
+
+def record_crc_differs(
+    buffer: U1,
+    positions: I8,
+    sizes: I4,
+    lengths: I4,
+    crc32: Callable[[U1, I8, I4, npt.NDArray[np.uint32]], object] | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Return which records fail the CRC of the whole record that 5.x can append.
+
+    Args:
+        positions, sizes: n records.
+        lengths: bytes of the properties of each.
+        crc32: computes checksums, `crc32_spans` by default.
+    """
+    bad = np.zeros(len(positions), np.bool_)
+    rows = np.flatnonzero(lengths >= _TRAILER)
+    at = positions[rows] + sizes[rows] - _TRAILER
+    # Check one byte first: hardly any store has the property at all.
+    hit = buffer[at] == _TRAILER_HEAD[0]
+    rows, at = rows[hit], at[hit]
+    if not len(rows):
+        return bad
+    trailers = windows(buffer, at, _TRAILER)
+    hit = (trailers[:, : len(_TRAILER_HEAD)] == _TRAILER_HEAD).all(axis=1)
+    rows, trailers = rows[hit], trailers[hit]
+    digits = trailers[:, len(_TRAILER_HEAD) : -1].astype(np.int64) - ord("0")
+    found = np.empty(len(rows), np.uint32)
+    (crc32 or crc32_spans)(buffer, positions[rows], sizes[rows] - _TRAILER, found)
+    stated = (digits * 10 ** np.arange(10)).sum(axis=1)
+    odd = ((digits < 0) | (digits > 9)).any(axis=1)
+    bad[rows] = odd | (stated != (found & np.uint32(0x7FFFFFFF)))
+    return bad
 
 
 def as_claimed(

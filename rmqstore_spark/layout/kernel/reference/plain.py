@@ -2,22 +2,19 @@
 
 The loops over records are here and in `parse`, those over spans of bytes in `spans`, those that
 write records in `encode`, those over blocks to be stored in `block`, those over queue entries in
-`entries`, those over requests to send in `requests`, `sends` and `answers`, and those over hashes
-in `hashing`. Every function has a compiled counterpart of the same name and arguments
-(`c/kernel.c`). Both write into arrays that the caller allocates, and the package `kernel` chooses
-between them. Positions are byte offsets into `buffer` (uint8), lengths are bytes; -1 as a length
-means "no value".
+`entries`, those over requests to send in `requests`, `sends` and `answers`, those over entries of a
+group in `members`, and those over hashes in `hashing`. Every function has a compiled counterpart of
+the same name and arguments (`c/kernel.c`). Both write into arrays that the caller allocates, and
+the package `kernel` chooses between them. Positions are byte offsets into `buffer` (uint8), lengths
+are bytes; -1 as a length means "no value".
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
-from rmqstore_spark.layout.buffers import windows
 from rmqstore_spark.layout.fields import (
     HEAD_SIZE,
     MAGIC_PLACE,
@@ -37,6 +34,7 @@ from rmqstore_spark.layout.kernel.reference.block import (
 from rmqstore_spark.layout.kernel.reference.encode import join_texts, write_records
 from rmqstore_spark.layout.kernel.reference.entries import pick_entries, split_entries
 from rmqstore_spark.layout.kernel.reference.hashing import content_hashes, hash_texts, link_keys
+from rmqstore_spark.layout.kernel.reference.members import sound_records, write_entries
 from rmqstore_spark.layout.kernel.reference.parse import (
     BAD_BODY_CRC,
     BAD_LENGTHS,
@@ -47,6 +45,7 @@ from rmqstore_spark.layout.kernel.reference.parse import (
     SHORT,
     as_claimed,
     parse,
+    record_crc_differs,
     split_batch,
 )
 from rmqstore_spark.layout.kernel.reference.requests import plain_sends
@@ -98,6 +97,7 @@ __all__ = [
     "queue_entries",
     "record_crc_differs",
     "repair_utf8",
+    "sound_records",
     "spans_equal",
     "split_batch",
     "split_entries",
@@ -107,6 +107,7 @@ __all__ = [
     "walk",
     "write_answer",
     "write_answers",
+    "write_entries",
     "write_records",
     "write_send",
     "write_sends",
@@ -116,9 +117,6 @@ BLANK = 0xCBD43194
 
 STOP_FULL, STOP_MORE, STOP_BLANK, STOP_BAD = range(4)
 CHECK_BODY, CHECK_RECORD = 1, 2
-
-_TRAILER = 20  # "__CRC32#", 0x01, ten digits, least significant first, 0x02
-_TRAILER_HEAD = np.frombuffer(b"__CRC32#\x01", np.uint8)
 
 
 def pread_spans(fd: int, offsets: I8, lengths: I4, out: U1, flags: int = 0) -> int:
@@ -185,40 +183,6 @@ def walk(
         found += 1
         at += unit
     return found, STOP_FULL, at
-
-
-def record_crc_differs(
-    buffer: U1,
-    positions: I8,
-    sizes: I4,
-    lengths: I4,
-    crc32: Callable[[U1, I8, I4, npt.NDArray[np.uint32]], object] | None = None,
-) -> npt.NDArray[np.bool_]:
-    """Return which records fail the CRC of the whole record that 5.x can append.
-
-    Args:
-        positions, sizes: n records.
-        lengths: bytes of the properties of each.
-        crc32: computes checksums, `crc32_spans` by default.
-    """
-    bad = np.zeros(len(positions), np.bool_)
-    rows = np.flatnonzero(lengths >= _TRAILER)
-    at = positions[rows] + sizes[rows] - _TRAILER
-    # Check one byte first: hardly any store has the property at all.
-    hit = buffer[at] == _TRAILER_HEAD[0]
-    rows, at = rows[hit], at[hit]
-    if not len(rows):
-        return bad
-    trailers = windows(buffer, at, _TRAILER)
-    hit = (trailers[:, : len(_TRAILER_HEAD)] == _TRAILER_HEAD).all(axis=1)
-    rows, trailers = rows[hit], trailers[hit]
-    digits = trailers[:, len(_TRAILER_HEAD) : -1].astype(np.int64) - ord("0")
-    found = np.empty(len(rows), np.uint32)
-    (crc32 or crc32_spans)(buffer, positions[rows], sizes[rows] - _TRAILER, found)
-    stated = (digits * 10 ** np.arange(10)).sum(axis=1)
-    odd = ((digits < 0) | (digits > 9)).any(axis=1)
-    bad[rows] = odd | (stated != (found & np.uint32(0x7FFFFFFF)))
-    return bad
 
 
 def absorb(
