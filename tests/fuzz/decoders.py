@@ -33,6 +33,7 @@ from rmqstore_spark.consensus.driver.wire import (
     request_of,
 )
 from rmqstore_spark.consensus.driver.wire import decode as read_wire
+from rmqstore_spark.consensus.driver.wire import encode as write_wire
 from rmqstore_spark.consensus.messages import LeaderHeartbeat, Push, PushType, Vote
 from rmqstore_spark.engine.append.stamped import check_stamped
 from rmqstore_spark.engine.batches.ledger import Ledger
@@ -359,7 +360,7 @@ def peers(data: bytes) -> Any:
     code = kinds[data[0] % 3 if data else 2]
     asked, request = request_of(code, data[1:])
     has_records = isinstance(request, Push) and are_records(request.entries)
-    return repr(asked), repr(request), has_records
+    return write_wire(asked), repr(request), has_records
 
 
 def peer_answers(data: bytes) -> Any:

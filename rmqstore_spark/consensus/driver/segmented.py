@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import (
@@ -25,18 +24,31 @@ from rmqstore_spark.files.durable import (
 
 _UNFLUSHED: Final = 3
 _AHEAD: Final = 1 << 20
+_ZEROS: Final = bytes(_AHEAD)
 _SMALL: Final = 32 << 10
 """Bytes of a write that is worth the zeros behind it."""
 _NAME: Final = re.compile(r"[0-9]{20}")
 
 
-class _OpenFile(NamedTuple):
-    descriptor: int
-    path: str
+class _OpenFile:
+    """A file that is open until nobody has this object any more: some may still flush it."""
+
+    __slots__ = ("descriptor", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self.descriptor = -1
+        with explained(path, "opened"):
+            self.descriptor = os.open(path, flags, FILE_MODE)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
 
 
 class Unflushed:
-    """Files and folders that must be flushed, on descriptors of their own."""
+    """Files and folders that must be flushed."""
 
     def __init__(self) -> None:
         self._files: list[_OpenFile] = []
@@ -44,7 +56,7 @@ class Unflushed:
 
     def add(self, file: _OpenFile) -> None:
         """Add a file that is open."""
-        self._files.append(_OpenFile(os.dup(file.descriptor), file.path))
+        self._files.append(file)
 
     def add_folder(self, path: str) -> None:
         """Add the names in a folder."""
@@ -56,14 +68,11 @@ class Unflushed:
         Raises:
             StoreWriteError: something could not be flushed.
         """
-        with ExitStack() as cleanup:
-            for descriptor, _ in self._files:
-                cleanup.callback(os.close, descriptor)
-            for descriptor, path in self._files:
-                with explained(path, "flushed"):
-                    os.fdatasync(descriptor)
-            for folder in self._folders:
-                sync_folder(folder)
+        for file in self._files:
+            with explained(file.path, "flushed"):
+                os.fdatasync(file.descriptor)
+        for folder in self._folders:
+            sync_folder(folder)
 
 
 class SegmentedFile:
@@ -137,12 +146,12 @@ class SegmentedFile:
             self._grow(start)
             self._renamed = True
         end = offset + len(data)
-        if self._writes_ahead and end > self._zeroed and len(data) < _SMALL:
-            self._zeroed = min(end + _AHEAD, start + self.size)
-            data += bytes(self._zeroed - end)
         file = self._file(start)
         with explained(file.path, "written"):
             write_all(file.descriptor, data, offset - start)
+            if self._writes_ahead and end > self._zeroed and len(data) < _SMALL:
+                self._zeroed = min(end + _AHEAD, start + self.size)
+                write_all(file.descriptor, _ZEROS[: self._zeroed - end], end - start)
         self._written.add(start)
 
     def read(self, offset: int, size: int) -> bytes:
@@ -227,8 +236,6 @@ class SegmentedFile:
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._open.values():
-            os.close(file.descriptor)
         self._open.clear()
 
     def __iter__(self) -> Iterator[int]:
@@ -240,10 +247,7 @@ class SegmentedFile:
     def _file(self, start: int) -> _OpenFile:
         found = self._open.get(start)
         if found is None:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            path = self._path(start)
-            with explained(path, "opened"):
-                found = self._open[start] = _OpenFile(os.open(path, flags, FILE_MODE), path)
+            found = self._open[start] = _OpenFile(self._path(start))
         return found
 
     def _grow(self, start: int) -> None:
@@ -254,9 +258,7 @@ class SegmentedFile:
                 self._written.add(start)
 
     def _remove(self, start: int) -> None:
-        file = self._open.pop(start, None)
-        if file is not None:
-            os.close(file.descriptor)
+        self._open.pop(start, None)
         with explained(self._path(start), "removed"):
             os.unlink(self._path(start))
         self._starts.remove(start)
