@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.codec.command import Command
@@ -174,12 +175,16 @@ class Backlog(Generic[_H]):
         )
 
 
+Told: TypeAlias = Callable[[Command | ServiceError], object]
+"""Takes the answer to a request, or why there is none."""
+
+
 class PendingCalls:
     """Requests by their number, which their answers repeat."""
 
     def __init__(self) -> None:
         self._opaque = 0
-        self._asked: dict[int, tuple[asyncio.Future[Command], asyncio.TimerHandle]] = {}
+        self._asked: dict[int, tuple[Told, asyncio.TimerHandle]] = {}
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -199,17 +204,29 @@ class PendingCalls:
             peer: address of the other end, for the error.
             seconds: how long an answer may take.
         """
-        loop, number = asyncio.get_running_loop(), command.opaque
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+
+        def settle(found: Command | ServiceError) -> None:
+            if answer.done():
+                return
+            if isinstance(found, ServiceError):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        self.tell(command, peer, seconds, settle)
+        return answer
+
+    def tell(self, command: Command, peer: str, seconds: float, told: Told) -> None:
+        """Have a function called with the answer to a request that was sent; see `answer_of`."""
+        number = command.opaque
 
         def give_up() -> None:
             del self._asked[number]
-            if not answer.done():
-                text = f"{peer} did not answer request {command.code} within {seconds:.3g} s."
-                answer.set_exception(ServiceError(text))
+            text = f"{peer} did not answer request {command.code} within {seconds:.3g} s."
+            told(ServiceError(text))
 
-        answer: asyncio.Future[Command] = loop.create_future()
-        self._asked[number] = answer, loop.call_later(seconds, give_up)
-        return answer
+        self._asked[number] = told, asyncio.get_running_loop().call_later(seconds, give_up)
 
     def forget(self, command: Command) -> None:
         """Forget a request for whose answer nobody waits any more."""
@@ -219,16 +236,15 @@ class PendingCalls:
 
     def arrived(self, answer: Command) -> None:
         """Give an answer to who waits for it; nobody does if it is late."""
-        waiting, timer = self._asked.pop(answer.opaque, (None, None))
+        told, timer = self._asked.pop(answer.opaque, (None, None))
         if timer is not None:
             timer.cancel()
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+        if told is not None:
+            told(answer)
 
     def fail(self, peer: str) -> None:
         """End all waiting: the connection is closed."""
-        for waiting, timer in self._asked.values():
+        asked, self._asked = self._asked, {}
+        for told, timer in asked.values():
             timer.cancel()
-            if not waiting.done():
-                waiting.set_exception(ServiceError(f"The connection to {peer} was closed."))
-        self._asked.clear()
+            told(ServiceError(f"The connection to {peer} was closed."))

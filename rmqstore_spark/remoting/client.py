@@ -11,7 +11,7 @@ from typing import Any, Final
 from rmqstore_spark.errors import RemotingError, ServiceError
 from rmqstore_spark.remoting.access.signing import SessionCredentials
 from rmqstore_spark.remoting.addresses import parse_address
-from rmqstore_spark.remoting.backlog import Limits
+from rmqstore_spark.remoting.backlog import Limits, Told
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import (
@@ -141,16 +141,16 @@ class RemotingClient:
         finally:
             self._places.release()
 
-    def ask_now(self, command: Command, seconds: float) -> asyncio.Future[Command] | None:
-        """Send a request if that has to wait for nothing, and return its answer to come.
+    def ask_now(self, command: Command, seconds: float, told: Told) -> bool:
+        """Send a request at once if that has to wait for nothing, and have its answer told.
 
         Args:
             command: the request.
             seconds: how long an answer may take.
+            told: is called with the answer, whatever its code, or a ServiceError if none comes.
 
         Returns:
-            The answer, whatever its code, or a ServiceError if none comes; None if nothing was
-            sent: `ask` waits for a connection or a place.
+            Whether it was sent; else, `ask` waits for a connection or a place.
 
         Raises:
             ServiceError: as many requests as may wait for an answer.
@@ -158,8 +158,9 @@ class RemotingClient:
         """
         connection = self._connection
         if connection is None or not (connection.is_open and connection.has_room):
-            return None
-        return connection.begin(self._signed(command), seconds)
+            return False
+        connection.call(self._signed(command), seconds, told)
+        return True
 
     async def ask_for(self, command: Command, seconds: float = ANSWER_SECONDS) -> Command:
         """Send a request, and return its answer of success.

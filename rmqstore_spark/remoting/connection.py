@@ -16,7 +16,7 @@ from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.remoting.answers import LARGE, Answers, Outbox
-from rmqstore_spark.remoting.backlog import Backlog, Limits, PendingCalls
+from rmqstore_spark.remoting.backlog import Backlog, Limits, PendingCalls, Told
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import ONE_WAY, RESPONSE, Command
 from rmqstore_spark.remoting.codec.frames import frame_head
@@ -289,16 +289,32 @@ class RemotingConnection(asyncio.BufferedProtocol):
             ServiceError: the connection is closed, has too many requests, or no answer came.
             FrameError: the request does not fit a frame.
         """
+        self._number(command)
+        self.send(command)
         try:
-            return await self.begin(command, seconds)
+            return await self._calls.answer_of(command, self.peer, seconds)
         finally:
             self._calls.forget(command)
 
-    def begin(self, command: Command, seconds: float) -> asyncio.Future[Command]:
-        """Send a request, and return its answer to come; see `request`.
+    def call(self, command: Command, seconds: float, told: Told) -> None:
+        """Send a request, and have its answer told; see `request`.
 
-        The answer is a ServiceError if none comes in time, or the connection is closed before.
+        Neither waits for the end of a turn of the event loop: the request is written now, and the
+        function is called as soon as the answer has come.
+
+        Args:
+            command: the request; it gets its `opaque` here.
+            seconds: how long an answer may take.
+            told: gets the answer, or a ServiceError if none comes in time, or before the connection
+                is closed.
         """
+        self._number(command)
+        self.out.add(frame_head(command, len(command.body)), command.body)
+        self.flush()
+        self._calls.tell(command, self.peer, seconds, told)
+
+    def _number(self, command: Command) -> None:
+        """Give a request its number, if it may be sent."""
         if not self.is_open:
             raise ServiceError(f"The connection to {self.peer} is closed.")
         if len(self._calls) >= self._limits.in_flight:
@@ -306,8 +322,6 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 f"{len(self._calls)} requests to {self.peer} wait for an answer, as many as may."
             )
         self._calls.number(command)
-        self.send(command)
-        return self._calls.answer_of(command, self.peer, seconds)
 
     def one_way(self, command: Command) -> None:
         """Send a request that nobody answers.
@@ -591,11 +605,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._drop(request)
         self.out.close()
         self._turns.forget(self)
-        self._calls.fail(self.peer)
         self._room.closed(self)
         if self._registry is not None:
             self._registry.remove(self)
         self._service.closed(self)
+        self._calls.fail(self.peer)
 
     # ---- its own
 

@@ -124,3 +124,54 @@ def test_calls_wait_while_the_other_end_does_not_read() -> None:
         server.close()
 
     run(test())
+
+
+def test_an_answer_is_told_once_and_so_is_why_there_is_none() -> None:
+    async def test() -> None:
+        service = TestService()
+        told: list[Command | ServiceError] = []
+        async with listening(service) as address:
+            client = RemotingClient(address, limits=Limits(in_flight=2))
+            assert not client.ask_now(Command(ECHO), 30, told.append)  # it is not connected
+            await client.ask(Command(ECHO), 30)
+            assert client.ask_now(Command(ECHO, body=b"one"), 30, told.append)
+            await until(lambda: told)
+            assert [each.body for each in told if isinstance(each, Command)] == [b"one"]
+            assert client.ask_now(Command(HOLD), 0.05, told.append)
+            await until(lambda: len(told) == 2)
+            assert "did not answer" in str(told[1])
+            for _ in range(2):
+                assert client.ask_now(Command(HOLD), 30, told.append)
+            with pytest.raises(ServiceError, match="as many as may"):
+                client.ask_now(Command(ECHO), 30, told.append)
+            await until(lambda: len(service.held) == 3)
+            service.connections[0].abort()
+            await until(lambda: len(told) == 4)
+            assert all("was closed" in str(each) for each in told[2:])
+            assert not client.ask_now(Command(ECHO), 30, told.append)
+            client.close()
+
+    run(test())
+
+
+def test_who_is_told_an_answer_can_ask_on_and_it_is_written_in_the_same_turn() -> None:
+    async def test() -> None:
+        service = TestService()
+        told: list[bytes] = []
+        async with listening(service) as address:
+            client = await RemotingClient.connect(address)
+
+            def tell(found: Command | ServiceError) -> None:
+                assert isinstance(found, Command)
+                told.append(found.body)
+                if len(told) < 3:
+                    assert client.ask_now(Command(ECHO, body=b"%d" % len(told)), 30, tell)
+                    assert client.holds == 0  # the socket has taken it
+
+            assert client.ask_now(Command(ECHO, body=b"0"), 30, tell)
+            assert client.holds == 0
+            await until(lambda: len(told) == 3)
+            assert told == [b"0", b"1", b"2"]
+            client.close()
+
+    run(test())

@@ -105,10 +105,8 @@ class Peers:
         if client is None or self._tasks[asked.peer]:  # those that wait come first
             return False
         with suppress(ServiceError, FrameError):  # a task says why
-            answer = client.ask_now(request_to(asked.code, body), ANSWER_SECONDS)
-            if answer is not None:
-                answer.add_done_callback(partial(self._arrived, asked, client))
-                return True
+            told = partial(self._arrived, asked, client)
+            return client.ask_now(request_to(asked.code, body), ANSWER_SECONDS, told)
         return False
 
     async def send(self, peer: str, code: DLedgerRequest, body: bytes) -> bytes:
@@ -151,16 +149,17 @@ class Peers:
         self._settle(asked, found)
 
     def _arrived(
-        self, asked: _Asked, client: RemotingClient, answer: asyncio.Future[Command]
+        self, asked: _Asked, client: RemotingClient, answer: Command | ServiceError
     ) -> None:
         if self._is_closed:
             return
         found: bytes | ServiceError
         try:
-            found = _body_of(answer.result())
-        except ServiceError as error:
-            self._forget_closed(asked.peer, client)
+            found = answer if isinstance(answer, ServiceError) else _body_of(answer)
+        except _NotAllowedError as error:
             found = error
+        if isinstance(found, ServiceError):
+            self._forget_closed(asked.peer, client)
         self._settle(asked, found)
 
     def _forget_closed(self, peer: str, client: RemotingClient) -> None:
