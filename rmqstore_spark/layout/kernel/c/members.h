@@ -63,6 +63,9 @@ static int read_ledger_entry(PyObject *entry, LedgerEntry *e)
 {
     if (PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 5) {
         PyObject *record = PyTuple_GET_ITEM(entry, 4);
+        for (int i = 0; i < 4; i++)
+            if (!PyLong_Check(PyTuple_GET_ITEM(entry, i))) /* another could change between calls */
+                goto odd;
         e->index = PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 0));
         e->term = PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 1));
         e->position = PyLong_AsLongLong(PyTuple_GET_ITEM(entry, 2));
@@ -74,6 +77,7 @@ static int read_ledger_entry(PyObject *entry, LedgerEntry *e)
                 return 1;
         }
     }
+odd:
     PyErr_SetString(PyExc_ValueError, NO_ENTRY);
     return 0;
 }
