@@ -51,7 +51,7 @@ def by_topic():
 
 
 def quick_java(*more: str) -> dict[str, str]:
-    """Return the variables of a program all of whose JVMs start quickly, whoever starts them.
+    """Return the variables of a program whose JVMs all start quickly, through other programs too.
 
     Spark has a place for options in some of its programs, and none in others; all of them start the
     Java of JAVA_HOME.

@@ -7,7 +7,7 @@ leaves a process behind here that imports both, once; all of them are its forks,
 load it as they do elsewhere.
 
 The process that Spark has started stays until its fork ends. If the process that forks has just
-begun, or is about to end, it goes on as if there were none.
+begun, or is about to end, it continues as if there were none.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def hand_over(command: list[str]) -> None:
 
 
 def _connect(connection: socket.socket) -> None:
-    """Connect with the process that forks; where there is none, leave it behind."""
+    """Connect with the process that forks, which begins here if there was none."""
     kind = "\n".join([sys.executable, *(os.environ.get(name, "") for name in _DECIDE_IMPORTS)])
     name = f"\0rmqstore-tests-workers-{os.getppid()}-{zlib.crc32(kind.encode()):x}"
     with suppress(ConnectionRefusedError):
