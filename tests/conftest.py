@@ -22,11 +22,11 @@ import pytest
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
-from tests.support.processes.jvm import QUICK_JVM
-from tests.support.processes.surroundings import path_without_pandas, settle_surroundings
+from tests.support.processes.jvm import quick_java
+from tests.support.processes.surroundings import path_with_quick_workers, settle_surroundings
 from tests.support.stores.golden import SHIPPED_NAMES, GoldenStores, GoldenUnavailableError
 from tests.support.stores.records import commitlog_folders, store_kwargs
-from tools.java import JavaNotFoundError, find_java
+from tools.java import JavaNotFoundError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,12 +181,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # Workers start the interpreter of these variables, and `python3` without them.
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        try:
-            patch.setenv("JAVA_HOME", str(find_java()))
-        except JavaNotFoundError as error:
-            pytest.fail(str(error))
-        session = _with_workers_of(
-            path_without_pandas(),
+        session = _start(
             SparkSession.builder.master("local[2]")
             .appName("rmqstore-tests")
             .config("spark.ui.enabled", "false")
@@ -197,7 +192,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .config("spark.local.dir", str(folder / "local"))
-            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder} {QUICK_JVM}")
+            .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={folder}")
             # A crash in compiled code then shows where it was.
             .config("spark.python.worker.faulthandler.enabled", "true")
             .config("spark.sql.execution.pyspark.udf.faulthandler.enabled", "true"),
@@ -206,10 +201,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.stop()
 
 
-def _with_workers_of(python_path: str, builder: SparkSession.Builder) -> SparkSession:
+def _start(builder: SparkSession.Builder) -> SparkSession:
     """Start the JVM: the workers that it starts have its environment."""
+    try:
+        given = {**quick_java(), "PYTHONPATH": path_with_quick_workers()}
+    except JavaNotFoundError as error:
+        pytest.fail(str(error))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", python_path)
+        for name, value in given.items():
+            patch.setenv(name, value)
         return builder.getOrCreate()
 
 

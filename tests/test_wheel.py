@@ -15,8 +15,7 @@ from typing import NamedTuple
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.processes.jvm import QUICK_JVM
-from tools.java import find_java
+from tests.support.processes.jvm import quick_java
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,8 +91,7 @@ def install(folder: Path, what: str, *pip: str) -> Installed:
     hidden = ("PYTHON", "SPARK_", "PYSPARK_", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     python = str(folder / "bin" / "python")
-    java = {"JAVA_HOME": str(find_java()), "SPARK_SUBMIT_OPTS": QUICK_JVM}
-    return Installed(folder, {**variables, **java, "PYSPARK_PYTHON": python})
+    return Installed(folder, {**variables, **quick_java(), "PYSPARK_PYTHON": python})
 
 
 def other_interpreters() -> dict[str, Path]:

@@ -6,6 +6,7 @@ no other kind.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -137,6 +138,14 @@ def server(tmp_path: Path) -> Iterator[str]:
         process.wait()
 
 
+@pytest.fixture
+def connects_port() -> Iterator[None]:
+    """The port of a server that a session starts itself: one test of several processes has it."""
+    with open(__file__, encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def listens(port: int) -> bool:
     with socket.socket() as tried:
         return tried.connect_ex(("127.0.0.1", port)) == 0
@@ -173,6 +182,7 @@ def run_client(remote: str, store: Path, target: Served, folder: Path) -> dict[s
     return said
 
 
+@pytest.mark.usefixtures("connects_port")
 def test_a_session_that_starts_its_own_server(
     growing: GrowingStore, served: Served, tmp_path: Path
 ) -> None:
@@ -188,6 +198,7 @@ def test_a_server_elsewhere(
     check(said, served)
 
 
+@pytest.mark.usefixtures("connects_port")
 @pytest.mark.skipif(spark_version() < (4, 1), reason="Spark 4.0 has no declarative pipelines")
 def test_a_declarative_pipeline_and_its_next_run(
     growing: GrowingStore, served: Served, tmp_path: Path

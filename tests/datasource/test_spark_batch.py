@@ -20,7 +20,7 @@ from rmqstore_spark.base.workers import spark_version
 from rmqstore_spark.datasource.spark_api import KEEPS_TABLE_OPTIONS
 from tests.datasource.conftest import by_broker, rows_of
 from tests.datasource.driving import GrowingStore
-from tests.support.processes.jvm import QUICK_JVM
+from tests.support.processes.jvm import quick_java
 from tests.support.stores.expected import backed_rows, expected_rows, log_rows, queue_key
 from tests.support.stores.golden import GOLDEN_NAMES
 
@@ -278,8 +278,7 @@ def test_a_broken_installation_leaves_other_sources_alone(tmp_path: Path) -> Non
         from pyspark.sql import SparkSession
         spark = (
             SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-            .config("spark.log.level", "ERROR")
-            .config("spark.driver.extraJavaOptions", "QUICK_JVM").getOrCreate()
+            .config("spark.log.level", "ERROR").getOrCreate()
         )
         print("other:", spark.read.format("other").load().first()["answer"])
         try:
@@ -287,11 +286,16 @@ def test_a_broken_installation_leaves_other_sources_alone(tmp_path: Path) -> Non
         except Exception as error:
             print("rmqstore:", str(error))
         spark.stop()
-    """).replace("QUICK_JVM", QUICK_JVM)
+    """)
     done = subprocess.run(
         [sys.executable, "-c", script],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYSPARK_PYTHON": sys.executable},
+        env={
+            **os.environ,
+            **quick_java(),
+            "PYTHONPATH": str(tmp_path),
+            "PYSPARK_PYTHON": sys.executable,
+        },
         capture_output=True,
         text=True,
         timeout=180,

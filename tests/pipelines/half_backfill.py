@@ -1,6 +1,6 @@
-"""`jobs.backfill`, whose tasks finish some pieces and stand still at the others.
+"""Backfills in one program that finish some pieces and stand still at the next one.
 
-    python -m tests.pipelines.half_backfill STORE OUTPUT [OPTION ...]
+    python -m tests.pipelines.half_backfill '[["STORE", "OUTPUT", "OPTION", ...], ...]'
 
 It never ends by itself: who started it kills it. So it is killed within its work on every machine,
 however fast it is, and however late the kill comes.
@@ -9,18 +9,20 @@ however fast it is, and however late the kill comes.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from rmqstore_spark.pipelines import backfill
+from rmqstore_spark.pipelines.backfill import JOB, backfill
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
-from rmqstore_spark.pipelines.running import run_tasks
+from rmqstore_spark.pipelines.running import run_tasks, session
 
 __all__ = ["FINISHED", "has_written_its_half", "main"]
 
@@ -46,20 +48,23 @@ def _is_whole(text: str) -> bool:
     return True
 
 
-def main(command: list[str]) -> None:
-    """Run the job.
+def main(commands: Sequence[Sequence[str]]) -> None:
+    """Run the jobs side by side.
 
     Args:
-        command: the words of its command line.
+        commands: the words of their command lines.
     """
+    # A task of each stands still.
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--master local[{len(commands) + 1}] pyspark-shell"
+    with session("backfills") as spark, ThreadPoolExecutor(len(commands)) as pool:
+        run = partial(_run_half, spark)
+        jobs = [pool.submit(backfill, JOB.parse(list(words)), run) for words in commands]
+        for ended in as_completed(jobs):
+            ended.result()
 
-    def run(
-        spark: SparkSession, description: str, work: Sequence[PieceItem], task: BackfillTask
-    ) -> list[Any]:
-        return run_tasks(spark, description, work, partial(_first_ones, task))
 
-    backfill.run_tasks = run  # type: ignore[assignment, attr-defined]
-    backfill.main(command)
+def _run_half(spark: SparkSession, work: Sequence[PieceItem], task: BackfillTask) -> list[Any]:
+    return run_tasks(spark, "backfill", work[: FINISHED + 1], partial(_first_ones, task))
 
 
 def _first_ones(task: BackfillTask, item: PieceItem) -> Any:
@@ -69,4 +74,4 @@ def _first_ones(task: BackfillTask, item: PieceItem) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(json.loads(sys.argv[1]))

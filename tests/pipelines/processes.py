@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.processes.jvm import QUICK_JVM, java_homes
+from tests.support.processes.jvm import quick_java
+from tests.support.processes.surroundings import path_with_quick_workers
 from tests.support.waiting import eventually
 
 __all__ = ["ROOT", "SPARK_SUBMIT", "environment", "kill_when", "submit"]
@@ -27,8 +28,8 @@ def environment() -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_")}
     return {
         **ours,
-        **java_homes(),
-        "SPARK_SUBMIT_OPTS": QUICK_JVM,
+        **quick_java(),
+        "PYTHONPATH": path_with_quick_workers(),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }

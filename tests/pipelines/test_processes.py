@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,9 @@ import pytest
 from pyspark import cloudpickle
 
 from rmqstore_spark.pipelines.parquet.task import BackfillTask, PieceItem
+from rmqstore_spark.pipelines.running import run_tasks
 from tests.pipelines.half_backfill import FINISHED, has_written_its_half
+from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
 from tests.pipelines.processes import ROOT, SPARK_SUBMIT, environment, kill_when, submit
 from tests.pipelines.running import data_files, read_back, run_backfill
 from tests.support.stores.expected import backed_rows, queue_key
@@ -27,24 +31,40 @@ Golden = Callable[[str], Path]
 
 @pytest.mark.slow
 @pytest.mark.fault
-def test_a_killed_backfill_goes_on(golden: Golden, tmp_path: Path) -> None:
-    arguments = [
-        str(golden("basic") / "store"), str(tmp_path / "out"),
-        "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
-    ]  # fmt: skip
-    attempts = tmp_path / "out" / "_backfill" / "attempts"
-    kill_when(
-        lambda: has_written_its_half(attempts.glob("*.json")),
-        "tests.pipelines.half_backfill", arguments,
-    )  # fmt: skip
-    assert data_files(tmp_path / "out") == []
+@pytest.mark.spark_versions_more
+def test_killed_backfills_go_on(
+    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One into files by spark-submit; those into tables in this process."""
+    out = tmp_path / "out"
+    lakes = [LakeHouse(to, tmp_path / to) for to in FORMATS]
 
-    said = submit("backfill", arguments, tmp_path)
-    assert f"\n{FINISHED} of " in f"\n{said}"
-    assert "pieces are already finished" in said
+    def command(output: Sequence[str]) -> list[str]:
+        what = ("--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU")
+        return [str(golden("basic") / "store"), *output, *what]
+
+    def have_written_their_halves() -> bool:
+        attempts = [out.glob("_backfill/attempts/*.json")]
+        attempts += [lake.data.glob("_backfill/*/attempts/*.json") for lake in lakes]
+        return all(map(has_written_its_half, attempts))
+
+    commands = [command([str(out)]), *(command(lake.arguments) for lake in lakes)]
+    kill_when(have_written_their_halves, "tests.pipelines.half_backfill", [json.dumps(commands)])
+    assert data_files(out) == []
+    assert [len(lake.read()) for lake in lakes] == [0, 0]
+
     expected = [r for r in backed_rows(golden("basic")) if not r["topic"].startswith("%")]
-    assert list(map(queue_key, read_back(tmp_path / "out"))) == list(map(queue_key, expected))
+    keys = list(map(queue_key, expected))
+    said = submit("backfill", commands[0], tmp_path)
     assert f"{len(expected):,} rows of 8 queue(s), as many as planned" in said
+    assert list(map(queue_key, read_back(out))) == keys
+    for lake in lakes:
+        run_backfill(*command(lake.arguments), run=partial(run_tasks, session, "backfill"))
+        assert list(map(queue_key, rows_of(lake.read()))) == keys
+        assert lake.commits() == 1
+        for text in (said, capsys.readouterr().out):
+            assert f"\n{FINISHED} of " in f"\n{text}"
+            assert "pieces are already finished" in text
 
 
 @pytest.mark.slow

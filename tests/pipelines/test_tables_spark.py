@@ -1,4 +1,4 @@
-"""The backfill into tables with Spark, and as a program that is killed."""
+"""The backfill into tables with Spark."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import pytest
 from chispa import assert_df_equality
 
 from rmqstore_spark.pipelines.running import run_job, run_tasks
-from tests.pipelines.half_backfill import FINISHED, has_written_its_half
-from tests.pipelines.lakehouse import FORMATS, LakeHouse, rows_of
-from tests.pipelines.processes import kill_when, submit
+from tests.pipelines.lakehouse import FORMATS, LakeHouse
 from tests.pipelines.running import run_backfill
 from tests.pipelines.test_backfill_spark import comparable
-from tests.support.stores.expected import backed_rows, queue_key
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,25 +52,3 @@ def test_errors_of_tasks_are_told(
     assert error.startswith("error: a body does not match its bodyCRC in ")
     assert error.count("\n") == 1
     assert len(lake.read()) == 0
-
-
-@pytest.mark.slow
-@pytest.mark.fault
-@pytest.mark.spark_versions_more
-def test_a_killed_program_goes_on(lake: LakeHouse, golden: Golden, tmp_path: Path) -> None:
-    arguments = [
-        str(golden("basic") / "store"), *lake.arguments,
-        "--maxRecordsPerPartition", "10", "--subscribe", "TopicTest,orders_v2-EU",
-    ]  # fmt: skip
-    kill_when(
-        lambda: has_written_its_half(lake.data.glob("_backfill/*/attempts/*.json")),
-        "tests.pipelines.half_backfill", arguments,
-    )  # fmt: skip
-    assert len(lake.read()) == 0
-
-    said = submit("backfill", arguments, tmp_path)
-    assert f"\n{FINISHED} of " in f"\n{said}"
-    assert "pieces are already finished" in said
-    expected = [r for r in backed_rows(golden("basic")) if not r["topic"].startswith("%")]
-    assert list(map(queue_key, rows_of(lake.read()))) == list(map(queue_key, expected))
-    assert lake.commits() == 1

@@ -10,6 +10,7 @@ from typing import Final
 
 from tests.pipelines.processes import ROOT, environment
 from tests.support.processes.ports import free_port
+from tests.support.processes.surroundings import path_with_quick_workers
 from tests.tutorials.page import Commands, read_page
 from tests.tutorials.terminal import Terminal
 
@@ -39,7 +40,7 @@ def follow(path: Path, folder: Path) -> Path:
         "EXAMPLES": str(ROOT / "examples"),
         "HOME": str(folder),  # pyiceberg has settings there, RocketMQ's client its log
         "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join((path_with_quick_workers(), str(ROOT))),
     }
     with Terminal(work, page.folder, _free_ports(page.ports), ours) as terminal:
         for step in page.steps:

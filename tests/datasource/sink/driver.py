@@ -1,14 +1,15 @@
-"""A separate driver to kill: streams files into a store process, and dies at a given place.
+"""A separate driver to kill: streams files into store processes, and stands still at given places.
 
-    python driver.py '{"arriving": ..., "endpoint": ..., "checkpoint": ..., "die": "before commit"}'
+    python -m tests.datasource.sink.driver FOLDER '{"before commit": "rmq://...", ...}'
 
-Its sink is the real one; around its methods stands what makes tasks fail, and the driver die.
+It runs a query into each of the stores, side by side, over the files in FOLDER/arriving. Each makes
+the file FOLDER/PLACE/reached where it stands still. The sink is the real one; around its methods
+stands what makes tasks fail, and queries stand still.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,24 +24,17 @@ from pyspark.sql.types import StructType
 
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.datasource.spark_api import StreamArrowWriter
-from tests.support.processes.jvm import QUICK_JVM
 
 AT_BATCH = 1
+MOMENTS = ("after staging", "before commit", "after commit")
+"""Where a query stands still, in micro-batch AT_BATCH."""
 LOST = "the answer to a commit is lost"
 
 
-def _kill_driver(folder: Path) -> None:
-    """Kill the driver, Python and JVM, as a machine that fails does; once."""
-    victims = folder / "victims"
-    if victims.exists():
-        pids = [int(word) for word in victims.read_text().split()]
-        victims.unlink()
-        # Stopped first: when one of them is gone, the other must not notice and end by itself, nor
-        # end this process before it has killed both.
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
-                os.kill(pid, number)
-        signal.pause()  # the process that runs this goes with them
+def _stand_still(folder: Path) -> None:
+    """Tell that the place is reached; the process that runs this goes with its JVM."""
+    (folder / "reached").touch()
+    signal.pause()
 
 
 class FailingWriter(StreamArrowWriter):
@@ -63,15 +57,15 @@ class FailingWriter(StreamArrowWriter):
             raise RuntimeError("a task fails when it has staged all of its rows")
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
         if self._die == "after staging" and batch == AT_BATCH:
-            _kill_driver(self._folder)
+            _stand_still(self._folder)
         return done
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         if self._die == "before commit" and batchId == AT_BATCH:
-            _kill_driver(self._folder)
+            _stand_still(self._folder)
         self._inner.commit(messages, batchId)
         if self._die == "after commit" and batchId == AT_BATCH:
-            _kill_driver(self._folder)
+            _stand_still(self._folder)
         if self._die == "commit fails":
             done = self._folder / f"failed-{batchId}"
             if not done.exists():
@@ -99,35 +93,32 @@ class FailingSource(RmqStoreDataSource):
 
 
 def main() -> None:
-    """Run the query to its end, if it gets there."""
-    given = json.loads(sys.argv[1])
-    folder = Path(given["folder"])
+    """Run the queries until somebody kills this; those of tasks that fail come to their end."""
+    folder, endpoints = Path(sys.argv[1]), json.loads(sys.argv[2])
     spark = (
-        SparkSession.builder.master("local[2,4]")  # four attempts at each task
+        # Four attempts at each task, and a core more than there are tasks that stand still.
+        SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "OFF")
-        .config("spark.driver.extraJavaOptions", QUICK_JVM)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .getOrCreate()
     )
-    jvm: Any = spark.sparkContext._jvm
-    java = jvm.java.lang.ProcessHandle.current().pid()
-    if given["die"]:
-        (folder / "victims").write_text(f"{os.getpid()} {java}")
     spark.dataSource.register(FailingSource)
-    reader = spark.readStream.schema("body string, keys string").option("maxFilesPerTrigger", 1)
-    writer = (
-        reader.parquet(given["arriving"])
-        .writeStream.format("failing")
-        .option("checkpointLocation", given["checkpoint"])
-        .options(endpoint=given["endpoint"], topic="orders", die=given["die"], folder=str(folder))
-        .trigger(availableNow=True)
-    )
-    writer.start().awaitTermination()
-    sys.stdout.write("ended\n")
-    spark.stop()
+    files = spark.readStream.schema("body string, keys string").option("maxFilesPerTrigger", 1)
+    arriving = files.parquet(str(folder / "arriving"))
+    for die, endpoint in endpoints.items():
+        own = folder / die
+        own.mkdir()
+        writer = arriving.writeStream.format("failing").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(own / "c"))
+        writer.options(endpoint=endpoint, topic="orders", die=die, folder=str(own))
+        query = writer.start()
+        if die not in MOMENTS:
+            query.awaitTermination()
+            (own / "ended").touch()
+    signal.pause()
 
 
 if __name__ == "__main__":

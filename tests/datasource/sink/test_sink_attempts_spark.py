@@ -17,9 +17,8 @@ import pytest
 
 from tests.datasource.sink.attempts_driver import PARTITIONS, WRITES
 from tests.datasource.sink.serving import Served
-from tests.support.processes.jvm import QUICK_JVM
-from tests.support.processes.surroundings import path_without_pandas
-from tools.java import find_java
+from tests.support.processes.jvm import quick_java
+from tests.support.processes.surroundings import path_with_quick_workers
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
@@ -29,12 +28,10 @@ def environment() -> dict[str, str]:
     """Of the driver, and of executors, which import the driver's module."""
     return {
         **os.environ,
-        "JAVA_HOME": str(find_java()),
+        **quick_java(),
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": f"{path_without_pandas()}:{ROOT}",
+        "PYTHONPATH": f"{path_with_quick_workers()}:{ROOT}",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
-        "SPARK_SUBMIT_OPTS": QUICK_JVM,
     }
 
 
@@ -81,7 +78,6 @@ def test_attempts_that_fail_and_attempts_that_are_overtaken_leave_each_row_once(
 ) -> None:
     settings = {
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.multiplier": "1.1",

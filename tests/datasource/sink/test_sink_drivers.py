@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +13,13 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 
 from tests.datasource.sink import driver
-from tests.datasource.sink.driver import AT_BATCH
+from tests.datasource.sink.driver import AT_BATCH, MOMENTS
 from tests.datasource.sink.serving import Served
 from tests.datasource.sink.test_sink_stream import (
     FILES,
     ROWS,
     TOPIC,
+    Serve,
     Start,
     arriving,
     bodies,
@@ -29,65 +27,41 @@ from tests.datasource.sink.test_sink_stream import (
     source,
     writer,
 )
-from tests.support.processes.surroundings import path_without_pandas
-from tools.java import find_java
+from tests.pipelines.processes import kill_when
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["arriving"]
 
-ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.fault]
 
 
-def drive(store: Served, folder: Path, files: Path, die: str) -> subprocess.CompletedProcess[str]:
-    """Run a driver of its own until it ends, or is killed."""
-    given = {
-        "endpoint": store.endpoint, "arriving": str(files), "checkpoint": str(folder / "c"),
-        "folder": str(folder), "die": die,
-    }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, "-m", "tests.datasource.sink.driver", json.dumps(given)],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "JAVA_HOME": str(find_java()),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": path_without_pandas(),
-        },
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
-@pytest.mark.parametrize("moment", ["after staging", "before commit", "after commit"])
 def test_a_driver_that_is_killed_and_another_that_goes_on(
-    spark: SparkSession,
-    served: Served,
-    arriving: Path,
-    tmp_path: Path,
-    queries: Start,
-    moment: str,
+    spark: SparkSession, serve: Serve, arriving: Path, tmp_path: Path, queries: Start
 ) -> None:
-    killed = drive(served, tmp_path, arriving, moment)
-    assert killed.returncode == -9, killed.stderr
-    committed = AT_BATCH + (moment == "after commit")
-    assert served.commits() == committed
-    assert served.bodies(TOPIC, least=committed * ROWS) == bodies(committed * ROWS)
-    run(queries, writer(source(spark, arriving), served, tmp_path / "c"))
-    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
-    assert served.commits() == FILES
+    """One with a query at each moment; before them, it runs one whose tasks fail.
 
-
-def test_tasks_that_fail_when_they_have_staged_are_run_again(
-    served: Served, arriving: Path, tmp_path: Path
-) -> None:
-    done = drive(served, tmp_path, arriving, "tasks")
-    assert "ended" in done.stdout, done.stderr
-    assert served.bodies(TOPIC, least=FILES * ROWS) == bodies()
-    assert served.commits() == FILES
+    Those have staged half of their rows, or all of them, and are run again.
+    """
+    stores = {die: serve(f"store {die}") for die in ("tasks", *MOMENTS)}
+    endpoints = json.dumps({die: store.endpoint for die, store in stores.items()})
+    kill_when(
+        lambda: all((tmp_path / moment / "reached").exists() for moment in MOMENTS),
+        "tests.datasource.sink.driver", [str(tmp_path), endpoints],
+    )  # fmt: skip
+    assert (tmp_path / "tasks" / "ended").exists()
+    store = stores["tasks"]
+    assert store.bodies(TOPIC, least=FILES * ROWS) == bodies()
+    assert store.commits() == FILES
+    for moment in MOMENTS:
+        store = stores[moment]
+        committed = AT_BATCH + (moment == "after commit")
+        assert store.commits() == committed
+        assert store.bodies(TOPIC, least=committed * ROWS) == bodies(committed * ROWS)
+        run(queries, writer(source(spark, arriving), store, tmp_path / moment / "c"))
+        assert store.bodies(TOPIC, least=FILES * ROWS) == bodies()
+        assert store.commits() == FILES
 
 
 @pytest.fixture

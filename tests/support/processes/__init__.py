@@ -11,5 +11,6 @@ loops        a server of asyncio, in a thread
 ports        ports for servers that must know theirs before they listen
 jvm          Spark's JVM; `driverlog` reads what its driver logs
 alerts       the alerts of conf/monitoring, over what a process exposes
-surroundings what a process inherits from its parent; `without_pandas` hides pandas from one
+surroundings what a process inherits from its parent; `without_pandas` hides pandas from one, and
+             `quick_workers` lets Spark's begin where the imports end
 """

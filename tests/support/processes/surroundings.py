@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["log_restored", "path_without_pandas", "settle_surroundings"]
+__all__ = [
+    "log_restored", "path_with_quick_workers", "path_without_pandas", "settle_surroundings"
+]  # fmt: skip
 
 _UMASK = 0o022
 _KEPT = {"RMQSTORE_KERNEL"}  # chooses the kernel that the suite is run with
@@ -45,8 +47,17 @@ def settle_surroundings() -> None:
 
 def path_without_pandas() -> str:
     """The PYTHONPATH of a process that has no use for pandas; see `without_pandas/pandas.py`."""
+    return _path_with("without_pandas")
+
+
+def path_with_quick_workers() -> str:
+    """The PYTHONPATH of a program that starts Spark; see `quick_workers/worker_forks.py`."""
+    return _path_with("quick_workers")
+
+
+def _path_with(folder: str) -> str:
     before = os.environ.get("PYTHONPATH")
-    here = str(Path(__file__).with_name("without_pandas"))
+    here = str(Path(__file__).with_name(folder))
     return os.pathsep.join([here, before] if before else [here])
 
 
