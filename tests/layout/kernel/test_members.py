@@ -21,7 +21,7 @@ LONGS = 1 << 63
 SOUND = term_record(3, "n0", 1_700_000_000_000)
 MODULES = pytest.mark.parametrize("module", [kernel._choose(), plain], ids=["active", "plain"])
 PLACES = st.sampled_from([0, 48, 1 << 40, LONGS - 1, LONGS, 1 << 70, -1, -LONGS, -LONGS - 1])
-"""Positions of records; some are none that a record can state."""
+"""Positions of records; no record can state some of them."""
 NUMBERS = st.integers(-2, 3) | st.sampled_from([LONGS - 2, LONGS - 1, LONGS, -LONGS, -LONGS - 1])
 
 
@@ -35,7 +35,7 @@ def outcome(call: Any, *given_to: Any) -> Any:
 
 @st.composite
 def records(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A record and where it is said to be; most are damaged, or state another place."""
+    """A record and a position for it; most are damaged, or state another place."""
     position = draw(PLACES)
     record = bytearray(SOUND)
     if -LONGS <= position < LONGS:
