@@ -16,13 +16,10 @@ from tests.fault.attacks.table import ATTACKS, Row
 pytestmark = pytest.mark.fault
 
 SCALE = 0.2
-SMALLER = {"large_registrations": 0.1}
-"""A row that is beyond the limit of a process with less: 10 connections register 500,000 topics."""
 SECONDS = 1.5
 BUSY = {"OS_PAGECACHE_BUSY"}
 """What a store tells on a machine that is busy with others."""
-ROWS = {row.name: row for row in ATTACKS if row.name != "stages_of_100"}
-"""In this scale, `stages_of_200` is more of the same, and not yet 200."""
+ROWS = {row.name: row for row in ATTACKS}
 OTHER_WAYS = [
     *[("without_a_login", "tls"), ("stages_of_32", "tls"), ("stages_of_32", "socket")],
     *[(name, "tls") for name in ("half_small_sends", "unread_pulls")],
@@ -30,7 +27,7 @@ OTHER_WAYS = [
 
 
 @pytest.mark.threat("Resource limits")
-@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.name)
 def test_an_attack_takes_little_memory_and_keeps_nobody_out(tmp_path: Path, row: Row) -> None:
     require_harmless(tmp_path, row, "tcp", row.told)
 
@@ -43,7 +40,7 @@ def test_another_way_in_is_no_wider(tmp_path: Path, name: str, how: str) -> None
 
 
 def require_harmless(folder: Path, row: Row, how: str, told: str) -> str:
-    with attacked(folder, row.on, SMALLER.get(row.name, SCALE), how, SECONDS) as target:
+    with attacked(folder, row.on, SCALE, how, SECONDS) as target:
         found = run(row.does, target)
     assert found.peak < MOST_DURING
     assert found.after < MOST_AFTER

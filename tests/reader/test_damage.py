@@ -144,7 +144,7 @@ def test_every_byte_of_a_record_changed(
     at = record.physical_offset % 4096
     checked = range(at, at + 40)  # the fixed fields up to sysFlag: all but flag must be noticed
     body = whole.index(record.body, at) if record.body else at
-    for place in one_in(6, range(at, at + record.store_size)):
+    for place in one_in(3, range(at, at + record.store_size)):
         for flip in one_in(3, FLIPS):
             damaged = bytearray(whole)
             damaged[place] ^= flip
@@ -239,7 +239,7 @@ def test_a_scan_of_a_log_cut_at_every_byte_ends_at_a_record(
     last = log_of(tiny)[-1]
     whole = last.read_bytes()
     start = int(last.name)
-    for length in one_in(59 if each_kernel == "compiled" else 176, range(len(whole))):
+    for length in one_in(29 if each_kernel == "compiled" else 88, range(len(whole))):
         last.write_bytes(whole[:length])
         with Store.open(tiny / "store") as store:
             rows = list(rows_of(store.scan()))
@@ -255,7 +255,7 @@ def test_a_scan_of_damaged_bytes_gives_no_wrong_row(
     right = {row["physicalOffset"]: row for row in expected_scan(golden("tiny"))}
     file = log_of(tiny)[2]
     whole = file.read_bytes()
-    for place in one_in(47 if each_kernel == "compiled" else 112, range(len(whole))):
+    for place in one_in(23 if each_kernel == "compiled" else 56, range(len(whole))):
         damaged = bytearray(whole)
         damaged[place] ^= 0xFF
         file.write_bytes(damaged)
@@ -320,7 +320,7 @@ def test_an_entry_that_lies_about_its_place_hides_no_other_message(
     count = len(expected_rows(golden("basic")))
     file = tmp_path / "basic" / "store" / "consumequeue" / "TopicTest" / "1" / ("0" * 20)
     whole = file.read_bytes()
-    for slot in one_in(19, range(100)):
+    for slot in one_in(9, range(100)):
         for place, flip in ((0, 0x40), (0, 0x80), (5, 0xFF), (6, 0x20)):
             data = bytearray(whole)
             data[20 * slot + place] ^= flip

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqstore_spark.engine import StoreConfig, StoreWriter
@@ -31,7 +31,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader import key_index as index_module
 from rmqstore_spark.reader.lookup import query_by_key, query_by_msg_id
 from rmqstore_spark.reader.options import ReadOptions
-from tests.support.sampling import examples, one_in
+from tests.support.sampling import one_in
 from tests.support.stores.golden import RecordReport, load_meta, load_records
 from tests.support.stores.keys import (
     PLACE,
@@ -201,8 +201,7 @@ def test_headers_that_lie_are_found_out(
         data = path.read_bytes()
         value = getattr(header, field)
         others = {getattr(other, field) for other in headers}
-        lies = {value + 1, value - 1, -value, 0, 2**31 - 1, -(2**31), *others} - {value}
-        for lie in one_in(2, sorted(lies)):
+        for lie in {value + 1, value - 1, -value, 0, 2**31 - 1, -(2**31), *others} - {value}:
             changed = IndexHeader(**{**vars(header), field: lie}).encode()
             path.write_bytes(changed + data[HEADER_SIZE:])
             _forget(caplog)
@@ -222,7 +221,6 @@ def tiny_copy(tmp_path_factory: pytest.TempPathFactory, golden: Golden) -> Path:
 
 @pytest.mark.threat("Damage never becomes a wrong row")
 @pytest.mark.fault
-@settings(max_examples=examples(40))
 @given(st.data())
 def test_hostile_index_files_give_no_wrong_row(tiny_copy: Path, data: st.DataObject) -> None:
     folder = tiny_copy

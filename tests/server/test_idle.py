@@ -75,7 +75,6 @@ def test_a_stream_that_is_used_now_and_then_goes_on(here: Served, place: str) ->
     with StoreClient(getattr(here, place), retries=0) as client, client.put_stream() as stream:
         while time.monotonic() < until:
             assert stream.put(BLOCK).is_ok
-            time.sleep(IDLE["stream_idle_timeout"] / 1000 / 20)
 
 
 @pytest.mark.threat("Resource limits")

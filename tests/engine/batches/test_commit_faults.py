@@ -418,7 +418,7 @@ def test_stages_that_changed_on_the_disk_are_not_committed(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["default", "none"])
-def test_a_commit_of_half_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str) -> None:
+def test_a_commit_of_a_gigabyte_takes_little_memory(tmp_path: Path, memory: str) -> None:
     config = "StoreConfig()" if memory == "default" else "StoreConfig(staging_memory_bytes=0)"
     script = (
         "import sys, numpy as np\n"
@@ -430,7 +430,7 @@ def test_a_commit_of_half_a_gigabyte_takes_little_memory(tmp_path: Path, memory:
         "data = rows_block([b'%090d' % n for n in range(30_000)])\n"
         f"with StoreWriter.open(sys.argv[1], {config}) as store:\n"
         "    stage = store.batches.begin_stage('0' * 32)\n"
-        "    while stage.info.bytes < 1 << 29: stage.append(data)\n"
+        "    while stage.info.bytes < 1 << 30: stage.append(data)\n"
         "    store.batches.commit(CommitRequest(WriterId.of_one_write(), (stage.finish(),)))\n"
         # Its own peak: that of getrusage counts the process it was forked from too.
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +103,7 @@ def places(table: pa.Table) -> list[int]:
 def assert_complete(
     store: Store,
     records: list[RecordReport],
-    keys: Sequence[tuple[str, str]],
+    keys: list[tuple[str, str]],
     options: ReadOptions = PLACE,
 ) -> None:
     """A store must find just the records that have these keys, ascending."""
