@@ -107,6 +107,8 @@ class BreakingProxy:
             while data := source.recv(_CHUNK):
                 self._passing.wait()
                 with self._lock:
+                    if sink not in self._open:  # it is cut, and about to be closed
+                        break
                     if direction == "down" and self._drops:
                         self.swallowed += len(data)
                         continue
