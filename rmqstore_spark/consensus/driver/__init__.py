@@ -2,8 +2,7 @@
 
     group        who is in the group, and where: `dLegerPeers`
     wire         the bodies of requests and answers, as DLedger writes them
-    disk_room    room for entries on the disk
-    segmented    bytes by offset, in files of one size
+    segmented    bytes by offset, in files of one size, and the room on their disk
     entry_log    the entries and their index: writes, cuts and reads them
     recovery     finds the entries that are whole, when a member starts
     state_files  term, vote and commit index, as texts

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -25,6 +26,10 @@ from rmqstore_spark.files.durable import (
 _UNFLUSHED: Final = 3
 _AHEAD: Final = 1 << 20
 _ZEROS: Final = bytes(_AHEAD)
+_SPARE_BYTES: Final = 64 << 20
+"""A disk with less room takes no entries: flushes of what was taken must not fail."""
+_UNSEEN_BYTES: Final = 8 << 20
+_UNSEEN_SECONDS: Final = 0.1
 _SMALL: Final = 32 << 10
 """Bytes of a write that is worth the zeros behind it."""
 _NAME: Final = re.compile(r"[0-9]{20}")
@@ -264,3 +269,31 @@ class SegmentedFile:
         self._starts.remove(start)
         self._written.discard(start)
         self._renamed = True
+
+
+class DiskRoom:
+    """The room. It is looked at again after some entries, and after some time: others write too.
+
+    Args:
+        folder: where the entries go.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._left = 0  # bytes of entries that may come before the next look
+        self._until = 0.0  # when it is due, by `time.monotonic`
+
+    def has(self, size: int) -> bool:
+        """Return whether there is room for entries of this size, and count them."""
+        if size > self._left or time.monotonic() > self._until:
+            return self.has_now(size)
+        self._left -= size
+        return True
+
+    def has_now(self, size: int) -> bool:
+        """Return the same, and look for it."""
+        found = os.statvfs(self._folder)
+        room = found.f_bavail * found.f_frsize - _SPARE_BYTES - size
+        self._left = max(min(room, _UNSEEN_BYTES), 0)
+        self._until = time.monotonic() + _UNSEEN_SECONDS
+        return room >= 0
