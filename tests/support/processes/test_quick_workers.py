@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.support.processes.surroundings import path_with_quick_workers
+from tests.support.stores.storing import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere they are Spark's own")
 Daemon = tuple["subprocess.Popen[bytes]", psutil.Process]
@@ -24,7 +25,7 @@ def start() -> Daemon:
     process = subprocess.Popen(
         [sys.executable, "-m", "pyspark.daemon", "pyspark.worker"],
         env=os.environ | {"PYTHONPATH": path_with_quick_workers()},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert process.stdout is not None
     (port,) = struct.unpack(">i", process.stdout.read(4))
@@ -73,3 +74,19 @@ def test_one_that_is_terminated_takes_its_daemon_along(daemons: tuple[Daemon, Da
     first.wait(60)
     assert psutil.wait_procs([one], 60)[1] == []
     assert other.is_running()
+
+
+def test_one_that_is_terminated_when_its_daemon_has_ended_ends_too(
+    daemons: tuple[Daemon, Daemon],
+) -> None:
+    process, daemon = daemons[0]
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
+    daemon.kill()
+    assert psutil.wait_procs([daemon], 60)[1] == []
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGCONT)
+    assert process.wait(60) == 0
+    assert process.stderr is not None
+    os.set_blocking(process.stderr.fileno(), False)  # the one that forks has it open too
+    assert not process.stderr.read()

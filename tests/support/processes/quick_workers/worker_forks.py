@@ -52,9 +52,14 @@ def hand_over(command: list[str]) -> None:
             return
         if fork:
             # Spark ends a process so, or by closing its stdin or its socket.
-            signal.signal(signal.SIGTERM, lambda number, _: os.kill(fork, number))
+            signal.signal(signal.SIGTERM, lambda number, _: _send(fork, number))
             connection.recv(1)
             os._exit(0)
+
+
+def _send(fork: int, number: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(fork, number)
 
 
 def _connect(connection: socket.socket) -> None:
