@@ -46,6 +46,7 @@ class Reading:
         count: how many.
         is_far: whether the last entry that was looked at is so far behind the log's end that its
             message is taken to be on disk.
+        void: how many void entries were passed over, if there was no choice by tags.
     """
 
     status: str
@@ -55,6 +56,7 @@ class Reading:
     data: bytes = b""
     count: int = 0
     is_far: bool = False
+    void: int = 0
 
 
 class NoRoomForReadingError(Exception):
@@ -132,9 +134,10 @@ class QueueReader:
         width = self._format.size
         last = self._format.entry(entries[(seen - 1) * width : seen * width])
         after, is_far = offset + seen, last.physical_offset < old
+        void = 0 if taken == seen or codes is not None else self._void(entries[: seen * width])
         if not taken:
             status = "MESSAGE_WAS_REMOVING" if is_wanted else "NO_MATCHED_MESSAGE"
-            return Reading(status, after, least, end, is_far=is_far)
+            return Reading(status, after, least, end, is_far=is_far, void=void)
         if most_bytes is not None and int(sizes[:taken].sum()) > most_bytes:
             raise NoRoomForReadingError
         try:
@@ -150,7 +153,10 @@ class QueueReader:
             is_behind = columns.offsets // log.segment_size > begins[0]
             passed = int(np.argmax(is_behind)) if is_behind.any() else len(is_behind)
             return Reading("MESSAGE_WAS_REMOVING", offset + passed, least, end, is_far=is_far)
-        return Reading("FOUND", after, least, end, data.tobytes(), taken, is_far)
+        return Reading("FOUND", after, least, end, data.tobytes(), taken, is_far, void)
+
+    def _void(self, entries: bytes) -> int:
+        return int(np.count_nonzero(self._format.is_void(self._format.decode(entries))))
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Entries:
         """Return the entries of a queue from an offset on, as many as there are.

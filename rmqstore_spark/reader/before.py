@@ -148,7 +148,7 @@ def _entry_alone(queue: Queue, offset: int) -> tuple[int, int] | Before:
 
 def _entry(queue: Queue, raw: bytes) -> tuple[int, int] | Before:
     entry = queue.format.entry(raw)
-    return (entry.physical_offset, entry.size) if entry.is_message else Before(DEAD)
+    return (entry.physical_offset, entry.size) if entry.names_record else Before(DEAD)
 
 
 def _fingerprints(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[str]:

@@ -175,13 +175,13 @@ class Queue:
         return columns
 
     def live_entries(self, start: int, end: int) -> Entries:
-        """Read entries like `entries`, each of which must be that of a message.
+        """Read entries like `entries`, each of which must be that of a message, or void.
 
         Raises:
             CorruptStoreError: an entry is empty or damaged.
         """
         found = self.entries(start, end)
-        live = self.format.is_message(found)
+        live = self.format.is_message(found) | self.format.is_void(found)
         if not live.all():
             slot = start + int(np.argmin(live))
             segment = self.segments.locate(slot * self._size)
@@ -219,7 +219,7 @@ class Queue:
     def physical_offset(self, offset: int) -> int:
         """Return the physical offset of the record of an offset."""
         entry = self._entry(offset)
-        if entry.is_message:
+        if entry.names_record:
             return entry.physical_offset
         return int(self.live_entries(offset, offset + 1)["physicalOffset"][0])
 
@@ -395,7 +395,7 @@ class Queue:
 
     def _leads_to_its_own(self, slot: int, entry: Entry) -> bool:
         """Return whether an entry leads to its message, as a quick look shows."""
-        if not entry.is_message or entry.size > MAX_RECORD_SIZE:
+        if not entry.names_record or entry.size > MAX_RECORD_SIZE:
             return False
         data = b"" if self.ahead is None else self.ahead.records.get(entry.physical_offset, b"")
         try:

@@ -99,7 +99,7 @@ class Group:
     def _store(self, me: str) -> StoreProcess:
         made = StoreProcess(
             self._folder, me, self.seen_by(me), namesrvAddr=self._name_server,
-            **{"brokerName": _BROKER, **SIZES, **self._settings},
+            **{"brokerName": _BROKER, "vipListenPort": -1, **SIZES, **self._settings},
         )  # fmt: skip
         self.ports[me] = int(made.broker.rpartition(":")[2])
         return made

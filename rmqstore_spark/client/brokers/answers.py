@@ -90,12 +90,14 @@ class Pulled(NamedTuple):
         status: the broker's word for it (GetMessageStatus); "" if it says none.
         next: the offset to pull from next.
         data: records, one after the other.
+        void: how many void entries it has passed over.
     """
 
     code: int
     status: str
     next: int
     data: bytes
+    void: int = 0
 
 
 def refusal(answer: Command, who: str) -> RemotingError:
@@ -155,7 +157,8 @@ def read_pulled(answer: Command, who: str) -> Pulled:
         raise refusal(answer, who)
     after = _long(answer, "nextBeginOffset", 0, who)
     data = answer.body if answer.code == ResponseCode.SUCCESS else b""
-    return Pulled(answer.code, answer.remark or "", after, data)
+    void = _long(answer, "voidEntries", 0, who) if "voidEntries" in answer.ext else 0
+    return Pulled(answer.code, answer.remark or "", after, data, void)
 
 
 def read_route(answer: Command, who: str) -> list[BrokerPlace] | None:

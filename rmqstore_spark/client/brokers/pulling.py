@@ -42,12 +42,14 @@ class PulledPiece:
         data: the records, one after the other. With a tag expression, or if messages have expired,
             there may be fewer than offsets, and some from `end` on, which belong to the next piece.
         why_gone: why there are no messages; "" unless they are lost.
+        void: how many of the offsets have void entries, if that is known.
     """
 
     start: int
     end: int
     data: bytes = b""
     why_gone: str = ""
+    void: int = 0
 
 
 @dataclass(eq=False)
@@ -144,15 +146,15 @@ class QueuePuller:
         """Return what a pull gave; None if only a slave does not have the messages."""
         at, end = stretch.at, min(pulled.next, stretch.end)
         if pulled.code == ResponseCode.SUCCESS:
-            return PulledPiece(at, end, pulled.data)
+            return PulledPiece(at, end, pulled.data, void=pulled.void)
         # Only with tags can a broker pass over messages that are there.
         if (
             pulled.next > at
             and pulled.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             and pulled.status != _GONE
-            and self._tags != ALL_TAGS
+            and (self._tags != ALL_TAGS or pulled.void == pulled.next - at)
         ):
-            return PulledPiece(at, end)
+            return PulledPiece(at, end, void=pulled.void)
         if not is_master:
             return None
         if pulled.next > at:  # the queue begins later, the messages or a file of it expired

@@ -294,7 +294,7 @@ class Delivery:
         )
         ripe = self._waiting[level - 1].ripe(time.monotonic())
         due = (times <= self._store.clock()) | (at + np.arange(len(entries)) < ripe)
-        due |= self._format.is_filler(entries)
+        due |= ~self._format.is_message(entries)
         return len(entries) if due.all() else int(np.argmin(due))
 
     def _hand_over(self, level: int, at: int, entries: Entries) -> bool:
@@ -303,7 +303,7 @@ class Delivery:
         sizes = entries["size"].astype(np.int64)
         inside = (offsets >= self._log.begin) & (offsets + sizes <= self._log.end)
         inside &= (sizes >= MIN_RECORD_SIZE) & (sizes <= MAX_RECORD_SIZE)
-        inside &= ~self._format.is_filler(entries)
+        inside &= self._format.is_message(entries)
         offsets, lengths = offsets[inside], sizes[inside].astype(np.int32)
         try:
             buffer, positions = self._log.read_spans(offsets, lengths)
@@ -313,9 +313,10 @@ class Delivery:
         if not self._append(copies, level, len(entries)):
             return True
         self._offsets[level] = at + len(entries)
-        if copies.count < len(entries):
+        lost = len(entries) - copies.count - int(np.count_nonzero(self._format.is_void(entries)))
+        if lost > 0:
             fault = copies.fault or "its record has expired, or never was"
-            self._skip(level, at, len(entries) - copies.count, fault)
+            self._skip(level, at, lost, fault)
         return True
 
     def _append(self, copies: Copies, level: int, count: int) -> bool:

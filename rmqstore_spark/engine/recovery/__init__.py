@@ -14,6 +14,6 @@ redispatch         writes missing queue entries
 reindex            surveys the index, and inserts missing keys
 member             the same for a member of a DLedger group, whose driver has recovered the log
 old_log            closes the log that a store had before it became a member
-whole_batches      leaves out the part of a Spark batch whose leader did not finish it
+whole_batches      finds the part of a Spark batch whose leader did not finish it
 summary            reports what recovery found and did
 """

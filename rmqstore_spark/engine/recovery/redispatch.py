@@ -27,6 +27,7 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.layout.dledger import decode_entry_headers
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
+from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.record.block import Block, read_block
 from rmqstore_spark.layout.record.dispatches import dispatches
@@ -54,12 +55,14 @@ class LogBlock:
         physical_offset: n, where each record starts in the log.
         terms: n, the term of each record's entry in the log of a group; None in other logs, and if
             nobody needs them any more.
+        is_void: whether the records do not count, and only keep the offsets that they were given.
     """
 
     block: Block
     records: Records
     physical_offset: I8
     terms: I8 | None = None
+    is_void: bool = False
 
     @property
     def offset(self) -> int:
@@ -232,6 +235,8 @@ class QueueFeed:
     def _gather(self, part: LogBlock, gathered: _Gathered) -> None:
         block = part.block
         self._due(part)
+        if part.is_void:
+            block.tags_code[:] = VOID_CODE
         entries, bounds = self.queues.format.of_block(block, part.physical_offset)
         slots = _grouped(block, part.records.queue_offset)
         assert len(entries) == len(slots), (

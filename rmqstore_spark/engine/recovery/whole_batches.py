@@ -2,9 +2,12 @@
 
 A leader proposes a batch as one entry per record. If it ceases to lead within a batch, the log has
 the beginning of it for ever: what is committed is never taken back. The next leader begins its term
-with an entry of its own, so all members see that the rest will not come, and none of them puts such
-records into queues or index. Spark commits the batch again, because its marker, the last record, is
-not there.
+with an entry of its own, so all members see that the rest will not come, and none of them shows
+such records. Spark commits the batch again, because its marker, the last record, is not there.
+
+The records keep their queue offsets, with void entries in the queues: members of RocketMQ know
+nothing of batches, and have put these records there. A leader that gave the offsets again would
+have its messages passed over by them.
 
 The first record of a batch says where the batch ends (`layout.record.format`). All of its records
 have one storeTimestamp, and their entries one term.
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +50,7 @@ class _Open(NamedTuple):
 
 
 class WholeBatches:
-    """Reads the records of a group's log that count, in order.
+    """Reads the records of a group's log, in order, and finds batches.
 
     Args:
         at: position up to which the log was read before; no batch is open there.
@@ -61,7 +65,7 @@ class WholeBatches:
         self._batch: _Open | None = None
 
     def read(self, log: CommitLog, end: int) -> Iterator[LogBlock]:
-        """Yield the records up to a position; a batch when all of it is before that.
+        """Yield the records up to a position; those of a batch when it is known to be whole or not.
 
         Args:
             log: the log, which is committed up to that position.
@@ -124,7 +128,9 @@ class WholeBatches:
                     "before all of it was committed: they do not count.",
                     batch.first, int(places[stop]),
                 )  # fmt: skip
-                self._batch = None
+                end = log.unit_start(int(places[stop]))
+                for void in self._close(log, batch._replace(end=end)):
+                    yield replace(void, is_void=True)
 
     def _close(self, log: CommitLog, batch: _Open) -> Iterator[LogBlock]:
         self._batch = None
@@ -140,7 +146,7 @@ def rows_of(part: LogBlock, first: int, last: int) -> LogBlock:
     data = block.data[begin:end].copy()
     mine = read_block(data, max_rows=last - first)
     records = decode_records(data, mine.starts, mine.sizes)
-    return LogBlock(mine, records, part.physical_offset[first:last])
+    return LogBlock(mine, records, part.physical_offset[first:last], is_void=part.is_void)
 
 
 def start_outside(log: CommitLog, start: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.layout.buffers import BytesLike, records_in
+from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ class Entry(NamedTuple):
         return self.physical_offset >= 0 and self.size > 0
 
     @property
-    def is_message(self) -> bool:
-        """Whether it is the entry of a message."""
+    def names_record(self) -> bool:
+        """Whether it is the entry of a record: of a message, or a void one."""
         return self.physical_offset >= 0 and self.size > 0 and not self.is_filler
 
 
@@ -191,8 +192,13 @@ class QueueFormat(ABC):
         return written
 
     def is_message(self, entries: Entries) -> Mask:
-        """Return which entries are messages: neither unwritten nor fillers."""
-        return self.is_written(entries) & ~self.is_filler(entries)
+        """Return which entries are messages: neither unwritten nor fillers, nor void."""
+        return self.is_written(entries) & ~self.is_filler(entries) & ~self.is_void(entries)
+
+    def is_void(self, entries: Entries) -> Mask:
+        """Return which entries are void: they have an offset and a record that do not count."""
+        void: Mask = entries["tagsCode"] == VOID_CODE
+        return void
 
     # ---- extension units -----------------------------------------------------------------------
 

@@ -44,6 +44,10 @@ class PulledRecords(Protocol):
     def why_gone(self) -> str:
         """Why there are no messages; "" unless they are lost."""
 
+    @property
+    def void(self) -> int:
+        """How many of the offsets have void entries, if that is known."""
+
 
 class PulledRows:
     """Decodes the records of a range of one queue.
@@ -122,6 +126,7 @@ class PulledRows:
         is_wrong = (offsets < first[owner]).any() or (np.diff(offsets[inside]) <= 0).any()
         # A broker passes over what has expired, and then gives as many from the end on.
         missing = int((last - first).sum()) - (len(records) - int((~inside).sum()))
+        missing -= sum(piece.void for piece in full)
         is_near = (offsets < last[owner] + missing).all()
         if is_wrong or not (self._is_filtered or is_near):
             raise ServiceError(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 from rmqstore_spark.layout.index.hashing import java_hash_code
+from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.record.columns import Identity
 from rmqstore_spark.layout.spans import I8, Spans
@@ -82,7 +83,7 @@ def unexpired(
 def usable_entries(
     queue: Queue, first: int, last: int, options: ReadOptions
 ) -> tuple[EntryColumns, I8]:
-    """Read entries of a queue, and their offsets, without empty and damaged entries.
+    """Read entries of a queue, and their offsets, without void, empty and damaged entries.
 
     Raises:
         CorruptStoreError: an entry is empty or damaged, and the mode is FAILFAST.
@@ -103,13 +104,15 @@ def usable_entries(
             found, places = zip(nothing, *parts, strict=True)
             return EntryColumns.joined(found), np.concatenate(places)
     if options.mode == "FAILFAST":
-        return queue.live_columns(first, last), slots
+        columns = queue.live_columns(first, last)
+        counts = columns.codes != VOID_CODE
+        return (columns, slots) if counts.all() else (columns[counts], slots[counts])
     entries = queue.entries(first, last)
     live = queue.format.is_message(entries)
-    if not live.all():
+    if bad := np.count_nonzero(~live & ~queue.format.is_void(entries)):
         _log.warning(
             "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
-            np.count_nonzero(~live), queue.topic, queue.queue_id, first,
+            bad, queue.topic, queue.queue_id, first,
         )  # fmt: skip
     return queue.format.split(entries[live].tobytes())[0], slots[live]
 

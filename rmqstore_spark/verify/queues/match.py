@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.spans import I4, I8
 from rmqstore_spark.reader.queue import Queue
@@ -112,8 +113,10 @@ class QueueMatcher:
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
     ) -> None:
         """Check tagsCodes that differ from the record's: they may be addresses of units."""
+        void = unlike & (stated == VOID_CODE)
+        self._findings.counts["voidEntries"] += int(np.count_nonzero(void))
         addressed = unlike & self._format.in_units(stated)
-        wrong = unlike & ~addressed
+        wrong = unlike & ~addressed & ~void
         for number in np.unique(queue[addressed]).tolist():
             rows = np.flatnonzero(addressed & (queue == number))
             owner = self._queue(number)

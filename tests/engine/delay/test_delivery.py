@@ -69,6 +69,23 @@ def put_segments(store: StoreWriter, clock: Clock) -> None:
     store.flush()
 
 
+def test_void_ones_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, clock = tmp_path / "s", Clock()
+    with StoreWriter.open(path, delayed_config(), clock=clock) as store:
+        assert store.put_batch(delayed([b"0", b"1", b"2", b"3"], 3)).ok
+        until(lambda: store.stats()["delayedWaiting"].get("3") == 4)
+        store.flush()
+        with open(path / "consumequeue" / WAITS / "2" / f"{0:020}", "r+b") as file:
+            for offset in (0, 2):
+                file.seek(20 * offset + 12)
+                file.write((2**63 - 1).to_bytes(8, "big"))
+        clock.now += HOUR
+        delivered(store, 2)
+        until(lambda: store.stats()["delayedWaiting"].get("3", 0) == 0)
+    assert [row["body"] for row in rows_of(path, "T")] == [b"1", b"3"]
+    assert "were not delivered" not in caplog.text
+
+
 def progress(path: Path) -> dict[int, int]:
     with Store.open(path) as store:
         return {level.level: level.offset for level in delay_progress(store)}

@@ -36,13 +36,16 @@ class StoreProcess(MemberProcess):
     verb = "serve"
 
     def __init__(self, folder: Path, me: str, members: dict[str, str], **settings: Any) -> None:
-        self.broker = f"127.0.0.1:{free_port()}"
+        self.broker = f"127.0.0.1:{free_port(around=(-2,))}"
         self.endpoint = f"rmq://{self.broker}"
         super().__init__(
             folder, me, members,
             enableDLegerCommitLog="true", dLegerBindAddress="127.0.0.1", clients="all",
-            listenPort=self.broker.rpartition(":")[2], vipListenPort=0,
-            **{"brokerName": "orders", "maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings},
+            listenPort=self.broker.rpartition(":")[2],
+            **{
+                "brokerName": "orders", "vipListenPort": 0,
+                "maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings,
+            },
         )  # fmt: skip
 
     def stats(self) -> dict[str, Any]:

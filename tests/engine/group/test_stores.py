@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
@@ -28,6 +29,7 @@ from rmqstore_spark.errors import (
 )
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
+from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.metrics import StoreCollector
 from tests.broker.broker import name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
@@ -166,6 +168,26 @@ def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
         counts = Counter(bodies_in(store.store))
         assert [counts[row.decode()] for row in rows] == [1] * len(rows)
         assert len(counts) == len(rows) + 2
+        assert not problems_of(store.store)
+        # Members of RocketMQ have put the part into queues: nothing else may have its offsets.
+        assert offsets_in(store.store) == offsets_in(successor.store)
+
+
+def offsets_in(path: Path) -> dict[int, int]:
+    """How many records of the topic the log has in each queue, none with another's offset."""
+    options = ReadOptions(columns=("topic", "queueId", "queueOffset"))
+    with Store.open(path) as store:
+        found = pa.Table.from_batches(list(store.scan(options))).filter(
+            pc.field("topic") == "orders"
+        )
+        ends = {
+            queue_id: store.queue("orders", queue_id).max_offset
+            for queue_id in store.directory.topology.queues["orders"]
+        }
+    for queue_id, end in ends.items():
+        offsets = found.filter(pc.field("queueId") == queue_id).column("queueOffset").to_pylist()
+        assert sorted(offsets) == [*range(end)]
+    return ends
 
 
 def test_name_servers_know_who_leads(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
+from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 
 SEGMENT = 4096
-CODES = st.sampled_from([-(2**63), -(2**31) - 1, -(2**31), -7, 0, 7, 2**31 - 1, 2**32 + 7])
+CODES = st.sampled_from(
+    [-(2**63), -(2**31) - 1, -(2**31), -7, 0, 7, 2**31 - 1, 2**32 + 7, VOID_CODE]
+)
 SIZES = st.sampled_from([-1, 0, 90, 91, 200, 1000, SEGMENT, SEGMENT + 1, 1 << 24, 2**31 - 1])
 ENTRY = st.tuples(st.integers(-2, 6 * SEGMENT), SIZES, CODES) | st.just((0, 2**31 - 1, 0))
 PLACE = st.integers(0, 6 * SEGMENT)
@@ -25,7 +28,7 @@ PLACE = st.integers(0, 6 * SEGMENT)
 @given(
     entries=st.lists(ENTRY, max_size=60),
     rest=st.integers(0, 19),
-    codes=st.none() | st.sets(st.sampled_from([-(2**31), -7, 0, 7, 8])),
+    codes=st.none() | st.sets(st.sampled_from([-(2**31), -7, -1, 0, 7, 8])),
     log=st.tuples(PLACE, PLACE, st.just(SEGMENT), PLACE),
     limits=st.tuples(
         st.integers(1, 40), st.integers(0, 5000), st.integers(0, 10), st.integers(0, 3000)
@@ -52,6 +55,10 @@ def test_both_kernels_pick_the_same(
     count, looked_at, _, held, _ = seen[0]
     assert count <= looked_at <= len(entries)
     assert all(log[0] <= place < log[1] for place in held[:count])
+    void = {place for place, _, code in entries if code == VOID_CODE}
+    assert void.isdisjoint(
+        set(held[:count]) - {each[0] for each in entries if each[2] != VOID_CODE}
+    )
 
 
 @pytest.mark.parametrize("module", [kernel.active, plain], ids=["active", "plain"])

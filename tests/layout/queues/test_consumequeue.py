@@ -73,11 +73,20 @@ def test_fillers_unwritten_and_damaged_entries_are_no_messages() -> None:
     alone = [CONSUME_QUEUE.entry(entry.tobytes()) for entry in entries]
     assert [entry.is_filler for entry in alone] == CONSUME_QUEUE.is_filler(entries).tolist()
     assert [entry.is_written for entry in alone] == CONSUME_QUEUE.is_written(entries).tolist()
-    assert [entry.is_message for entry in alone] == CONSUME_QUEUE.is_message(entries).tolist()
+    assert [entry.names_record for entry in alone] == CONSUME_QUEUE.is_message(entries).tolist()
     assert CONSUME_QUEUE.is_filler(entries).tolist() == [True, True] + [False] * 6
     # a record of 2 GiB - 1 is not believable, but it is not a filler either
     assert CONSUME_QUEUE.is_message(entries).tolist() == [False] * 2 + [True] * 3 + [False] * 3
     assert CONSUME_QUEUE.is_written(entries).tolist() == [True] * 5 + [False] * 3
+
+
+def test_a_void_entry_is_that_of_a_record_and_no_message() -> None:
+    entries = CONSUME_QUEUE.encode([7, 8, 0], [100, 100, 2**31 - 1], [-1, 2**63 - 1, 2**63 - 1])
+    assert CONSUME_QUEUE.is_void(entries).tolist() == [False, True, True]
+    assert CONSUME_QUEUE.is_message(entries).tolist() == [True, False, False]
+    assert not CONSUME_QUEUE.is_filler(entries).any()
+    assert not CONSUME_QUEUE.split(entries.tobytes())[1]
+    assert all(CONSUME_QUEUE.entry(entry.tobytes()).names_record for entry in entries)
 
 
 def test_a_filler_is_written_as_rocketmq_writes_it() -> None:

@@ -95,6 +95,8 @@ def pulled(request: Command, pull: Pull) -> Command:
         "minOffset": str(reading.least),
         "maxOffset": str(reading.most),
     }
+    if reading.void:
+        ext["voidEntries"] = str(reading.void)  # for Spark: what is not sent is not lost
     return request.answer(_OUTCOMES[pull.outcome], reading.status, ext, reading.data)
 
 

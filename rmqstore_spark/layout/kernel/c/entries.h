@@ -2,6 +2,7 @@
 
 #define ENTRY 20 /* physicalOffset 8, size 4, tagsCode 8 */
 #define FILLER 2147483647
+#define VOID 9223372036854775807LL /* the tagsCode of a void entry */
 
 static PyObject *split_entries(PyObject *self, PyObject *args)
 {
@@ -22,7 +23,7 @@ static PyObject *split_entries(PyObject *self, PyObject *args)
         offsets[i] = (int64_t)be64(p);
         sizes[i] = (int32_t)be32(p + 8);
         codes[i] = (int64_t)be64(p + 12);
-        dead |= (offsets[i] < 0) | (sizes[i] <= 0) |
+        dead |= (offsets[i] < 0) | (sizes[i] <= 0) | (codes[i] == VOID) |
                 ((sizes[i] == FILLER) & (offsets[i] == 0) & (codes[i] == 0));
     }
     Py_END_ALLOW_THREADS
@@ -75,7 +76,8 @@ static PyObject *pick_entries(PyObject *self, PyObject *args)
         const uint8_t *p = data + ENTRY * at;
         int64_t place = (int64_t)be64(p), code = (int64_t)be64(p + 12);
         int64_t size = (int32_t)be32(p + 8);
-        if (place < 0 || size <= 0 || (size == FILLER && place == 0 && code == 0))
+        if (place < 0 || size <= 0 || code == VOID ||
+            (size == FILLER && place == 0 && code == 0))
             continue;
         if (codes != NULL && code > UNITS && !is_among((int32_t)code, codes, codes_n))
             continue;

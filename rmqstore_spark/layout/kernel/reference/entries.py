@@ -18,6 +18,9 @@ ENTRY_DTYPE: Final = np.dtype([("physicalOffset", ">i8"), ("size", ">i4"), ("tag
 FILLER_SIZE: Final = 2_147_483_647
 """The `size` of a filler entry: padding in the queue's first file before its first message."""
 
+VOID_CODE: Final = 2**63 - 1
+"""The tagsCode of a void entry: its record is part of a batch whose rest never came."""
+
 LAST_ADDRESS: Final = -(2**31) - 1
 """Less than any hash of tags: tagsCodes up to this one are addresses of extension units."""
 
@@ -36,7 +39,7 @@ def split_entries(data: U1, offsets: I8, sizes: I4, codes: I8) -> bool:
     offsets[:], sizes[:] = entries["physicalOffset"], entries["size"]
     codes[:] = entries["tagsCode"]
     filler = (sizes == FILLER_SIZE) & (offsets == 0) & (codes == 0)
-    return not bool(((offsets < 0) | (sizes <= 0) | filler).any())
+    return not bool(((offsets < 0) | (sizes <= 0) | (codes == VOID_CODE) | filler).any())
 
 
 def pick_entries(
@@ -71,7 +74,8 @@ def pick_entries(
     columns = np.empty(n, np.int64), np.empty(n, np.int32), np.empty(n, np.int64)
     split_entries(data, *columns)
     place, size, code = columns[0], columns[1].astype(np.int64), columns[2]
-    wanted = (place >= 0) & (size > 0) & ~((size == FILLER_SIZE) & (place == 0) & (code == 0))
+    wanted = (place >= 0) & (size > 0) & (code != VOID_CODE)
+    wanted &= ~((size == FILLER_SIZE) & (place == 0) & (code == 0))
     if codes is not None:
         wanted &= np.isin(code.astype(np.int32), codes) | (code <= LAST_ADDRESS)
     fits = (place >= begin) & (place <= end - size) & (place % segment <= segment - size)

@@ -1,0 +1,138 @@
+"""Void entries, of the part of a batch that a group's leader left: no reader gives their records.
+
+Which records get them is for `tests/engine/group`; here, some entries are made void.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
+from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.verify import verify
+from tests.broker.broker import ask, name_server, number, pull, records_in
+from tests.datasource.driving import Stream, batch_rows
+from tests.namesrv.registering import registration
+from tests.support.messages.blocks import encoded_traffic
+from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import served, serving_brokers_clients
+
+MESSAGES = 2000
+VOID = [*range(3), *range(100, 105), *range(320, 420), 700, *range(990, 1000)]
+"""Offsets in queue 0: at its ends, within an answer to a pull, and several answers whole."""
+
+
+@dataclass
+class Places:
+    """Where the store is read.
+
+    Attributes:
+        directory, broker: of the store, and the address for clients.
+        options: of a query, by what it reads from.
+    """
+
+    directory: Path
+    broker: str
+    options: dict[str, dict[str, str]]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Iterator[Places]:
+    path = tmp_path / "store"
+    with (
+        served(path, clients="all") as here,
+        serving_brokers_clients(here) as runner,
+        ExitStack() as ends,
+    ):
+        here.store.create_topic("orders", write_queue_nums=2)
+        for block in encoded_traffic(Traffic(MESSAGES, topics={"orders": 2}, seed=1)):
+            assert here.store.put(block).ok
+        here.store.flush()
+        make_void(path, VOID)
+        servers = ends.enter_context(name_server(tmp_path))
+        addresses = Addresses((servers,), has_master=False)
+        registered = ServerGroup(addresses, "The name server", 20, 20, ClientIdentity())
+        ends.callback(registered.close)  # a broker is known as long as its connection
+        told = registration(["orders"], address=runner.address)
+        assert registered.ask(told).command.code == ResponseCode.SUCCESS
+        where = {
+            "directory": {"path": str(path)},
+            "endpoint": {"endpoint": here.endpoint},
+            "broker": {"namesrvAddr": servers},
+        }
+        yield Places(path, runner.address, where)
+
+
+def make_void(store: Path, offsets: list[int]) -> None:
+    """Give entries of queue 0 the tagsCode of void ones."""
+    with open(store / "consumequeue/orders/0/00000000000000000000", "r+b") as file:
+        for offset in offsets:
+            file.seek(offset * 20 + 12)
+            file.write(struct.pack(">q", 2**63 - 1))
+
+
+def offsets_of(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted(row["queueOffset"] for row in rows if row["queueId"] == 0)
+
+
+SHOWN = sorted(set(range(MESSAGES // 2)) - set(VOID))
+
+
+@pytest.mark.parametrize("mode", ["FAILFAST", "DROPMALFORMED"])
+@pytest.mark.parametrize("where", ["directory", "endpoint", "broker"])
+def test_a_query_gives_all_but_them(
+    places: Places, where: str, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"subscribe": "orders", "startingOffsets": "earliest", "mode": mode}
+    options |= places.options[where]
+    path = options.pop("path", "")
+    assert offsets_of(batch_rows(path, **options)) == SHOWN
+    tagged = batch_rows(path, tags="TagA", **options)
+    assert set() < set(offsets_of(tagged)) < set(SHOWN)
+    stream = Stream(path, maxOffsetsPerTrigger=300, **options)
+    found: list[dict[str, Any]] = []
+    while (rows := stream.next_batch()) is not None:
+        found += rows
+        stream.clock.sleep(5)
+    stream.reader.stop()
+    assert offsets_of(found) == SHOWN
+    assert not [text for text in caplog.messages if "left out" in text or "skipped" in text]
+
+
+def test_consumers_pass_over_them(places: Places) -> None:
+    at, seen = 0, []
+    while at < MESSAGES // 2:
+        (answer,) = ask(places.broker, pull(at))
+        if answer.code == ResponseCode.SUCCESS:
+            seen += [int.from_bytes(one[20:28], "big") for one in records_in(answer.body)]
+        else:
+            assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert answer.remark == "NO_MATCHED_MESSAGE"
+        at = number(answer, "nextBeginOffset")
+    assert seen == SHOWN
+
+
+def test_a_time_is_found_among_them(places: Places) -> None:
+    with Store.open(places.directory) as store:
+        columns = ReadOptions(columns=("queueOffset", "storeTimestamp"))
+        rows = [
+            row for part in store.read("orders", 0, options=columns) for row in part.to_pylist()
+        ]
+        queue = store.queue("orders", 0)
+        for row in rows[:: len(rows) // 20]:
+            found = queue.offset_at(round(row["storeTimestamp"].timestamp() * 1000))
+            assert found is not None
+            assert found <= row["queueOffset"]
+        report = verify(store)
+    assert not [one for one in report.problems if one.severity == "error"]
+    assert report.counts["voidEntries"] == len(VOID)
