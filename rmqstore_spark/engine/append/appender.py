@@ -134,6 +134,10 @@ class Appender:
                 log.
         """
         began = time.monotonic()
+        end = self.log.published.offset + len(block.data)
+        if end > self.log.made_until and self._role.accepts and not self._health.is_closed:
+            # Before the lock is taken: a folder is flushed, and others have room meanwhile.
+            self.reserve_until(end)
         while True:
             with self.lock:
                 commit = self.commit

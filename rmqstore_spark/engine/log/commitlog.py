@@ -82,6 +82,8 @@ class CommitLogWriter:
         self.made_until = _existing_end(files, max_offset)
         self._holders: WeakSet[SegmentHolder] = WeakSet()
         self._adding = threading.Lock()
+        self._making = threading.Lock()
+        self._is_closed = False
         self._hidden_at = 0
         self._hidden_magic = b""
         self.reserved: ReservedBlock | None = None
@@ -135,16 +137,19 @@ class CommitLogWriter:
             self._files.prepare()
 
     def reserve_until(self, end: int) -> None:
-        """Create the missing segments up to a physical offset.
+        """Create the missing segments up to a physical offset. For any thread.
+
+        Nothing is created once the log is closed.
 
         Raises:
             StoreWriteError: a segment cannot be created, as on a full disk, and nothing was
                 written. If `failure` is set then, earlier writes could not be flushed.
         """
-        while self.made_until < end:
-            start = self.made_until
-            self._segments.create(start)
-            self.made_until = start + self.segment_size
+        with self._making:
+            while self.made_until < end and not self._is_closed:
+                start = self.made_until
+                self._segments.create(start)
+                self.made_until = start + self.segment_size
 
     def write(self, placement: Placement, data: U1, starts: I8) -> None:
         """Write records at their places. They belong to the log when this returns.
@@ -198,7 +203,8 @@ class CommitLogWriter:
             f"a log that holds {self.min_offset} to {self.published.offset} cannot begin elsewhere"
         )
         assert offset % self.segment_size == 0, f"no segment begins at {offset}"
-        self.made_until = self.min_offset = offset
+        with self._making:
+            self.made_until = self.min_offset = offset
         self.published.move(offset)
         self._segments.flushed_offset = offset
 
@@ -382,13 +388,14 @@ class CommitLogWriter:
             StoreWriteError: a segment could not be removed.
         """
         start = -(-self.published.offset // self.segment_size) * self.segment_size
-        removed = range(start, self.made_until, self.segment_size)
-        if not removed:
-            return
-        for unused in reversed(removed):
-            self._segments.remove(unused)
-            self.made_until = unused
-        sync_folder(self._files.folder)
+        with self._making:
+            removed = range(start, self.made_until, self.segment_size)
+            if not removed:
+                return
+            for unused in reversed(removed):
+                self._segments.remove(unused)
+                self.made_until = unused
+            sync_folder(self._files.folder)
 
     def expire(self, start: int) -> None:
         """Remove the log's first segment durably; then the log begins at the next one.
@@ -426,6 +433,8 @@ class CommitLogWriter:
 
     def close(self) -> None:
         """Close all files, and remove segments that were created and never written to."""
+        with self._making:
+            self._is_closed = True
         self._files.close()
         self.remove_unused()
         self._segments.close()

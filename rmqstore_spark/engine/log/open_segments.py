@@ -1,7 +1,7 @@
 """Writes into the CommitLog's segments through a bounded number of open files, and flushes them.
 
-The methods that write belong to one thread at a time (the store's append lock); `flush` and the
-offsets to any.
+The methods that write belong to one thread at a time (the store's append lock); `create`, `flush`
+and the offsets to any.
 """
 
 from __future__ import annotations
@@ -73,7 +73,11 @@ class OpenSegments:
         self._make_room()
         descriptor = self._files.make(start)
         with self._lock:
-            self._open[start] = descriptor
+            is_kept = len(self._open) < _OPEN_FILES
+            if is_kept:
+                self._open[start] = descriptor
+        if not is_kept:
+            os.close(descriptor)
         try:
             sync_folder(self._files.folder)
         except StoreWriteError as error:
@@ -177,7 +181,7 @@ class OpenSegments:
         self._files.remove(start)
 
     def close_finished(self) -> None:
-        """Close the flushed segments, except the last one of the log."""
+        """Close the flushed segments that end before the log does: nobody writes into them."""
         if len(self._open) < 2:
             return
         end = self._published.offset
@@ -186,7 +190,7 @@ class OpenSegments:
             finished = [
                 start
                 for start in self._open
-                if start != current and start not in self._dirty and start not in self._syncing
+                if start < current and start not in self._dirty and start not in self._syncing
             ]
             for start in finished:
                 os.close(self._open.pop(start))
