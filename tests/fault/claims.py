@@ -118,20 +118,22 @@ class Claims:
         last = self.operations[-1] if self.operations else None
         return last if last is not None and last.kind == "commit" and not last.done else None
 
-    def check(self, path: Path, *, lost_tail: bool = False) -> None:
+    def check(self, path: Path, *, lost_tail: bool = False, late_puts: bool = False) -> None:
         """Compare with what a store holds: nothing lost, nothing doubled, batches whole.
 
         Args:
             path: the store.
             lost_tail: the power was cut under ASYNC_FLUSH: puts that were not on disk yet may be
                 gone, and count as never done from now on.
+            late_puts: the writer went on without the answers to some puts: the store, which lives,
+                may have stored these after later ones.
         """
-        self.compare(path, lost_tail=lost_tail).require_none()
+        self.compare(path, lost_tail=lost_tail, late_puts=late_puts).require_none()
 
-    def compare(self, path: Path, *, lost_tail: bool = False) -> Outcome:
+    def compare(self, path: Path, *, lost_tail: bool = False, late_puts: bool = False) -> Outcome:
         """As `check`, but gives what is wrong."""
         problems, queues = _read(path)
-        outcome = self.judge(queues, lost_tail=lost_tail)
+        outcome = self.judge(queues, lost_tail=lost_tail, late_puts=late_puts)
         return Outcome(outcome.lost, outcome.doubled, (*problems, *outcome.others))
 
     def judge(
@@ -139,17 +141,28 @@ class Claims:
         queues: dict[tuple[str, int], list[int]],
         *,
         lost_tail: bool = False,
+        late_puts: bool = False,
         expired: Callable[[int], bool] = lambda _: False,
     ) -> Outcome:
         """Compare with the numbers that the queues hold.
 
         Args:
             queues: the numbers.
-            lost_tail: see `check`.
+            lost_tail, late_puts: see `check`.
             expired: whether a message may have been removed.
         """
         found = Counter(number for numbers in queues.values() for number in numbers)
-        others = [f"{queue} is out of order" for queue, n in queues.items() if n != sorted(n)]
+        late = {
+            number
+            for operation in self.operations
+            if late_puts and operation.kind == "put" and not operation.done
+            for number in operation.numbers
+        }
+        others = []
+        for queue, numbers in queues.items():
+            ordered = [number for number in numbers if number not in late]
+            if ordered != sorted(ordered):
+                others.append(f"{queue} is out of order")
         tried = {number for operation in self.operations for number in operation.numbers}
         others += [f"{number} was never written" for number in set(found) - tried]
         lost = 0

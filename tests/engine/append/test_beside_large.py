@@ -10,8 +10,8 @@ import pytest
 
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.dispatch import dispatcher
-from rmqstore_spark.engine.log import open_segments
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
+from rmqstore_spark.files.durable import sync_folder
 from tests.support.stores.storing import config, in_queues, messages, until
 from tests.support.waiting import PATIENCE
 
@@ -59,14 +59,13 @@ def test_a_put_that_needs_a_segment_creates_it_without_the_append_lock(
     with StoreWriter.open(path, config(mappedFileSizeCommitLog=size)) as store:
         assert store.put_batch(messages([b"first" + bytes(size // 2)])).ok
         begun, go = threading.Event(), threading.Event()
-        real = open_segments.sync_folder
 
         def held(folder: str) -> None:
             begun.set()
             assert go.wait(PATIENCE)
-            real(folder)
+            sync_folder(folder)
 
-        monkeypatch.setattr(open_segments, "sync_folder", held)
+        monkeypatch.setattr("rmqstore_spark.engine.log.open_segments.sync_folder", held)
         large = [b"a" * (size // 3), b"b" * (size // 3)]
         results: list[Any] = []
         putting = threading.Thread(target=lambda: results.append(store.put_batch(messages(large))))
