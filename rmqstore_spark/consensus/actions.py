@@ -91,6 +91,22 @@ class Stop(NamedTuple):
     cause: str
 
 
+class CutRefused(NamedTuple):
+    """A leader wanted all behind an entry cut, which is committed. It may have asked long ago."""
+
+    leader: str
+    index: int  # type: ignore[assignment]
+
+
 Action: TypeAlias = (
-    Save | Write | Cut | Restart | SendRequest | Respond | CommittedUpTo | RoleChanged | Stop
+    Save
+    | Write
+    | Cut
+    | Restart
+    | SendRequest
+    | Respond
+    | CommittedUpTo
+    | RoleChanged
+    | Stop
+    | CutRefused
 )

@@ -18,12 +18,15 @@ class Taken(NamedTuple):
         floor: term and index of the entry with which the ledger begins again, if the member has
             acknowledged more than it has until that entry is on disk.
         conflict: index of a committed entry of which the leader has another; -1 if there is none.
+        kept: index of the last entry of which the leader wanted what is committed behind it cut; -1
+            if it did not.
     """
 
     code: MemberCode
     changes: tuple[Write | Cut | Restart, ...] = ()
     floor: tuple[int, int] | None = None
     conflict: int = -1
+    kept: int = -1
 
 
 _REFUSED = Taken(MemberCode.INCONSISTENT_STATE)
@@ -62,7 +65,7 @@ class Following:
         if push.type is PushType.COMPARE:
             taken = self._compare(push.entries[0], commit)
         elif push.type is PushType.TRUNCATE:
-            taken = self._truncate(push.entries[0], term, commit)
+            taken = self._truncate(push, term, commit)
         elif push.type is PushType.APPEND:
             taken = self._append(push.entries, term)
         else:
@@ -80,22 +83,24 @@ class Following:
         self.matched = self.matched or entry.index == self._ledger.end
         return _DONE
 
-    def _truncate(self, entry: LedgerEntry, term: int, commit: int) -> Taken:
+    def _truncate(self, push: Push, term: int, commit: int) -> Taken:
         """End with this entry, unless all of the ledger is known to be the leader's.
 
         Then the request is late: it was sent before others that have been answered since.
         """
-        ledger = self._ledger
+        ledger, entry = self._ledger, push.entries[0]
+        if entry.term > term:
+            return _REFUSED
         if self.matched and entry.index <= ledger.end:
             return _DONE
         if entry.index < ledger.end and self._ends_as_leader(term):
             return _REFUSED
         taken = _DONE
         if ledger.term_of(entry.index) != entry.term:
-            taken = self._begin_again(entry, commit)
+            taken = self._begin_again(entry, commit, push.commit)
         elif entry.index < ledger.end:
             if entry.index < commit:  # it is late, or wrong: what is committed stays
-                return _REFUSED
+                return _REFUSED._replace(kept=entry.index)
             taken = _DONE._replace(changes=(Cut(ledger.cut(entry.index), entry.index),))
         self.matched = self.matched or taken.code is MemberCode.SUCCESS
         return taken
@@ -107,12 +112,22 @@ class Following:
         """
         return self._ledger.end_term == term
 
-    def _begin_again(self, entry: LedgerEntry, commit: int) -> Taken:
-        """Begin with the leader's first entry: of this ledger, none is one of the leader's."""
+    def _begin_again(self, entry: LedgerEntry, commit: int, of_leader: int) -> Taken:
+        """Begin with the leader's first entry: of this ledger, none is one of the leader's.
+
+        Args:
+            entry: the leader's first.
+            commit: this member's commit index.
+            of_leader: the leader's. What was before its first entry has expired, so that is
+                committed.
+        """
         ledger = self._ledger
         if ledger.is_empty:
             return _DONE._replace(changes=(write(ledger, (entry,)),))
         if entry.index <= commit:
+            is_other = ledger.term_of(entry.index) >= 0
+            return _REFUSED._replace(conflict=entry.index if is_other else -1, kept=entry.index)
+        if entry.index > max(of_leader, 0):
             return _REFUSED
         # The leader has committed what has expired before its first entry. Until that is on disk,
         # this member has less than it has acknowledged. But if entry 0 differs, nothing is

@@ -14,6 +14,7 @@ from rmqstore_spark.consensus.actions import (
     Action,
     CommittedUpTo,
     Cut,
+    CutRefused,
     MemberRole,
     Respond,
     Restart,
@@ -21,6 +22,7 @@ from rmqstore_spark.consensus.actions import (
     Save,
     SendRequest,
     Stop,
+    Write,
 )
 from rmqstore_spark.consensus.election import Round, RoundOutcome, VoterStanding, verdict_on
 from rmqstore_spark.consensus.following import Following, write
@@ -92,6 +94,8 @@ class GroupMember:
         self.term, self.vote, self.is_voter, self.floor = saved or new
         self.ledger = ledger
         self.commit = min(committed, ledger.end)
+        if 0 < ledger.begin <= ledger.end:  # what is before has expired, after it was committed
+            self.commit = max(self.commit, ledger.begin)
         self.role = MemberRole.FOLLOWER
         self.leader: str | None = None
         self.actions: list[Action] = []
@@ -410,7 +414,7 @@ class GroupMember:
         if answer.code is MemberCode.SUCCESS:
             self._heard[peer] = now
         elif answer.code is MemberCode.TERM_NOT_READY:
-            self._ask(peer, LeaderHeartbeat(self.term, self.me))
+            self._beat_at = min(self._beat_at, now + self._timing.heartbeat // 100)
         elif answer.code is MemberCode.INCONSISTENT_LEADER:
             self._become_candidate(now)
 
@@ -437,6 +441,7 @@ class GroupMember:
         ends = sorted((self.ledger.flushed, *(each.match for each in self._pushers.values())))
         index = ends[len(ends) - self.quorum]
         if index > self.commit and self._may_commit(index):
+            assert sum(end >= index for end in ends) >= self.quorum, "a quorum has it on disk"
             self.commit = index
             self._tell_commit()
             self._push_all(now)
@@ -499,9 +504,17 @@ class GroupMember:
         self._tell_commit()
 
     def _take(self, push: Push) -> MemberCode:
+        assert self.role is MemberRole.FOLLOWER, "a leader's ledger only grows"
         taken = self._following.take(push, self.term, self.commit)
+        for change in taken.changes:
+            if isinstance(change, Cut):
+                assert change.end >= self.commit, "nothing that is committed is cut"
+            elif isinstance(change, Write):
+                assert change.entries[0].index > self.commit, "what is committed stays"
         if taken.conflict >= 0:
             self._stop(taken.conflict)
+        elif taken.kept >= 0:
+            self.actions.append(CutRefused(push.leader, taken.kept))
         if taken.floor is not None:
             self.floor = taken.floor
             self._save()

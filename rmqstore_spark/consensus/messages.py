@@ -8,6 +8,9 @@ from __future__ import annotations
 import enum
 from typing import Final, NamedTuple, TypeAlias
 
+MOST_TERM: Final = (1 << 62) - 1
+"""A term beyond would leave no room for those that follow."""
+
 
 class MemberCode(enum.IntEnum):
     """`DLedgerResponseCode`, as far as members use it."""

@@ -41,6 +41,7 @@ class Pusher:
         self._within = within
         self.match = -1
         self._next = 0  # the first entry that was not pushed
+        self._is_taken = False  # something was appended since the ends were compared
         self._told = -1  # the commit index that the peer knows, or is told at `_idle`
         self._waiting = 0  # requests without an answer
         self._late = 0  # when they are given up
@@ -116,10 +117,11 @@ class Pusher:
         elif push.type is PushType.COMPARE:
             self._compared(answer, now)
         elif answer.code is not MemberCode.SUCCESS:
-            self._compare(now if push.type is PushType.APPEND else now + self._timing.retry)
+            self._compare(now if self._is_taken else now + self._timing.retry)
         elif push.type is PushType.TRUNCATE:
             self._append_behind(self._at)
         else:
+            self._is_taken = True
             self._waiting = max(self._waiting - 1, 0)
             self._late = now + self._timing.push_wait
             self.match = max(self.match, push.last)
@@ -127,6 +129,7 @@ class Pusher:
     def _compare(self, at: int) -> None:
         """Look for the last entry that both have, from the end on, not before the time `at`."""
         self._state = _State.COMPARE
+        self._is_taken = False
         self._since = self._last + 1
         self._at = self._ledger.end
         self._low, self._high = -1, -1  # the peer has the one, and not the other

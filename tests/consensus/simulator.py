@@ -13,6 +13,7 @@ from typing import Any, Final
 from rmqstore_spark.consensus.actions import (
     CommittedUpTo,
     Cut,
+    CutRefused,
     MemberRole,
     Respond,
     Restart,
@@ -114,6 +115,7 @@ class Simulator:
             CommittedUpTo: self._committed,
             RoleChanged: self.role_changed,
             Stop: self._stop,
+            CutRefused: lambda *_: None,  # it was told of
         }
 
     # ---- time -----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from rmqstore_spark.consensus.actions import (
     CommittedUpTo,
+    CutRefused,
     MemberRole,
     Respond,
     Restart,
@@ -17,6 +18,7 @@ from rmqstore_spark.consensus.actions import (
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import (
+    HeartbeatAnswer,
     LeaderHeartbeat,
     LedgerEntry,
     MemberCode,
@@ -118,7 +120,7 @@ def test_a_follower_answers_when_it_has_flushed() -> None:
 
 def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> None:
     follower = member((0, 2), end=4)
-    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3)), 1)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3), commit=40), 1)
     actions, follower.actions = follower.actions, []
     kinds = [type(action) for action in actions]
     assert kinds.index(Save) < kinds.index(Restart) < kinds.index(Write)
@@ -148,7 +150,7 @@ def test_a_request_to_cut_that_comes_after_a_restart_cuts_nothing_of_its_leaders
 
 def test_a_member_begins_again_where_its_leader_has_expired_what_follows() -> None:
     follower = member((0, 2), (5, 3), end=5)
-    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3)), 1)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3), commit=40), 1)
     assert (follower.ledger.begin, follower.ledger.end) == (40, 40)
 
 
@@ -165,11 +167,46 @@ def test_what_is_committed_is_not_cut() -> None:
     follower = member((0, 2), end=4)
     follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2), commit=4), 1)
     assert follower.commit == 4
-    follower.receive("b", push(PushType.TRUNCATE, 4, entry(2, 1)), 2)
-    assert taken(follower, Respond)[-1].answer.code is MemberCode.INCONSISTENT_STATE
+    follower.receive("b", push(PushType.TRUNCATE, 4, entry(2, 2)), 2)  # it can be late
+    refused, reply = follower.actions[-2:]
+    assert refused == CutRefused("n1", 2)
+    assert isinstance(reply, Respond)
+    assert isinstance(reply.answer, PushAnswer)
+    assert reply.answer.code is MemberCode.INCONSISTENT_STATE
     assert follower.ledger.end == 4
     follower.receive("c", push(PushType.COMPARE, 4, entry(3, 1)), 3)
-    assert "Entry 3" in follower.stopped or "entry 3" in follower.stopped
+    assert "another entry 3" in follower.stopped
+
+
+def test_a_leader_that_begins_with_another_committed_entry_stops_the_member() -> None:
+    follower = member((0, 2), end=4)
+    follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2), commit=4), 1)
+    follower.receive("b", push(PushType.TRUNCATE, 4, entry(2, 1), commit=2), 2)
+    assert "another entry 2" in follower.stopped
+    assert follower.ledger.end == 4
+
+
+def test_a_log_begins_again_only_with_what_its_leader_has_committed() -> None:
+    follower = member((0, 2), end=4)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3), commit=39), 1)
+    assert taken(follower, Respond)[-1].answer.code is MemberCode.INCONSISTENT_STATE
+    assert (follower.ledger.begin, follower.ledger.end) == (0, 4)
+
+
+def test_no_entry_is_of_a_later_term_than_its_leader() -> None:
+    follower = member((0, 2), end=4)
+    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 4), commit=40), 1)
+    assert taken(follower, Respond)[-1].answer.code is MemberCode.INCONSISTENT_STATE
+    assert follower.ledger.end == 4
+
+
+def test_what_expired_was_committed() -> None:
+    ledger = MemberLedger(30, 40, [(30, 1)])
+    found = GroupMember(
+        "n0", GROUP, Save(2, None, is_voter=True), ledger,
+        committed=-1, now=0, chance=lambda: 0.0, timing=Timing(),
+    )  # fmt: skip
+    assert found.commit == 30
 
 
 def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
@@ -250,3 +287,16 @@ def test_a_candidate_gives_no_vote_in_the_term_in_which_it_asks() -> None:
     candidate.tick(LATER)
     candidate.receive("a", Vote(4, "n2", 4, 2), LATER)
     assert taken(candidate, Respond)[0].answer.verdict is VoteVerdict.REJECT_ALREADY_VOTED
+
+
+def test_a_peer_that_never_takes_the_term_is_not_asked_without_a_pause() -> None:
+    leader = elected((0, 2), end=4)
+    asked, heartbeat = 0, Timing().heartbeat
+    for now in range(LATER, LATER + heartbeat):
+        leader.tick(now)
+        for ask in taken(leader, SendRequest):
+            if isinstance(ask.request, LeaderHeartbeat) and ask.peer == "n1":
+                asked += 1
+                answer = HeartbeatAnswer(MemberCode.TERM_NOT_READY, -1)
+                leader.answered(ask.number, answer, now)
+    assert 50 < asked < 200  # it is, soon: it takes the term a few milliseconds later

@@ -65,3 +65,37 @@ def test_a_push_whose_answer_was_lost_holds_up_no_later_one() -> None:
         is_cut = is_cut and now < timing.push_wait
     assert broker.end == 20
     assert now < 3 * timing.compare_wait
+
+
+def test_a_peer_that_refuses_all_entries_is_not_asked_without_a_pause() -> None:
+    """Its segments have another size: it has what was compared, and no place for what follows."""
+    pusher = Pusher(MemberLedger(0, 5, [(0, 1)]), Timing(), lambda _, last: last)
+    asked = 0
+    for now in range(10_000):
+        while (due := pusher.due(now, 5)) is not None:
+            asked += 1
+            kind, first, last = due
+            pusher.sent(asked)
+            code = MemberCode.SUCCESS if kind is PushType.COMPARE else MemberCode.INCONSISTENT_STATE
+            push = Push(kind, 1, "n0", first, last, 5)
+            pusher.answered(asked, push, PushAnswer(kind, code, 1, last, 0, 2), now)
+    assert asked <= 3 * 10_000 / Timing().retry
+
+
+def test_one_that_loses_its_last_entries_gets_them_at_once() -> None:
+    pusher = Pusher(MemberLedger(0, 5, [(0, 1)]), Timing(), lambda _, last: last)
+
+    def answer(number: int, code: MemberCode, end: int) -> PushType:
+        due = pusher.due(1, 5)
+        assert due is not None
+        pusher.sent(number)
+        push = Push(due[0], 1, "n0", due[1], due[2], 5)
+        pusher.answered(number, push, PushAnswer(due[0], code, 1, due[2], 0, end), 1)
+        return due[0]
+
+    assert answer(1, MemberCode.INCONSISTENT_STATE, 3) is PushType.COMPARE
+    assert answer(2, MemberCode.SUCCESS, 3) is PushType.COMPARE
+    assert answer(3, MemberCode.SUCCESS, 5) is PushType.APPEND
+    pusher._ledger.write(7, [(6, 1)])
+    assert answer(4, MemberCode.INCONSISTENT_STATE, 3) is PushType.APPEND
+    assert answer(5, MemberCode.INCONSISTENT_STATE, 3) is PushType.COMPARE

@@ -13,6 +13,8 @@ from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.dledger import BLANK_SIZE, ENTRY_HEADER_SIZE
 
 _OTHER_TERM: Final = -2
+_MOST_AHEAD: Final = 1 << 32
+"""Terms: a group has an election for each. Behind the greatest one, none could follow."""
 
 
 class RefusedPush(Exception):
@@ -61,6 +63,18 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     if new and not log.room.has(sum([entry.size for entry in new])):
         raise RefusedPush(Status.DISK_FULL, "the disk is full")
     return push
+
+
+def why_no_term(term: int, own: int) -> str | None:
+    """Return why a peer cannot have a term; None if it can.
+
+    Args:
+        term: the peer's.
+        own: of this member.
+    """
+    if term <= own + _MOST_AHEAD:
+        return None
+    return f"its term {term} is too far ahead of this member's, {own}, to be true"
 
 
 def are_records(entries: Sequence[LedgerEntry]) -> bool:

@@ -19,6 +19,7 @@ from rmqstore_spark.consensus.actions import (
     Action,
     CommittedUpTo,
     Cut,
+    CutRefused,
     MemberRole,
     Respond,
     Restart,
@@ -46,12 +47,17 @@ from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.remoting.peerlog import PeerLog
 
 _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
 _CHECKPOINT_SECONDS: Final = 3.0
+_WITHOUT_TERM: Final = (
+    "Without its term, a member could vote twice. Move the folder away: the member then joins its "
+    "group without entries, and gets them from the leader."
+)
 
 
 class MemberWatcher(Protocol):
@@ -132,9 +138,13 @@ class Driver:
             raise CorruptStoreError(
                 "there are entries, and no file currterm with the term of this member",
                 file=folder,
-                remedy="Without its term, a member could vote twice. Move the folder away: the "
-                "member then joins its group without entries, and gets them from the leader.",
+                remedy=_WITHOUT_TERM,
             )
+        if saved is not None and terms and saved.term < terms[-1][1]:
+            raise CorruptStoreError(
+                f"currTerm is {saved.term}, and an entry has term {terms[-1][1]}",
+                file=os.path.join(folder, "currterm"), remedy=_WITHOUT_TERM,
+            )  # fmt: skip
         self._peers = Peers(group, self, protection or MemberProtection())
         self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
@@ -144,6 +154,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ends = 0  # when
         self._is_acting = False
+        self._peerlog = PeerLog(_log)
         self._unwritten: list[LedgerEntry] = []  # appended in this step
         self._newest: tuple[LedgerEntry, ...] = ()  # written last
         self.member = GroupMember(
@@ -233,10 +244,17 @@ class Driver:
 
     def fail(self, error: Exception) -> None:
         """End: nothing is acknowledged any more."""
-        if not self.failed.done():
-            self.member.stopped = str(error)
-            self._forget_waiting()
-            self.failed.set_exception(error)
+        if self.failed.done():
+            return
+        if not isinstance(error, RmqStoreError):
+            _log.error("A step of this member failed.", exc_info=error)
+            error = RmqStoreError(
+                f"A step of this member failed, as the log tells: {type(error).__name__}: {error}. "
+                "Please report this."
+            )
+        self.member.stopped = str(error)
+        self._forget_waiting()
+        self.failed.set_exception(error)
 
     async def close(self) -> None:
         """Stop: flush what was written, and save the commit index."""
@@ -262,7 +280,7 @@ class Driver:
             return
         try:
             step(self._now())
-        except (RmqStoreError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - it must not live on after half a step
             self.fail(error)
         else:
             self.act()
@@ -281,7 +299,7 @@ class Driver:
                 for action in actions:
                     self._do(action)
             self._begin_flush()
-        except (RmqStoreError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - it must not live on after half a step
             self.fail(error)
         finally:
             self._is_acting = False
@@ -296,33 +314,43 @@ class Driver:
         elif isinstance(action, Respond):
             self._answer(action.token, action.answer)
         elif isinstance(action, Write | Cut | Restart):
-            self._changed = action.number
-            if isinstance(action, Write):
-                self.log.write(action.entries)
-                self._unwritten.clear()
-                self._newest = action.entries
-            elif isinstance(action, Cut):
-                self._newest = ()
-                _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
-                self.log.cut(action.end)
-                # A disk may write what follows first: an old end could come back behind it.
-                self.log.take_unflushed().flush()
-            else:
-                _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
-                # If a kill follows, the next start must not look for entries that are gone.
-                self._state.forget_committed()
-                self._newest = ()
-                self.log.restart()
-                if self._watcher is not None:
-                    self._watcher.began_again()
+            self._change_log(action)
         elif isinstance(action, Save):
             self._state.write_term(action)
         elif isinstance(action, CommittedUpTo):
             self._tell_committed(action.index)
         elif isinstance(action, RoleChanged):
             self._change_role(action)
+        elif isinstance(action, CutRefused):
+            leader = action.leader
+            self._peerlog.warning(
+                f"{leader}:", "%s, the leader, wants all behind entry %d cut, and more than that "
+                "is committed here. This is refused. If it goes on, %s has lost what was "
+                "committed: see docs/dledger.md.", leader, action.index, leader,
+            )  # fmt: skip
         elif isinstance(action, Stop):
             raise CorruptStoreError(action.cause, file=self.log.data.folder)
+
+    def _change_log(self, action: Write | Cut | Restart) -> None:
+        self._changed = action.number
+        if isinstance(action, Write):
+            self.log.write(action.entries)
+            self._unwritten.clear()
+            self._newest = action.entries
+        elif isinstance(action, Cut):
+            self._newest = ()
+            _log.warning("Entries %d to %d are cut.", action.end + 1, self.log.last)
+            self.log.cut(action.end)
+            # A disk may write what follows first: an old end could come back behind it.
+            self.log.take_unflushed().flush()
+        else:
+            _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
+            # If a kill follows, the next start must not look for entries that are gone.
+            self._state.forget_committed()
+            self._newest = ()
+            self.log.restart()
+            if self._watcher is not None:
+                self._watcher.began_again()
 
     def _entries(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
         newest = self._newest

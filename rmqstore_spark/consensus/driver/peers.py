@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.consensus.driver.checks import why_no_term
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.protection import MemberProtection, request_to
 from rmqstore_spark.consensus.driver.wire import (
@@ -175,7 +176,11 @@ class Peers:
         if isinstance(found, bytes):
             try:
                 answer = answer_of(asked.request, found)
-                if answer is None:
+                why_not = None if answer is None else why_no_term(answer.term, asked.request.term)
+                if why_not:
+                    self._log.warning(at, "%s of %s: %s.", name, peer, why_not)
+                    answer = None
+                elif answer is None:
                     refused = decode(WireMessage, found).code
                     self._log.warning(at, "%s of %s: refused, code %d.", name, peer, refused)
             except FrameError as error:

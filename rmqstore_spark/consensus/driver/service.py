@@ -12,7 +12,7 @@ from typing import Final
 
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.consensus.actions import MemberRole
-from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked
+from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked, why_no_term
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
@@ -117,7 +117,7 @@ class MemberService:
                     request.reply(command.answer(code, remark))
             except FrameError as error:
                 self._refuse(request, Status.UNEXPECTED_ARGUMENT, str(error))
-            except (RmqStoreError, AssertionError) as error:
+            except Exception as error:  # noqa: BLE001 - it must not live on after half a step
                 self.driver.fail(error)
                 request.drop()
 
@@ -166,6 +166,9 @@ class MemberService:
         if asked.local_id == self._group.me:
             why = "it says that it is this member; each needs a dLegerSelfId of its own"
             self._refuse(request, MemberCode.UNEXPECTED_MEMBER, why)
+            return
+        if why_not := why_no_term(known.term, self.driver.member.term):
+            self._refuse(request, Status.UNEXPECTED_ARGUMENT, why_not)
             return
         if isinstance(known, Push) and known.entries:
             try:

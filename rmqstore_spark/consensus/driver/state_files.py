@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rmqstore_spark.consensus.actions import Save
+from rmqstore_spark.consensus.messages import MOST_TERM
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, replace_file, write_all
 from rmqstore_spark.layout.dledger import encode_committed_index, parse_committed_index
@@ -58,7 +59,8 @@ class StateFiles:
         found = {line[1]: line[2] for line in lines}
         numbers = [found.get("currTerm", ""), found.get("floorTerm", "-1")]
         numbers.append(found.get("floorIndex", "-1"))
-        if not all(_NUMBER.fullmatch(number) for number in numbers) or int(numbers[0]) < 0:
+        are_numbers = all(_NUMBER.fullmatch(number) for number in numbers)
+        if not are_numbers or not 0 <= int(numbers[0]) <= MOST_TERM:
             raise CorruptStoreError(
                 "the file does not have a line currTerm=NUMBER", file=self._term,
                 remedy="Without its term, a member could vote twice. Move its folder away: it then "

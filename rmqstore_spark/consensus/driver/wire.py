@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rmqstore_spark.consensus.messages import (
+    MOST_TERM,
     Answer,
     HeartbeatAnswer,
     LeaderHeartbeat,
@@ -186,9 +187,9 @@ class WireMessage(_Message, kw_only=True):
 
 encode: Final = msgspec.json.Encoder().encode
 _M = TypeVar("_M", bound=_Message)
-_LONG: Final = 1 << 63
-_MOST_TERM: Final = (1 << 62) - 1
-"""A peer that lies about its term must leave room for those that follow."""
+_MOST_INDEX: Final = 1 << 56
+"""An index unit has 32 bytes. A peer that lies must leave room for the entries that follow."""
+_MOST_POSITION: Final = 1 << 62
 _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
@@ -211,7 +212,7 @@ def decode(kind: type[_M], body: bytes) -> _M:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a body of {len(body)} bytes is not {kind.__doc__}: {error}") from None
-    if not -1 <= found.term <= _MOST_TERM:
+    if not -1 <= found.term <= MOST_TERM:
         raise FrameError(f"a term is {found.term}")
     return found
 
@@ -249,7 +250,8 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
 def _entry(found: WireEntry) -> LedgerEntry:
     if found.magic != ENTRY_MAGIC or found.size != ENTRY_HEADER_SIZE + len(found.body):
         raise FrameError(f"an entry of {len(found.body)} bytes has size {found.size}")
-    if not (0 <= found.index < _LONG and 0 <= found.term < _LONG and 0 <= found.pos < _LONG):
+    is_known = 0 <= found.index < _MOST_INDEX and 0 <= found.pos < _MOST_POSITION
+    if not (is_known and 0 <= found.term <= MOST_TERM):
         raise FrameError(f"an entry is {found.index} of term {found.term} at {found.pos}")
     return LedgerEntry(found.index, found.term, found.pos, found.size, found.body)
 

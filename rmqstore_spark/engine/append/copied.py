@@ -62,8 +62,6 @@ class Copied:
         """Return the records' index keys."""
         block = self._part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
-        if self._part.is_void:
-            hashes, rows = hashes[:0], rows[:0]
         return hashes, self._part.physical_offset[rows], self._part.records.store_timestamp[rows]
 
 

@@ -28,7 +28,7 @@ from rmqstore_spark.engine.leader_term import LeaderTerm
 from rmqstore_spark.engine.log.flush import FlushService
 from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.errors import RefusedError, StoreWriteError
 
 _LOOK_S: Final = 1.0
 
@@ -91,10 +91,20 @@ class MemberBatchWriter(BatchWriter):
         log, term = self._group_log, self._group_log.term
         if term is None:
             raise _not_leading()
-        for placement, data, starts in block.portions():
-            if not log.write_in_turns(term, placement, data, starts):
-                raise _not_leading()  # the rest never was proposed: no member shows any of it
-            reach("group.within_run")
+        is_begun = False
+        try:
+            for placement, data, starts in block.portions():
+                is_begun = True
+                if not log.write_in_turns(term, placement, data, starts):
+                    raise _not_leading()  # the rest never was proposed: no member shows any of it
+                reach("group.within_run")
+        except Exception as error:
+            if is_begun and term.end is None:
+                # A later record of this term would be taken for the rest. So another has to lead.
+                self._admission.fail(
+                    StoreWriteError(f"A Spark batch was proposed to the group in part: {error}")
+                )
+            raise
         self._appender.end_run(block.next_offsets)
         return term
 

@@ -186,9 +186,7 @@ class KeyFeed:
         self._put(part, hashes[:missing], rows[:missing])
 
     def feed(self, part: LogBlock) -> None:
-        """Insert the keys of a block's records, if they count."""
-        if part.is_void:
-            return
+        """Insert the keys of a block's records."""
         block = part.block
         hashes, rows = index_hashes(block.data, block.starts, block.sizes)
         of_first = int(np.count_nonzero(rows == 0)) if self._skip else 0

@@ -108,6 +108,14 @@ class MemberProcess:
         return int(found[1]) if found else -1
 
     @property
+    def term(self) -> int:
+        """The term that it has saved."""
+        path = self.store / f"dledger-{self.me}" / "currterm"
+        found = re.search(r"currTerm=(\d+)", path.read_text())
+        assert found is not None
+        return int(found[1])
+
+    @property
     def may_vote(self) -> bool:
         """Whether it has heard the others, if it began without files."""
         path = self.store / f"dledger-{self.me}" / "currterm"

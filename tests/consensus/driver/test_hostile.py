@@ -12,7 +12,14 @@ import pytest
 
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest, request_body
-from rmqstore_spark.consensus.messages import LeaderHeartbeat, LedgerEntry, Push, PushType, Vote
+from rmqstore_spark.consensus.messages import (
+    LeaderHeartbeat,
+    LedgerEntry,
+    Push,
+    PushType,
+    Request,
+    Vote,
+)
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
@@ -88,20 +95,25 @@ def requests(given: random.Random, first: bytes) -> Iterator[tuple[int, bytes]]:
     far = 1 << 40
     ends = (-1, 0, 5, far)
     while True:
-        term, peer = given.choice((0, 1, 5, 1000)), given.choice(("n1", "n2", "n0", "n9"))
+        term, peer = (
+            given.choice((0, 1, 5, 1000, (1 << 62) - 1)),
+            given.choice(("n1", "n2", "n0", "n9")),
+        )
         index, position = given.choice((0, 1, 7, far)), given.choice((0, size, 1 << 20, far))
         body = placed(given.choice((term_record(term, peer, 1), first)), position + 48)
         if given.randrange(3) == 0:
             body = given.randbytes(given.choice((1, 8, 200)))  # no record
         entry = LedgerEntry(index, term, position, 48 + len(body), body)
-        kind = given.choice(list(PushType))
+        kind, commit = given.choice(list(PushType)), given.choice(ends)
+        if kind is PushType.TRUNCATE and commit >= index > 5:
+            continue  # who claims to have committed so much can have a log begin again
         entries = () if kind is PushType.COMMIT else (entry,) * given.choice((1, 1, 2))
         said = given.choice(
             (
                 Vote(term, peer, given.choice(ends), given.choice((-1, 0, term, far))),
                 LeaderHeartbeat(term, peer),
-                Push(kind, term, peer, index, index, given.choice(ends), entries),
-                Push(kind, term, peer, index, index, given.choice(ends), entries),
+                Push(kind, term, peer, index, index, commit, entries),
+                Push(kind, term, peer, index, index, commit, entries),
             )
         )
         code, text = request_body(said, GROUP, peer, "n0")
@@ -156,3 +168,58 @@ def test_what_is_committed_stays_whatever_is_said(
     eventually(lambda: all(member.committed >= end for member in group.values()), 60)
     assert len(logs_until(group, end)) == 1
     assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+
+
+@pytest.mark.threat("Members of a group")
+def test_numbers_that_leave_no_room_change_nothing(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    client = GroupClient(members)
+    last = client.append(*(record(f"message {number}", number) for number in range(20)))[-1]
+    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+    kept = bodies(group["n0"].data)
+    term = max(member.term for member in group.values()) + 3
+    most, segment = (1 << 63) - 1, 1 << 20
+
+    def truncating(index: int, position: int, of: int, commit: int) -> Push:
+        body = placed(record("false"), min(position + 48, most - 100))
+        entry = LedgerEntry(index, of, position, 48 + len(body), body)
+        return Push(PushType.TRUNCATE, term, "n1", index, index, commit, (entry,))
+
+    said: list[Request] = [
+        LeaderHeartbeat((1 << 62) - 1, "n1"),
+        Vote((1 << 62) - 1, "n1", 1 << 40, 1 << 40),
+        truncating(1000, 3 * segment, term, -1),  # it has committed nothing of that
+        truncating(1000, 3 * segment, term + 1000, 1000),
+        truncating(most, 3 * segment, term, most),
+        truncating(1 << 58, 3 * segment, term, 1 << 58),
+        truncating(1000, most - 300, term, 1000),
+    ]
+    for request in said:
+        code, body = request_body(request, GROUP, "n1", "n0")
+        tell(group["n0"], [(int(code), body)])
+    client.leader()  # elected in a later term, as one was claimed
+    end = client.append(record("after", 20))[0]
+    eventually(lambda: all(member.committed >= end for member in group.values()), 60)
+    assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+    for member in group.values():
+        assert member.term < 1000
+        assert "Traceback" not in member.output
+
+
+@pytest.mark.parametrize("term", ["0", "9999999999999999999"])
+def test_a_term_that_cannot_be_is_refused_at_the_start(tmp_path: Path, term: str) -> None:
+    (address,) = addresses(1).values()
+    with MemberProcess(tmp_path, "n0", {"n0": address}, **FAST) as member:
+        GroupClient({"n0": address}).append(record("one"))
+        member.kill()
+        member.start()
+        GroupClient({"n0": address}).append(record("two", 1))  # of a later term
+        member.stop()
+        path = member.store / "dledger-n0" / "currterm"
+        path.write_text(f"voteLeader=\ncurrTerm={term}\n")
+        member.start()
+        assert member.process.wait(60) != 0
+        assert "Traceback" not in member.output
+        assert str(path) in member.output
+        assert "Move" in member.output

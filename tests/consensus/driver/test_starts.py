@@ -15,7 +15,7 @@ from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.wire import WireVote, decode
 from rmqstore_spark.consensus.timing import Timing
-from rmqstore_spark.errors import FrameError
+from rmqstore_spark.errors import FrameError, RmqStoreError
 from tests.consensus.driver.members import record
 
 SEGMENT = 1 << 16
@@ -77,8 +77,8 @@ def test_a_kill_after_the_log_was_begun_again(tmp_path: Path) -> None:
         driver.member.actions.append(Restart(1 << 20))
         driver.act()
         state = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        driver.fail(RuntimeError("killed"))
-        assert isinstance(driver.failed.exception(), RuntimeError)
+        driver.fail(RmqStoreError("killed"))
+        assert str(driver.failed.exception()) == "killed"
         await driver.close()
         for name, content in state.items():  # as they were when it was killed
             (folder / name).write_bytes(content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.group.member_thread import (
     CommittedLog,
     Decision,
@@ -22,6 +25,7 @@ from rmqstore_spark.engine.group.member_thread import (
 )
 from rmqstore_spark.engine.recovery import whole_batches
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
+from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.reader import Store
 from tests.engine.group.stores import problems_of
 from tests.fault.messages import TOPICS, block, read_numbers
@@ -94,6 +98,42 @@ def test_own_blocks_and_what_is_read_are_in_queues_in_the_order_of_the_log(
     others = {n for (topic, _), numbers in found.items() if topic == TOPICS[1] for n in numbers}
     assert others >= {n for n in range(320, 360) if n // 4 % 2}
     assert not problems_of(path)
+
+
+def test_a_leader_that_has_proposed_a_part_of_a_batch_takes_nothing_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next messages would have the offsets of the part, and get no place at any member."""
+    real = BatchBlock.portions
+
+    def broken(batch: BatchBlock) -> Iterator[Any]:
+        portions = real(batch)
+        yield next(portions)
+        raise RefusedError("a stage could not be read back", PutStatus.SERVICE_NOT_AVAILABLE)
+
+    path = tmp_path / "store"
+    with leader(path, 1 << 20) as store:
+        assert store.put(rows_block(bodies("first", 8))).ok
+        with monkeypatch.context() as patch:
+            patch.setattr(BatchBlock, "portions", broken)
+            with pytest.raises(RefusedError, match="could not be read back"):
+                commit_batch(store, 1)
+        assert store.state == "FAILED"
+        assert not store.put(rows_block(bodies("no", 8))).ok
+    with leader(path, 1 << 20) as store:
+        commit_batch(store, 1)
+        assert store.put(rows_block(bodies("second", 8))).ok
+    assert not problems_of(path)
+    with Store.open(path) as opened:
+        found = Counter(
+            body
+            for queue in opened.queues(("orders", "bills"))
+            for batch in opened.read(queue.topic, queue.queue_id)
+            for body in batch.column("body").to_pylist()
+        )
+    for body in (*bodies("first", 8), *bodies("second", 8)):
+        assert found[body] == 1
+    assert set(found.values()) == {1}
 
 
 def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
