@@ -255,7 +255,7 @@ class GroupMember:
 
     def _wait_for_leader(self, now: int) -> None:
         """Be patient, but for a member that still has to ask the others before it may vote."""
-        if self.is_voter or self._has_asked():
+        if self._may_acknowledge():
             self._deadline = now + self._patience()
 
     def _patience(self) -> int:
@@ -376,6 +376,13 @@ class GroupMember:
         term = self._rejoining.term
         return term is not None and term <= self.term
 
+    def _may_acknowledge(self) -> bool:
+        """Whether it has not promised, before it lost its files, to follow no leader of this term.
+
+        It may have voted in a later one: that leader lacks what is committed with its help now.
+        """
+        return self.is_voter or self._has_asked()
+
     def _rejoin_if_caught_up(self) -> None:
         if self.is_voter or self.leader is None or not self._has_asked():
             return
@@ -482,7 +489,7 @@ class GroupMember:
             return MemberCode.INCONSISTENT_LEADER
         if is_beat or not is_known:
             self._wait_for_leader(now)
-        elif self.is_voter or self._has_asked():
+        elif self._may_acknowledge():
             least = self._timing.silence - self._timing.heartbeat
             self._deadline = max(self._deadline, now + least)
         return MemberCode.SUCCESS
@@ -490,7 +497,7 @@ class GroupMember:
     def _pushed(self, token: object, push: Push, now: int) -> None:
         code = self._accept_leader(push.leader, push.term, now, is_beat=False)
         if code is MemberCode.SUCCESS:
-            code = self._take(push)
+            code = self._take(push) if self._may_acknowledge() else MemberCode.TERM_NOT_READY
         if self.stopped:
             return
         ledger = self.ledger

@@ -77,6 +77,16 @@ class VotesWithoutMemory(GroupMember):
         super().__init__(me, group, saved or Save(0, None, is_voter=True), *rest, **more)
 
 
+class AcknowledgesBeforeItHasAsked(GroupMember):
+    """Without its files, it takes entries before it knows in which terms it may have voted.
+
+    Five million runs found one; `test_member` shows it in a few steps.
+    """
+
+    def _may_acknowledge(self) -> bool:
+        return True
+
+
 class AsksNobodyWhileItFollows(GroupMember):
     """Without its files, it asks the others for their terms only as long as nobody leads."""
 
@@ -284,6 +294,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         VotesForShorterLedgers,
         VotesWithoutMemory,
         AsksNobodyWhileItFollows,
+        AcknowledgesBeforeItHasAsked,
         FollowsOldLeaders,
         CommitsUnmatched,
         AppendsUnmatched,
@@ -302,6 +313,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
 """What runs a seed with a rule switched off, by its name."""
 
 SEEDS: Final[dict[str, tuple[int, ...]]] = {
+    "AcknowledgesBeforeItHasAsked": (1003698320,),
     "AnswersBeforeFlush": (1011, 3257, 3353),
     "AppendsUnmatched": (99, 121, 937),
     "AsksNobodyWhileItFollows": (53, 75, 77),

@@ -32,7 +32,7 @@ _TIMING: Final = Timing(
 )  # fmt: skip
 _FAULTY: Final = 16 * HEARTBEAT
 """Milliseconds with faults."""
-HEALTHY: Final = 25 * HEARTBEAT
+HEALTHY: Final = 40 * HEARTBEAT
 """Milliseconds after them within which an append must be acknowledged, and all may vote."""
 _SOON: Final = 12
 """Milliseconds within which those that are struck fail."""

@@ -223,11 +223,34 @@ def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
 
     hear(0, 1 << 40, 3)
     lost.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), 1)
-    lost.flushed(lost.ledger.changes, 2)
-    assert not lost.is_voter
+    assert lost.ledger.is_empty
     hear(LATER, 3, 3)
-    lost.receive("b", push(PushType.COMPARE, 3, entry(0, 3), commit=0), LATER)
+    lost.receive("b", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), LATER)
+    assert not lost.is_voter
+    lost.flushed(lost.ledger.changes, LATER)
     assert lost.is_voter
+
+
+def test_a_member_without_files_acknowledges_nothing_before_it_has_asked() -> None:
+    """It voted for n2 in term 5 before; n1, the leader of term 3, does not know that."""
+    lost = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+
+    def told(now: int, term: int) -> MemberCode:
+        lost.receive("a", push(PushType.TRUNCATE, term, entry(0, 2), commit=-1), now)
+        lost.flushed(lost.ledger.changes, now)
+        (reply,) = taken(lost, Respond)
+        code: MemberCode = reply.answer.code
+        return code
+
+    assert told(1, 3) is MemberCode.TERM_NOT_READY
+    lost.tick(LATER)
+    verdict = VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    for ask, term in zip(taken(lost, SendRequest), (3, 5), strict=True):
+        lost.answered(ask.number, VoteAnswer(term, verdict), LATER)
+    assert told(LATER + 1, 3) is MemberCode.TERM_NOT_READY
+    assert told(LATER + 2, 5) is MemberCode.SUCCESS
 
 
 def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
