@@ -325,7 +325,7 @@ class Driver:
             leader = action.leader
             self._peerlog.warning(
                 f"{leader}:", "%s, the leader, wants all behind entry %d cut, and more than that "
-                "is committed here. This is refused. If it goes on, %s has lost what was "
+                "is committed here. This is refused. If it happens again, %s has lost what was "
                 "committed: see docs/dledger.md.", leader, action.index, leader,
             )  # fmt: skip
         elif isinstance(action, Stop):
