@@ -19,7 +19,7 @@ from tests.consensus.driver.members import MemberProcess, addresses, bodies
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
-FAST = {"dLegerHeartbeatInterval": 200}
+FAST = {"dLegerHeartbeatInterval": 400}
 PATIENCE = 60.0
 
 
