@@ -93,8 +93,9 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     owners = np.repeat(
         [number for number, *_ in samples], [end - first for *_, first, end in samples]
     )
-    # Reading reports damaged entries. The estimate ignores them.
-    sound = queue_format.is_message(entries) & (entries["size"] <= MAX_RECORD_SIZE)
+    # Reading reports damaged entries. The estimate ignores them. Void ones say where a range lies.
+    sound = queue_format.is_message(entries) | queue_format.is_void(entries)
+    sound &= entries["size"] <= MAX_RECORD_SIZE
     entries, owners = entries[sound], owners[sound]
     counts = np.bincount(owners, minlength=len(wanted))
     totals = np.bincount(owners, entries["size"], minlength=len(wanted))

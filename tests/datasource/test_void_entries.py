@@ -109,6 +109,15 @@ def test_a_query_gives_all_but_them(
     assert not [text for text in caplog.messages if "left out" in text or "skipped" in text]
 
 
+def test_keys_are_found_between_them(places: Places) -> None:
+    path = places.directory
+    make_void(path, [*range(300), *range(700, 1000)])  # all that a plan samples of the queue
+    rows = [row for row in batch_rows(path, subscribe="orders") if row["queueId"] == 0]
+    for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+        found = batch_rows(path, subscribe="orders", keys=row["keys"][0])
+        assert row["queueOffset"] in offsets_of(found)
+
+
 def test_consumers_pass_over_them(places: Places) -> None:
     at, seen = 0, []
     while at < MESSAGES // 2:
