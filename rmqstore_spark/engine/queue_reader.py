@@ -46,7 +46,8 @@ class Reading:
         count: how many.
         is_far: whether the last entry that was looked at is so far behind the log's end that its
             message is taken to be on disk.
-        void: how many void entries were passed over, if there was no choice by tags.
+        void: how many void entries were passed over, if there was no choice by tags; those whose
+            records have expired do not count.
     """
 
     status: str
@@ -156,7 +157,9 @@ class QueueReader:
         return Reading("FOUND", after, least, end, data.tobytes(), taken, is_far, void)
 
     def _void(self, entries: bytes) -> int:
-        return int(np.count_nonzero(self._format.is_void(self._format.decode(entries))))
+        found = self._format.decode(entries)
+        is_there = found["physicalOffset"].astype(np.int64) >= self._log.begin
+        return int(np.count_nonzero(self._format.is_void(found) & is_there))
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> Entries:
         """Return the entries of a queue from an offset on, as many as there are.

@@ -5,9 +5,10 @@ Which records get them is for `tests/engine/group`; here, some entries are made 
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,12 @@ from tests.datasource.driving import Stream, batch_rows
 from tests.namesrv.registering import registration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.serving import served, serving_brokers_clients
+from tests.support.processes.serving import (
+    block_of,
+    eventually,
+    served,
+    serving_brokers_clients,
+)
 
 MESSAGES = 2000
 VOID = [*range(3), *range(100, 105), *range(320, 420), 700, *range(990, 1000)]
@@ -109,6 +115,32 @@ def test_a_query_gives_all_but_them(
     assert not [text for text in caplog.messages if "left out" in text or "skipped" in text]
 
 
+@pytest.mark.parametrize("where", ["directory", "broker"])
+@pytest.mark.parametrize("start", [0, 1, 100, 320, 340, 419, 700, 990, 999])
+def test_a_read_can_begin_with_them(places: Places, where: str, start: int) -> None:
+    options: dict[str, Any] = {"subscribe": "orders", **places.options[where]}
+    options["startingOffsets"] = json.dumps({"orders": {"0": start, "1": 0}})
+    path = options.pop("path", "")
+    assert offsets_of(batch_rows(path, **options)) == [one for one in SHOWN if one >= start]
+    tagged = batch_rows(places.directory, subscribe="orders", tags="TagA")
+    wanted = [one for one in offsets_of(tagged) if one >= start]
+    assert offsets_of(batch_rows(path, tags="TagA", **options)) == wanted
+
+
+@pytest.mark.parametrize("where", ["directory", "broker"])
+def test_micro_batches_can_begin_with_them(places: Places, where: str) -> None:
+    options: dict[str, Any] = {"subscribe": "orders", "tags": "TagA", **places.options[where]}
+    path = options.pop("path", "")
+    stream = Stream(path, startingOffsets="earliest", maxOffsetsPerTrigger=20, **options)
+    found: list[dict[str, Any]] = []
+    while (rows := stream.next_batch()) is not None:
+        found += rows
+        stream.clock.sleep(5)
+    stream.reader.stop()
+    tagged = batch_rows(places.directory, subscribe="orders", tags="TagA")
+    assert offsets_of(found) == offsets_of(tagged)
+
+
 def test_keys_are_found_between_them(places: Places) -> None:
     path = places.directory
     make_void(path, [*range(300), *range(700, 1000)])  # all that a plan samples of the queue
@@ -145,3 +177,25 @@ def test_a_time_is_found_among_them(places: Places) -> None:
         report = verify(store)
     assert not [one for one in report.problems if one.severity == "error"]
     assert report.counts["voidEntries"] == len(VOID)
+
+
+def test_those_of_expired_records_are_not_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store"
+    with served(path, mapped_file_size_commit_log=64 << 10) as here:
+        store = here.store
+        store.create_topic("orders", write_queue_nums=2)
+        assert store.put(block_of([b"void"] * 3)).ok
+        assert store.put(block_of([bytes(1000)] * 200, queue_ids=[1] * 200)).ok
+        store.flush()
+        make_void(path, [*range(3)])
+        with closing(store.queue_reader()) as reader:
+            assert reader.read("orders", 0, 0, 32).void == 3
+        store.expire(2**62)
+        eventually(lambda: not store.expirable(2**62).is_working)
+        with closing(store.queue_reader()) as reader:
+            assert reader.range("orders", 0) == (3, 3)
+            monkeypatch.setattr(reader, "range", lambda *_: (0, 3))  # until the queues are cleaned
+            reading = reader.read("orders", 0, 0, 32)
+        assert (reading.status, reading.next, reading.void) == ("NO_MATCHED_MESSAGE", 3, 0)

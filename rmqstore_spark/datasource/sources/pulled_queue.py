@@ -44,7 +44,7 @@ class PulledQueue:
 
     @property
     def min_offset(self) -> int:
-        """The first message; `max_offset` if there is none."""
+        """The first message, or void entry, that is there; `max_offset` if there is none."""
         if self._min is None:
             if self._told is None:
                 (self._told,) = self._client.min_offsets([(self.topic, self.queue_id)])
@@ -52,7 +52,7 @@ class PulledQueue:
         return min(self._min, self.max_offset)
 
     def first_from(self, offset: int, end: int) -> int:
-        """Return the first message from an offset on that has not expired.
+        """Return the first message, or void entry, from an offset on that has not expired.
 
         A broker continues to tell the minimum of a queue of which all messages have expired, until
         the next clean-up of its queues.
@@ -70,7 +70,12 @@ class PulledQueue:
         return min(offset, end)
 
     def _first_in(self, pulled: Pulled, offset: int) -> int | None:
-        """Return the first message that a pull from an offset on found, if it found any."""
+        """Return the first message that a pull from an offset on found, if it found any.
+
+        A void entry there counts: its batch has not expired, although no message of it is shown.
+        """
+        if pulled.void:
+            return offset
         if pulled.code != ResponseCode.SUCCESS:
             return None
         found = record_of(pulled.data, self.topic, self.queue_id)
