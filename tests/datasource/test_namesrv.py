@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -39,19 +38,13 @@ from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import served, serving_brokers_clients
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_millisecond
 
 
 def put(store: StoreWriter, count: int, topic: str = "orders", seed: int = 1) -> None:
     for block in encoded_traffic(Traffic(count, topics={topic: 3}, seed=seed)):
         assert store.put(block).ok
     store.flush()
-
-
-def next_millisecond() -> None:
-    """Wait until what is stored next is later than what has been."""
-    now = time.time()
-    eventually(lambda: time.time() > now + 0.002)
 
 
 def topic_with(broker: Served, servers: str, topic: str, count: int) -> StoreWriter:

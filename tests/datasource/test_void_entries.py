@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
+from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -26,14 +27,11 @@ from tests.datasource.driving import Stream, batch_rows
 from tests.namesrv.registering import registration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
-from tests.support.processes.serving import (
-    block_of,
-    eventually,
-    served,
-    serving_brokers_clients,
-)
+from tests.support.processes.serving import block_of, served, serving_brokers_clients
+from tests.support.waiting import eventually, next_millisecond
 
 MESSAGES = 2000
+PART = 40
 VOID = [*range(3), *range(100, 105), *range(320, 420), 700, *range(990, 1000)]
 """Offsets in queue 0: at its ends, within an answer to a pull, and several answers whole."""
 
@@ -61,8 +59,11 @@ def places(tmp_path: Path) -> Iterator[Places]:
         ExitStack() as ends,
     ):
         here.store.create_topic("orders", write_queue_nums=2)
-        for block in encoded_traffic(Traffic(MESSAGES, topics={"orders": 2}, seed=1)):
-            assert here.store.put(block).ok
+        for first in range(0, MESSAGES, PART):  # each part a bit later
+            traffic = Traffic(PART, topics={"orders": 2}, first=first)
+            for block in encoded_traffic(traffic):
+                assert here.store.put(block).ok
+            next_millisecond()
         here.store.flush()
         make_void(path, VOID)
         servers = ends.enter_context(name_server(tmp_path))
@@ -139,6 +140,25 @@ def test_micro_batches_can_begin_with_them(places: Places, where: str) -> None:
     stream.reader.stop()
     tagged = batch_rows(places.directory, subscribe="orders", tags="TagA")
     assert offsets_of(found) == offsets_of(tagged)
+
+
+def stored_times(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted({int(row["storeTimestamp"].timestamp() * 1000) for row in rows})
+
+
+def test_times_are_those_of_the_path(places: Places) -> None:
+    path = places.directory
+    more = [*range(435, 600), *range(970, 1000)]
+    times = stored_times(batch_rows(path, subscribe="orders"))
+    make_void(path, more)
+    for time_ms in times[::2]:
+        options: dict[str, Any] = {"assign": '{"orders":[0]}', "startingTimestamp": time_ms}
+        if time_ms > stored_times(batch_rows(path, assign=options["assign"]))[-1]:
+            with pytest.raises(OptionError, match="has no message stored at or after"):
+                batch_rows("", **places.options["broker"], **options)
+        else:
+            found = batch_rows("", **places.options["broker"], **options)
+            assert offsets_of(found) == offsets_of(batch_rows(path, **options))
 
 
 def test_keys_are_found_between_them(places: Places) -> None:

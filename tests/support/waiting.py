@@ -10,7 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PATIENCE", "NewThreads", "eventually", "is_opening_a_file", "stuck_file"]
+__all__ = [
+    "PATIENCE",
+    "NewThreads",
+    "eventually",
+    "is_opening_a_file",
+    "next_millisecond",
+    "stuck_file",
+]
 
 PATIENCE = 30.0
 
@@ -24,6 +31,12 @@ def eventually(condition: Any, seconds: float = PATIENCE) -> Any:
         time.sleep(pause)
         pause = min(1.5 * pause, 0.02)  # what does not come at once is not asked for all the time
     return found
+
+
+def next_millisecond() -> None:
+    """Wait until what is stored next is later than what has been."""
+    now = time.time()
+    eventually(lambda: time.time() > now + 0.002)
 
 
 class NewThreads:

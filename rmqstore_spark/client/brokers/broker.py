@@ -236,15 +236,19 @@ class BrokerClient:
         """
         return self.messages([(queue, offset)])[0]
 
-    def messages(self, places: Sequence[tuple[QueueName, int]]) -> list[Pulled]:
-        """Pull single messages, each from an offset of a queue.
+    def messages(self, places: Sequence[tuple[QueueName, int]], most: int = 1) -> list[Pulled]:
+        """Pull from offsets of queues, by default single messages.
+
+        Args:
+            places: the queues, and the offsets.
+            most: most messages from each, as many as a broker gives at once.
 
         Raises:
             ServiceError: the broker does not answer, or an answer makes no sense.
             TopicNotFoundError: it no longer has a topic.
             RemotingError: it refuses that.
         """
-        asked = [pull_request(queue, offset, 1, ALL_TAGS) for queue, offset in places]
+        asked = [pull_request(queue, offset, most, ALL_TAGS) for queue, offset in places]
         answers = self.servers.ask_all(asked)
         return [
             self.read_pull(command, answer.command)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _NEAR: Final = 64
 _LONG_AGO: Final = -1
+_NEVER: Final = 2**63
 _MOST_LOOKS: Final = 64
+_MOST_AT_ONCE: Final = 32  # that brokers give
 
 
 class PulledQueue:
@@ -153,13 +155,27 @@ class PulledQueue:
                 last, step = max(last - step, first), step * _NEAR
             first = max(last - step, first)
         found = bisect_left(range(last), timestamp, first, key=self._stored_at)
-        return found if found < end else None
+        return found if found < end and self._stored_at(found) < _NEVER else None
 
     def _stored_at(self, offset: int) -> int:
-        try:
-            return int(self._record(offset)[0].store_timestamp[0])
-        except SegmentExpiredError:
-            return _LONG_AGO
+        """Return when the first message from an offset on was stored, milliseconds.
+
+        So void entries, whose records a broker does not give, are in the order of time as well.
+        """
+        most = 1
+        while offset < self.max_offset:
+            (pulled,) = self._client.messages([((self.topic, self.queue_id), offset)], most)
+            if pulled.data:
+                size = int.from_bytes(pulled.data[:4], "big")
+                pulled = pulled._replace(data=pulled.data[:size])
+            elif pulled.void and pulled.next > offset:
+                offset, most = pulled.next, _MOST_AT_ONCE
+                continue
+            try:
+                return int(self._record_in(pulled, offset).store_timestamp[0])
+            except SegmentExpiredError:
+                return _LONG_AGO
+        return _NEVER
 
     def _record(self, offset: int) -> tuple[Records, bytes]:
         """Return the record of an offset, decoded and as it is stored.
@@ -173,19 +189,28 @@ class PulledQueue:
             pulled = self._before[1]
         else:
             pulled = self._client.message(queue, offset)
+        return self._record_in(pulled, offset), pulled.data
+
+    def _record_in(self, pulled: Pulled, offset: int) -> Records:
+        """Return the one record of a pull from an offset on: that one, or one behind void entries.
+
+        Raises:
+            SegmentExpiredError, CorruptRecordError: as `_record`.
+        """
         if pulled.code != ResponseCode.SUCCESS:
             raise SegmentExpiredError(
                 f"{self._client.name} does not have offset {offset} of {self.topic}/{self.queue_id}"
                 f" ({pulled.status})"
             )
-        found = record_of(pulled.data, *queue)
-        if found is not None and int(found.queue_offset[0]) > offset:
+        found = record_of(pulled.data, self.topic, self.queue_id)
+        at = -1 if found is None else int(found.queue_offset[0])
+        if at > offset + pulled.void:
             raise SegmentExpiredError(  # a broker passes over what has expired
                 f"{self._client.name} has expired offset {offset} of {self.topic}/{self.queue_id}"
             )
-        if found is None or int(found.queue_offset[0]) != offset:
+        if found is None or at < offset:
             raise CorruptRecordError(
                 f"{self._client.name} sent something else for offset {offset} of {self.topic}/"
                 f"{self.queue_id}"
             )
-        return found, pulled.data
+        return found
