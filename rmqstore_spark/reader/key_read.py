@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpiredError
-from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.record.dispatches import dispatches
 from rmqstore_spark.layout.record.format import Records
 from rmqstore_spark.layout.spans import I8, string_array, text_pool
@@ -128,16 +127,12 @@ class _Holders:
     def _holds(self, number: int, slots: I8, records: Records) -> npt.NDArray[np.bool_]:
         """Return which of n records a range holds in these slots."""
         wanted, queue = self._ranges[number], self._queues[number]
-        segments, size = queue.segments, queue.format.size
         held = (slots >= wanted.start) & (slots < wanted.end)
-        places, lengths = slots * size, np.full(len(slots), size)
-        held[held] = segments.covers(places[held], lengths[held])
-        if not held.any():
-            return held
-        buffer, at = segments.read_entries(places[held], lengths[held])
-        entries = values_at(buffer, queue.format.dtype, at)
+        there, entries = queue.entries_in(slots[held])
+        held[held] = there
         same = entries["physicalOffset"] == records.physical_offset[held]
-        held[held] = same & (entries["size"] == records.store_size[held])
+        same &= entries["size"] == records.store_size[held]
+        held[held] = same & queue.format.is_message(entries)
         return held
 
     def joined(self, parts: list[Selection]) -> Selection:

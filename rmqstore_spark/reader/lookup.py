@@ -60,7 +60,7 @@ def query_by_key(
     The result holds all such messages that are still in the log, whether the index has them or not.
     Topic, queueId and queueOffset are those of the record. Messages that wait in
     SCHEDULE_TOPIC_XXXX, and the halves of transactions, are found under those topics. Rolled-back
-    messages are not found.
+    messages are not found, nor those with void entries in their queues.
 
     Args:
         store: the store to search.
@@ -141,7 +141,8 @@ def _places(
     """Return the physical offsets of the messages of a search, ascending, and their sizes."""
     offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     count = 0
-    for records in search.run(index_pieces(store, topics=search.topics)):
+    for found in search.run(index_pieces(store, topics=search.topics)):
+        records = _without_void(store, found)
         rows = decoder.wanted(records)
         chosen = records if rows is None else records.take(rows)
         offsets.append(chosen.physical_offset.copy())
@@ -151,6 +152,26 @@ def _places(
             break
     surplus = 0 if max_num is None else max(0, count - max_num)
     return np.concatenate(offsets[::-1])[surplus:], np.concatenate(sizes[::-1])[surplus:]
+
+
+def _without_void(store: Store, records: Records) -> Records:
+    """Return n records without those whose entries in their own queues are void."""
+    void = np.zeros(len(records), np.bool_)
+    topics = string_array(records.topic).dictionary_encode()
+    numbers = topics.indices.to_numpy().astype(np.int64)
+    places = numbers << 32 | records.queue_id.astype(np.int64) & 0xFFFFFFFF
+    known = store.directory.topology.queues
+    for place in np.unique(places).tolist():
+        rows = np.flatnonzero(places == place)
+        topic, queue_id = topics[int(rows[0])].as_py(), int(records.queue_id[rows[0]])
+        if queue_id not in known.get(topic, ()):
+            continue
+        queue = store.queue(topic, queue_id)
+        there, entries = queue.entries_in(records.queue_offset[rows])
+        rows = rows[there]
+        is_its_own = entries["physicalOffset"] == records.physical_offset[rows]
+        void[rows] = is_its_own & queue.format.is_void(entries)
+    return records.take(np.flatnonzero(~void)) if void.any() else records
 
 
 def _unless_expired(store: Store, look: Callable[[], T]) -> T:
@@ -178,7 +199,7 @@ def _collected(
     missing = max_num
     search = KeySearch(store, wanted, options, between)
     for records in search.run(index_pieces(store, topics=search.topics)):
-        for part in _newest_first(decoder, records, missing):
+        for part in _newest_first(decoder, _without_void(store, records), missing):
             between()
             parts.append(part)
             if missing is not None:
@@ -215,6 +236,9 @@ def _table(batches: list[pa.RecordBatch], options: ReadOptions) -> pa.Table:
 
 def query_by_msg_id(store: Store, msg_id: str, options: ReadOptions = ReadOptions()) -> pa.Table:
     """Find the message with an offset message id (the column msgId). No rows if it is missing.
+
+    The id says where in the log the record is, and no queue is asked: a record whose queue entry is
+    void, or that is in no queue, is found as well.
 
     Args:
         store: the store to search.

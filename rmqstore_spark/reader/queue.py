@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments, read_ranges
+from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity
@@ -191,6 +192,23 @@ class Queue:
                 offset=slot * self._size - segment.start,
             )
         return found
+
+    def entries_in(self, slots: I8) -> tuple[npt.NDArray[np.bool_], Entries]:
+        """Read the entries of some offsets, in any order.
+
+        Args:
+            slots: n offsets.
+
+        Returns:
+            Which of the n the files have, and the entries of those.
+        """
+        there = (slots >= self.first_slot) & (slots < self.segments.end_offset // self._size)
+        places = slots[there] * self._size
+        lengths = np.full(len(places), self._size)
+        covered = self.segments.covers(places, lengths)
+        there[there] = covered
+        buffer, at = self.segments.read_entries(places[covered], lengths[covered])
+        return there, values_at(buffer, self.format.dtype, at)
 
     def unit_heads(self, addresses: I8) -> tuple[I8, npt.NDArray[np.void]]:
         """Read the heads of the extension units at some addresses, in any order.

@@ -18,9 +18,16 @@ import pytest
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader import Store
+from rmqstore_spark.reader.lookup import (
+    query_by_key,
+    query_by_msg_id,
+    read_by_key,
+    uniq_key_wanted,
+)
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.remoting.access.identity import ClientIdentity
-from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.verify import verify
 from tests.broker.broker import ask, name_server, number, pull, records_in
 from tests.datasource.driving import Stream, batch_rows
@@ -149,15 +156,16 @@ def stored_times(rows: list[dict[str, Any]]) -> list[int]:
 def test_times_are_those_of_the_path(places: Places) -> None:
     path = places.directory
     more = [*range(435, 600), *range(970, 1000)]
+    broker: dict[str, Any] = {**places.options["broker"]}
     times = stored_times(batch_rows(path, subscribe="orders"))
     make_void(path, more)
     for time_ms in times[::2]:
         options: dict[str, Any] = {"assign": '{"orders":[0]}', "startingTimestamp": time_ms}
         if time_ms > stored_times(batch_rows(path, assign=options["assign"]))[-1]:
             with pytest.raises(OptionError, match="has no message stored at or after"):
-                batch_rows("", **places.options["broker"], **options)
+                batch_rows("", **options, **broker)
         else:
-            found = batch_rows("", **places.options["broker"], **options)
+            found = batch_rows("", **options, **broker)
             assert offsets_of(found) == offsets_of(batch_rows(path, **options))
 
 
@@ -168,6 +176,41 @@ def test_keys_are_found_between_them(places: Places) -> None:
     for row in (rows[0], rows[len(rows) // 2], rows[-1]):
         found = batch_rows(path, subscribe="orders", keys=row["keys"][0])
         assert row["queueOffset"] in offsets_of(found)
+
+
+def test_searches_do_not_find_them(places: Places) -> None:
+    path = places.directory
+    rows = {row["queueOffset"]: row for row in batch_rows(path, assign='{"orders":[0]}')}
+    made_void = [7, 430, 980]
+
+    def found(offset: int) -> list[list[int]]:
+        row = rows[offset]
+        key, uniq_key = row["keys"][0], row["properties"]["UNIQ_KEY"]
+        fields = {"topic": "orders", "key": key, "maxNum": "32"}
+        times = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
+        asked = Command(RequestCode.QUERY_MESSAGE, fields | times)
+        with Store.open(path) as store:
+            by_key = query_by_key(store, "orders", key).to_pylist()
+            wanted = uniq_key_wanted(store, None, uniq_key)
+            options = ReadOptions(columns=("queueId", "queueOffset"))
+            by_id = [
+                row for part in read_by_key(store, wanted, options) for row in part.to_pylist()
+            ]
+            there = query_by_msg_id(store, row["msgId"]).to_pylist()
+        assert offsets_of(there) == [offset]
+        (answer,) = ask(places.broker, asked)
+        told = [int.from_bytes(one[20:28], "big") for one in records_in(answer.body)]
+        return [
+            offsets_of(by_key), offsets_of(by_id), told,
+            offsets_of(batch_rows(path, subscribe="orders", keys=key)),
+        ]  # fmt: skip
+
+    for offset in made_void:
+        assert found(offset) == [[offset]] * 4
+    make_void(path, made_void)
+    for offset in made_void:
+        assert found(offset) == [[]] * 4
+    assert found(8) == [[8]] * 4
 
 
 def test_consumers_pass_over_them(places: Places) -> None:
