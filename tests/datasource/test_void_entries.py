@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.cli.commands.tail import Tail
+from rmqstore_spark.cli.shared.choosing import Choice
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader import Store
@@ -211,6 +213,16 @@ def test_searches_do_not_find_them(places: Places) -> None:
     for offset in made_void:
         assert found(offset) == [[]] * 4
     assert found(8) == [[8]] * 4
+
+
+def test_the_newest_messages_are_those_before_them(places: Places) -> None:
+    make_void(places.directory, [*range(900, 1000)])
+    with Store.open(places.directory) as store:
+        for count in (1, 20, 990):
+            options = ReadOptions(columns=("queueOffset",))
+            found = Tail(store, Choice(["orders"], [0]), options).last(count)
+            wanted = [one for one in SHOWN if one < 900][-count:]
+            assert [one for part in found for one in part["queueOffset"].to_pylist()] == wanted
 
 
 def test_consumers_pass_over_them(places: Places) -> None:

@@ -58,16 +58,15 @@ class Tail:
 
     def last(self, count: int) -> Iterator[pa.RecordBatch]:
         """Yield the newest messages that existed at the start, `count` at most, oldest first."""
-        is_filtered = self._options.tags is not None or self._options.keys is not None
         reach = count
         counted = replace(self._options, columns=("physicalOffset",))
         while True:
             ranges = self._newest(reach)
             total = sum(map(len, read_ranges(self._store, ranges, counted)))
             is_all = all(r.start == q.min_offset for r, q in self._with_queues(ranges))
-            if total >= count or not is_filtered or is_all:
+            if total >= count or is_all:
                 break
-            reach *= 4  # too few match the tags and keys: look further back
+            reach *= 4  # too few match the tags and keys, or count at all: look further back
         surplus = max(0, total - count)
         for batch in read_ranges(self._store, ranges, self._options):
             older = min(surplus, len(batch))
