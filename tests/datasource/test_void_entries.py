@@ -17,7 +17,9 @@ import pytest
 
 from rmqstore_spark.cli.commands.tail import Tail
 from rmqstore_spark.cli.shared.choosing import Choice
+from rmqstore_spark.client.brokers.broker import BrokerClient
 from rmqstore_spark.client.brokers.server_group import Addresses, ServerGroup
+from rmqstore_spark.datasource.sources.pulled_store import PulledStore
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import (
@@ -26,7 +28,7 @@ from rmqstore_spark.reader.lookup import (
     read_by_key,
     uniq_key_wanted,
 )
-from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -223,6 +225,19 @@ def test_the_newest_messages_are_those_before_them(places: Places) -> None:
             found = Tail(store, Choice(["orders"], [0]), options).last(count)
             wanted = [one for one in SHOWN if one < 900][-count:]
             assert [one for part in found for one in part["queueOffset"].to_pylist()] == wanted
+
+
+def test_they_do_not_say_how_long_messages_are(places: Places) -> None:
+    def store() -> PulledStore:
+        addresses = Addresses((places.broker,), has_master=True)
+        return PulledStore("b", BrokerClient("b", addresses, 20, 20, ClientIdentity()))
+
+    with closing(store()) as first, closing(store()) as second:
+        assert first.average_size(QueueRange("orders", 0, 330, 390)) == 0
+        size = first.average_size(QueueRange("orders", 0, 500, 530))
+        assert size > 100
+        partly = second.average_size(QueueRange("orders", 0, 400, 600))
+        assert partly == pytest.approx(size, rel=0.1)
 
 
 def test_consumers_pass_over_them(places: Places) -> None:

@@ -145,9 +145,11 @@ class PulledStore:
                 wanted.topic, wanted.queue_id, start, min(start + _SAMPLE, wanted.end), ALL_TAGS
             ).take(1, 1)
         ]
-        count = sum(piece.end - piece.start for piece in found)
-        self._sizes[name] = sum(len(piece.data) for piece in found) / max(1, count)
-        return self._sizes[name]
+        size = sum(len(piece.data) for piece in found)
+        if size:  # void entries alone say nothing of what others hold
+            count = sum(piece.end - piece.start - piece.void for piece in found)
+            self._sizes[name] = size / max(1, count)
+        return self._sizes.get(name, 0.0)
 
     def cut(self, ranges: Sequence[QueueRange], limits: PlanLimits) -> list[QueueSplit]:
         """Plan splits that are ranges of one queue each.
