@@ -109,6 +109,8 @@ class Findings:
         index: index entries that records in the log match, by number of the index file.
         flaws: stretches (from, to) of the log that hold no record.
         displaced: queue, slot and physical offset of records whose entry points to a later offset.
+        torn: stretches (from, to) of the log whose records may belong to a batch without its rest.
+        void: physical offsets of the first and the last of records in a row with void entries.
         torn_tail: the bytes after the log's end.
     """
 
@@ -123,6 +125,8 @@ class Findings:
         self.index = Coverage()
         self.flaws: list[tuple[int, int]] = []
         self.displaced: list[tuple[int, int, int]] = []
+        self.torn: list[tuple[int, int]] = []
+        self.void: list[tuple[int, int]] = []
         self.torn_tail: TornTail | None = None
 
     def error(self, kind: str, place: Place, text: str) -> None:
@@ -176,6 +180,23 @@ class Findings:
         if len(self.displaced) < _MOST_FLAWS:
             self.displaced.append((queue, slot, offset))
 
+    def tear(self, start: int, end: int) -> None:
+        """Remember that the records of a stretch may belong to a batch without its rest."""
+        if len(self.torn) < _MOST_FLAWS:
+            self.torn.append((start, end))
+
+    def add_void(self, first: int, last: int, *, continued: bool) -> None:
+        """Remember records in a row with void entries.
+
+        Args:
+            first, last: physical offsets of the first and the last of them.
+            continued: whether the first one follows the last one of those before.
+        """
+        if continued and self.void:
+            self.void[-1] = (self.void[-1][0], last)
+        elif len(self.void) < _MOST_FLAWS:
+            self.void.append((first, last))
+
     def merge(self, other: Findings) -> None:
         """Add the findings of another unit, preferably in the order of the store."""
         for key, problems in other._problems.items():
@@ -189,6 +210,8 @@ class Findings:
         self.index.merge(other.index)
         self.flaws.extend(other.flaws[: max(0, _MOST_FLAWS - len(self.flaws))])
         self.displaced.extend(other.displaced[: max(0, _MOST_FLAWS - len(self.displaced))])
+        self.torn.extend(other.torn[: max(0, _MOST_FLAWS - len(self.torn))])
+        self.void.extend(other.void[: max(0, _MOST_FLAWS - len(self.void))])
         self.torn_tail = self.torn_tail or other.torn_tail
 
     @property

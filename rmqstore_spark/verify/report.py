@@ -21,7 +21,7 @@ KINDS: Final[dict[str, str]] = {
     "delay": "a delayed message whose DELAY is not a number: a starting broker ends the log there",
     "time-back": "a storeTimestamp before that of an earlier record",
     "batch": "a Spark batch without its rest, as a slave of RocketMQ that became the master has "
-    "it, or a DLedger group whose leader was killed",
+    "it, or a DLedger group whose leader was killed; or entries of such a batch that are not void",
     "log-file": "a file of the log that differs in size, has a wrong name, or is missing",
     "log-end": "records that were flushed, or that queues or index name, past the log's files",
     "unchecked": "a file with 1,000 damaged places: the rest of it was not checked",
@@ -37,7 +37,8 @@ KINDS: Final[dict[str, str]] = {
     "entry-size": "an entry with another size than its record",
     "entry-pending": "an entry of a prepared or rolled-back record",
     "entry-before-begin": "an entry before a queue's beginning, neither expired nor a filler",
-    "tags-code": "an entry whose tagsCode is not the hash of the TAGS, or not the due time",
+    "tags-code": "an entry whose tagsCode is not the hash of the TAGS, or not the due time; or one "
+    "that is void, although its record is no part of a batch without its rest",
     "ext-unit": "a tagsCode that is not the address of an extension unit of the record",
     "stale-entries": "entries past the end, left by an earlier crash",
     "undispatched": "entries that a killed broker writes to its queues when it starts again",

@@ -14,6 +14,7 @@ from rmqstore_spark.verify.log.dledger import check_units
 from rmqstore_spark.verify.plan import Plan, left_over, make_plan
 from rmqstore_spark.verify.queues.check import check_entries, check_queues
 from rmqstore_spark.verify.queues.match import older_text
+from rmqstore_spark.verify.queues.void import check_void
 from rmqstore_spark.verify.report import VerifyReport
 from rmqstore_spark.verify.snapshot import (
     DLedgerUnits,
@@ -81,6 +82,7 @@ def verify_plan(store: Store, plan: Plan, work: Work) -> VerifyReport:
     for part in work(snapshot, plan.units):
         findings.merge(part)
     _note_displaced(store, snapshot, findings)
+    check_void(store, snapshot, findings)
     later, units = left_over(snapshot, findings)
     for part in work(later, units):
         findings.merge(part)

@@ -32,7 +32,6 @@ from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
-from rmqstore_spark.verify import verify
 from tests.broker.broker import ask, name_server, number, pull, records_in
 from tests.datasource.driving import Stream, batch_rows
 from tests.namesrv.registering import registration
@@ -264,9 +263,6 @@ def test_a_time_is_found_among_them(places: Places) -> None:
             found = queue.offset_at(round(row["storeTimestamp"].timestamp() * 1000))
             assert found is not None
             assert found <= row["queueOffset"]
-        report = verify(store)
-    assert not [one for one in report.problems if one.severity == "error"]
-    assert report.counts["voidEntries"] == len(VOID)
 
 
 def test_those_of_expired_records_are_not_told(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,6 +248,42 @@ def test_verify_reports_a_part_of_a_batch(source: Source, torn: Torn, unit_bytes
     assert (problem.severity, problem.offset) == ("note", first % 8192)
     assert f"should end at {last}" in problem.text
     assert not report.errors
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 1 << 30])
+def test_only_a_part_of_a_batch_has_void_entries(
+    source: Source, torn: Torn, tmp_path: Path, unit_bytes: int
+) -> None:
+    path = tmp_path / "store"
+    shutil.copytree(torn.path, path)
+    with Store.open(path) as store:
+        rows = [row for part in store.scan() for row in part.to_pylist()]
+    places = [row["physicalOffset"] for row in rows]
+    first = places.index(source.batches[0][0])
+    after = next(n for n, place in enumerate(places) if place >= torn.after) - 1
+    assert places[after] // 8192 > places[first] // 8192  # so it lies in several units of one file
+
+    def make_void(row: dict[str, Any]) -> tuple[str, int]:
+        at = row["queueOffset"] * 20 + 12
+        with Store.open(path) as store:
+            segment = store.queue(row["topic"], row["queueId"]).segments.locate(at)
+        with Path(segment.path).open("r+b") as opened:
+            opened.seek(at - segment.start)
+            opened.write((2**63 - 1).to_bytes(8, "big"))
+        return segment.path, at - segment.start
+
+    for row in rows[first:after]:
+        make_void(row)
+    report = verified(path, unit_bytes)
+    assert not report.errors
+    assert report.counts["voidEntries"] == after - first
+    wrong = [make_void(rows[n]) for n in (after, after + 2, len(rows) - 1)]
+    found = [each for each in verified(path, unit_bytes).problems if each.severity == "error"]
+    assert [each.kind for each in found] == ["tags-code"] * 3
+    assert [(each.file, each.offset) for each in found] == wrong
+    assert f"the record at {places[after]} is void" in found[0].text
+    make_void(rows[0])  # what said where its batch ends may have expired
+    assert verified(path, unit_bytes).errors == 3
 
 
 def test_verify_reports_a_batch_that_the_log_ends_in(torn: Torn, tmp_path: Path) -> None:

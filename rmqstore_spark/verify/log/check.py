@@ -90,6 +90,9 @@ class _LogPass:
         progress(self._unit.end - done)
         self._queues.finish(self._log.place)
         self._finish_batch()
+        if self._dledger is not None:
+            for first, stop in self._batches.torn:
+                self._look_for_shown(first, stop)
 
     def _finish_batch(self) -> None:
         """Follow a batch that has begun into the next units."""
@@ -98,11 +101,25 @@ class _LogPass:
             self._log, self._unit.end, stop, check_crc=False, is_damage=lambda _: True
         ):
             if not isinstance(item, Stretch):
-                return  # the unit that it lies in reports it
+                self._batches.skip()  # the unit that it lies in reports it
+                return
             self._batches.follow(self._batch(item))
             if not self._batches.end:
                 return
         self._batches.finish(self._log_end)
+
+    def _look_for_shown(self, first: int, stop: int) -> None:
+        """Note the part of a batch whose entries are not void, between two physical offsets."""
+        start, shown = self._log.unit_start(first), 0
+        for item in walk_log(self._log, start, stop, check_crc=False, is_damage=lambda _: True):
+            if isinstance(item, Stretch):
+                shown += self._queues.count_shown(self._batch(item), stop)
+        if shown:
+            self._findings.note(
+                "batch", self._log.place(first),
+                f"{shown} record(s) of the part of a Spark batch that begins here have entries "
+                "that are not void, as a broker of RocketMQ writes them: consumers get them",
+            )  # fmt: skip
 
     def _batch(self, stretch: Stretch) -> LogBatch:
         return LogBatch(self._log, stretch.records, stretch.offsets, self._topics)

@@ -231,11 +231,13 @@ class _Begun:
 
     Attributes:
         place: of its first record.
+        first: physical offset of that.
         time: storeTimestamp of its records, ms.
         end: physical offset at which it ends.
     """
 
     place: Place
+    first: int
     time: int
     end: int
 
@@ -245,9 +247,14 @@ class BatchChecker:
 
     Args:
         findings: collects the problems.
+
+    Attributes:
+        torn: where batches without their rest lie: physical offsets of the first record of each,
+            and of what follows the last one.
     """
 
     def __init__(self, findings: Findings) -> None:
+        self.torn: list[tuple[int, int]] = []
         self._findings = findings
         self._begun: _Begun | None = None
 
@@ -262,7 +269,8 @@ class BatchChecker:
         ends = batch_ends(batch.records, batch.offsets)
         times = batch.records.store_timestamp
         for row in np.flatnonzero(ends).tolist():
-            self._begun = _Begun(batch.place(row), int(times[row]), int(ends[row]))
+            first = int(batch.offsets[row])
+            self._begun = _Begun(batch.place(row), first, int(times[row]), int(ends[row]))
             self.follow(batch, row + 1)
 
     def follow(self, batch: LogBatch, start: int = 0) -> None:
@@ -284,6 +292,8 @@ class BatchChecker:
 
     def skip(self) -> None:
         """Forget the batch that has begun: damage, which is reported, is in the way."""
+        if self._begun is not None:
+            self._findings.tear(self._begun.first, self._begun.end)
         self._begun = None
 
     def finish(self, end: int) -> None:
@@ -303,4 +313,6 @@ class BatchChecker:
             f"a Spark batch begins here and should end at {self._begun.end}, but the log holds "
             f"none of it from {offset} on",
         )
+        self.torn.append((self._begun.first, offset))
+        self._findings.tear(self._begun.first, offset)
         self._begun = None

@@ -115,6 +115,7 @@ class EntryJudge:
         live |= batch.transaction == TRANSACTION_COMMIT_TYPE
         codes, _ = tags_codes(batch, self._snapshot.delays)
         stated = entries["tagsCode"].astype(np.int64)
+        # The walk over the log has kept the void entries that name their records (`void`).
         unlike = (stated != codes) & ~queue.format.is_void(entries)
         addressed = np.flatnonzero(unlike & queue.format.in_units(stated))
         if len(addressed):

@@ -63,6 +63,8 @@ class QueueMatcher:
         )
         self._begins: dict[int, int] = {}
         self._homeless: dict[tuple[str, int], list[int]] = {}
+        self._records = 0
+        self._last_void = -1
 
     def check(self, batch: LogBatch) -> None:
         """Match the records of a batch."""
@@ -74,6 +76,7 @@ class QueueMatcher:
         )  # fmt: skip
         if not self._snapshot.queues:
             return
+        self._records += len(batch)
         homeless = expected.queue < 0
         if homeless.any():
             self._note_homeless(batch, expected, homeless)
@@ -82,9 +85,8 @@ class QueueMatcher:
 
     def _match(self, batch: LogBatch, expected: Expected, codes: I8) -> None:
         rows, queue, slots = expected.rows, expected.queue, expected.slots
-        entries = self._pool.look_up(queue, slots)
+        entries, same = self._look_up(batch, expected)
         offsets = batch.offsets[rows]
-        same = (entries["physicalOffset"] == offsets) & (entries["size"] > 0)
         sizes = batch.records.store_size[rows]
         fresh = self._fresh(batch)[rows]
         self._findings.each(
@@ -95,12 +97,41 @@ class QueueMatcher:
         )  # fmt: skip
         stated = entries["tagsCode"].astype(np.int64)
         unlike = same & (stated != codes)
+        void = unlike & (stated == VOID_CODE)
+        if void.any():
+            self._keep_void(batch, np.unique(rows[void]))
+            self._findings.counts["voidEntries"] += int(np.count_nonzero(void))
+            unlike &= ~void
         if unlike.any():
             times = batch.records.store_timestamp[rows]
             self._check_codes(queue, slots, stated, codes, times, unlike, fresh)
         self._cover(queue, slots, same, ordered=expected.light == len(rows))
         if not same.all():
             self._unmatched(batch, expected, entries, ~same, fresh)
+
+    def _look_up(self, batch: LogBatch, expected: Expected) -> tuple[Entries, Mask]:
+        """Return the entries in the slots of records, and which of them name their records."""
+        entries = self._pool.look_up(expected.queue, expected.slots)
+        same: Mask = entries["physicalOffset"] == batch.offsets[expected.rows]
+        return entries, same & (entries["size"] > 0)
+
+    def _keep_void(self, batch: LogBatch, rows: I8) -> None:
+        """Keep which records of a batch have void entries: what is torn is known later."""
+        before = self._records - len(batch)
+        breaks = np.flatnonzero(np.diff(rows) != 1) + 1
+        for run in np.split(rows, breaks):
+            is_continued = before + int(run[0]) == self._last_void + 1
+            first, last = batch.offsets[run[[0, -1]]].tolist()
+            self._findings.add_void(first, last, continued=is_continued)
+            self._last_void = before + int(run[-1])
+
+    def count_shown(self, batch: LogBatch, stop: int) -> int:
+        """Return how many records of a batch before a physical offset have entries, not void."""
+        expected = self._entry_maker.expected(batch)
+        before = (expected.queue >= 0) & (batch.offsets[expected.rows] < stop)
+        expected = expected.take(np.flatnonzero(before))
+        entries, same = self._look_up(batch, expected)
+        return int(np.count_nonzero(same & ~self._format.is_void(entries)))
 
     def _fresh(self, batch: LogBatch) -> Mask:
         """Return the records whose entries a killed broker may not have flushed."""
@@ -113,10 +144,8 @@ class QueueMatcher:
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
     ) -> None:
         """Check tagsCodes that differ from the record's: they may be addresses of units."""
-        void = unlike & (stated == VOID_CODE)
-        self._findings.counts["voidEntries"] += int(np.count_nonzero(void))
         addressed = unlike & self._format.in_units(stated)
-        wrong = unlike & ~addressed & ~void
+        wrong = unlike & ~addressed
         for number in np.unique(queue[addressed]).tolist():
             rows = np.flatnonzero(addressed & (queue == number))
             owner = self._queue(number)

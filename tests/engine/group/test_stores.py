@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -31,6 +32,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.server.metrics import StoreCollector
+from rmqstore_spark.verify import verify
 from tests.broker.broker import name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
 from tests.support.accounts import account_file, guarded
@@ -171,6 +173,24 @@ def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
         assert not problems_of(store.store)
         # Members of RocketMQ have put the part into queues: nothing else may have its offsets.
         assert offsets_in(store.store) == offsets_in(successor.store)
+    show_one(successor.store)
+    assert not problems_of(successor.store)
+    with Store.open(successor.store) as store:
+        told = [each.text for each in verify(store).problems if each.kind == "batch"]
+    assert [text.startswith("1 record(s) of the part") for text in told] == [False, True]
+
+
+def show_one(path: Path) -> None:
+    """Give a void entry the tagsCode of its message, which has no tags, as RocketMQ would."""
+    with Store.open(path) as store:
+        queue = store.queue("orders", 0)
+        void = queue.format.is_void(queue.entries(0, queue.max_offset))
+        at = int(np.argmax(void)) * 20 + 12
+        segment = queue.segments.locate(at)
+    assert void.any()
+    with Path(segment.path).open("r+b") as file:
+        file.seek(at - segment.start)
+        file.write(bytes(8))
 
 
 def offsets_in(path: Path) -> dict[int, int]:
