@@ -190,6 +190,10 @@ _M = TypeVar("_M", bound=_Message)
 _MOST_INDEX: Final = 1 << 56
 """An index unit has 32 bytes. A peer that lies must leave room for the entries that follow."""
 _MOST_POSITION: Final = 1 << 62
+_SMALL: Final = 1 << 20
+"""Bytes of a body that takes less than 64 MiB of memory, whatever is in it."""
+_ENTRY: Final = 120
+"""Bytes that each entry takes in JSON, at least: base64 of the shortest record alone is longer."""
 _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
@@ -208,6 +212,9 @@ def decode(kind: type[_M], body: bytes) -> _M:
     Raises:
         FrameError: it is not of this kind.
     """
+    if len(body) > _SMALL and body.count(b"{") > len(body) // _ENTRY:
+        # An object of two bytes takes 150 of memory; neither base64 nor what ids may have has "{".
+        raise FrameError(f"a body of {len(body)} bytes has more entries than can have a record")
     try:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.consensus.driver.term_record import placed, term_record
-from rmqstore_spark.consensus.driver.wire import DLedgerRequest, request_body
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, Status, request_body
 from rmqstore_spark.consensus.messages import (
     LeaderHeartbeat,
     LedgerEntry,
@@ -87,6 +87,25 @@ def test_frames_of_gigabytes_take_no_memory(
         last = client.append(record("two", 1))[0]
         eventually(lambda: all(member.committed >= last for member in group.values()), 60)
         assert peak(group["n0"]) - before < MOST_GROWTH
+
+
+@pytest.mark.threat("Members of a group")
+def test_a_push_of_millions_of_entries_takes_no_memory(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    """Two bytes of JSON are an entry, which takes 150 of memory: such a push took 419 MB."""
+    client = GroupClient(members)
+    client.append(record("one"))
+    push = f'{{"group":"{GROUP}","remoteId":"n0","localId":"n1","type":"APPEND","batchEntry":['
+    count = ((8 << 20) - 1000) // 3
+    before = peak(group["n0"])
+    with connected(members["n0"]) as connection:
+        connection.settimeout(60)
+        body = push.encode() + b"{}," * count + b"{}]}"
+        connection.sendall(encode_frame(Command(int(DLedgerRequest.PUSH), body=body)))
+        assert f'"code":{Status.UNEXPECTED_ARGUMENT}'.encode() in connection.recv(1 << 16)
+    assert peak(group["n0"]) - before < MOST_GROWTH
+    assert "more entries than can have a record" in group["n0"].output
 
 
 def requests(given: random.Random, first: bytes) -> Iterator[tuple[int, bytes]]:
