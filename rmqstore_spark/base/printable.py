@@ -60,6 +60,11 @@ def escaped(text: str) -> str:
     return "".join(char if is_printable(char) else _escape(char) for char in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return the text, cut to `most` characters; an ellipsis marks the cut."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def is_printable(char: str) -> bool:
     """Return whether a character may be printed as it is."""
     # `isprintable` accepts only the ASCII space.

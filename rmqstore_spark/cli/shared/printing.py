@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
+from rmqstore_spark.base.printable import shortened
 from rmqstore_spark.cli.shared.parameters import AsJson
 from rmqstore_spark.cli.shared.tables import (
     Column,
     Table,
     is_text,
     json_text,
-    shortened,
     show_time,
     text_pieces,
 )

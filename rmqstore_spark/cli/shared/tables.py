@@ -23,11 +23,6 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PIECE: Final = 1 << 20
 
 
-def shortened(text: str, most: int) -> str:
-    """Return the text, cut to `most` characters; an ellipsis marks the cut."""
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def is_text(body: memoryview) -> bool:
     """Return whether a body is UTF-8 without control characters. Line ends and tabs are text."""
     try:

@@ -8,11 +8,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.printable import escaped, shortened
 from rmqstore_spark.consensus.driver.checks import why_no_term
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.protection import MemberProtection, request_to
 from rmqstore_spark.consensus.driver.wire import (
+    MOST_TOLD,
     DLedgerRequest,
     WireMessage,
     answer_of,
@@ -197,6 +198,6 @@ class Peers:
 
 def _body_of(answer: Command) -> bytes:
     if answer.code != MemberCode.SUCCESS:
-        remark = escaped(answer.remark or "without saying why")
+        remark = escaped(shortened(answer.remark or "without saying why", MOST_TOLD))
         raise _NotAllowedError(f"it answers code {answer.code}, {remark}. {_ADVICE}")
     return answer.body

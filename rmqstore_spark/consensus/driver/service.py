@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from rmqstore_spark.base.printable import escaped
+from rmqstore_spark.base.printable import escaped, shortened
 from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked, why_no_term
 from rmqstore_spark.consensus.driver.driver import Driver
@@ -19,6 +19,7 @@ from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
 from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
+    MOST_TOLD,
     DLedgerRequest,
     Status,
     WireAppend,
@@ -116,7 +117,7 @@ class MemberService:
                     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                     request.reply(command.answer(code, remark))
             except FrameError as error:
-                self._refuse(request, Status.UNEXPECTED_ARGUMENT, str(error))
+                self._refuse(request, Status.UNEXPECTED_ARGUMENT, shortened(str(error), MOST_TOLD))
             except Exception as error:  # noqa: BLE001 - it must not live on after half a step
                 self.driver.fail(error)
                 request.drop()
@@ -181,10 +182,10 @@ class MemberService:
 
     def _is_for_another(self, group: str | None, member: str | None) -> tuple[Status, str] | None:
         if group != self._group.name:
-            why = f"it is for the group {group!r}; all members need the same dLegerGroup"
+            why = f"it is for the group {_told(group)}; all members need the same dLegerGroup"
             return Status.UNKNOWN_GROUP, why
         if member != self._group.me:
-            why = f"it is for the member {member!r}; all members need the same dLegerPeers"
+            why = f"it is for the member {_told(member)}; all members need the same dLegerPeers"
             return Status.UNKNOWN_MEMBER, why
         return None
 
@@ -223,7 +224,7 @@ class MemberService:
         try:
             body = await handler(request.command.body)
         except FrameError as error:
-            self._refuse(request, Status.UNEXPECTED_ARGUMENT, str(error))
+            self._refuse(request, Status.UNEXPECTED_ARGUMENT, shortened(str(error), MOST_TOLD))
         except RmqStoreError as error:
             self._refuse(request, Status.INDEX_OUT_OF_RANGE, str(error))
         except asyncio.CancelledError:
@@ -365,6 +366,10 @@ class MemberService:
                 peer = min(near, key=tries.__getitem__)
                 code = await self._hand_over(peer)
                 tries[peer] += code is not MemberCode.SUCCESS
+
+
+def _told(name: str | None) -> str:
+    return "of no name" if name is None else repr(shortened(name, MOST_TOLD))
 
 
 def _is_record(body: bytes) -> bool:

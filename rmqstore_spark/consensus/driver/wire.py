@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 
+from rmqstore_spark.base.printable import shortened
 from rmqstore_spark.consensus.messages import (
     MOST_TERM,
     Answer,
@@ -29,6 +30,9 @@ from rmqstore_spark.consensus.messages import (
 )
 from rmqstore_spark.errors import FrameError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+
+MOST_TOLD: Final = 200
+"""Characters of what a peer says that an error or a line of the log repeats."""
 
 
 class DLedgerRequest(IntEnum):
@@ -61,13 +65,19 @@ class Status(IntEnum):
     LEADER_TRANSFERRING = 506
 
 
-class _Message(msgspec.Struct, rename="camel", kw_only=True):
-    """`RequestOrResponse`."""
+_Int = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
+_Position = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+_Address = Annotated[str, msgspec.Meta(max_length=300)]
 
+
+class _Message(msgspec.Struct, rename="camel", kw_only=True):
+    """`RequestOrResponse`; `java` is the name of the class, for errors."""
+
+    java: ClassVar[str] = "RequestOrResponse"
     group: str | None = None
     remote_id: str | None = None
     local_id: str | None = None
-    code: int = 200
+    code: _Int = 200
     leader_id: str | None = None
     term: int = -1
 
@@ -89,6 +99,7 @@ class WireEntry(msgspec.Struct, rename="camel", kw_only=True):
 class WireVote(_Message, kw_only=True):
     """`VoteRequest`."""
 
+    java: ClassVar[str] = "VoteRequest"
     ledger_end_index: int = -1
     ledger_end_term: int = -1
 
@@ -96,12 +107,14 @@ class WireVote(_Message, kw_only=True):
 class WireVoteAnswer(_Message, kw_only=True):
     """`VoteResponse`."""
 
+    java: ClassVar[str] = "VoteResponse"
     vote_result: str = "UNKNOWN"
 
 
 class WirePush(_Message, kw_only=True):
     """`PushEntryRequest`; what is derived is written only."""
 
+    java: ClassVar[str] = "PushEntryRequest"
     type: str = PushType.APPEND.name
     commit_index: int = -1
     entry: WireEntry | None = None
@@ -123,6 +136,7 @@ class _SentPush(WirePush, kw_only=True):
 class WirePushAnswer(_Message, kw_only=True):
     """`PushEntryResponse`."""
 
+    java: ClassVar[str] = "PushEntryResponse"
     index: int | None = None
     begin_index: int = 0
     end_index: int = 0
@@ -132,6 +146,7 @@ class WirePushAnswer(_Message, kw_only=True):
 class WireTransfer(_Message, kw_only=True):
     """`LeadershipTransferRequest`."""
 
+    java: ClassVar[str] = "LeadershipTransferRequest"
     transfer_id: str | None = None
     transferee_id: str | None = None
     take_leadership_ledger_index: int = -1
@@ -140,6 +155,7 @@ class WireTransfer(_Message, kw_only=True):
 class WireAppend(_Message, kw_only=True):
     """`AppendEntryRequest`."""
 
+    java: ClassVar[str] = "AppendEntryRequest"
     body: bytes = b""
 
 
@@ -153,6 +169,7 @@ class WireAppendAnswer(_Message, kw_only=True):
 class WireGet(_Message, kw_only=True):
     """`GetEntriesRequest`."""
 
+    java: ClassVar[str] = "GetEntriesRequest"
     begin_index: int | None = None
 
 
@@ -173,11 +190,12 @@ class WireMetadataAnswer(_Message, kw_only=True):
         old_log: tells that one from others; "" if that is not known.
     """
 
+    java: ClassVar[str] = "MetadataResponse"
     peers: dict[str, str] = {}
-    broker_addr: str = ""
+    broker_addr: _Address = ""
     process: str = ""
-    segment_size: int = 0
-    begins_at: int = 0
+    segment_size: _Position = 0
+    begins_at: _Position = 0
     old_log: str = ""
 
 
@@ -218,9 +236,9 @@ def decode(kind: type[_M], body: bytes) -> _M:
     try:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"a body of {len(body)} bytes is not {kind.__doc__}: {error}") from None
+        raise FrameError(f"a body of {len(body)} bytes is no {kind.java}: {error}") from None
     if not -1 <= found.term <= MOST_TERM:
-        raise FrameError(f"a term is {found.term}")
+        raise FrameError(f"a term is {shortened(str(found.term), MOST_TOLD)}")
     return found
 
 
@@ -241,7 +259,7 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
     push = decode(WirePush, body)
     kind = _PUSHES.get(push.type)
     if kind is None:
-        raise FrameError(f"a push is of type {push.type!r}")
+        raise FrameError(f"a push is of type {shortened(push.type, MOST_TOLD)!r}")
     if kind is PushType.COMMIT:
         return push, Push(kind, push.term, push.leader_id or "", -1, -1, push.commit_index)
     found = push.batch_entry or ([push.entry] if push.entry else [])
@@ -255,8 +273,16 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
 
 
 def _entry(found: WireEntry) -> LedgerEntry:
-    if found.magic != ENTRY_MAGIC or found.size != ENTRY_HEADER_SIZE + len(found.body):
-        raise FrameError(f"an entry of {len(found.body)} bytes has size {found.size}")
+    if found.magic != ENTRY_MAGIC:
+        raise FrameError(
+            f"entry {found.index} has the magic {found.magic}, not {ENTRY_MAGIC} as entries do"
+        )
+    size = ENTRY_HEADER_SIZE + len(found.body)
+    if found.size != size:
+        raise FrameError(
+            f"entry {found.index} says that it has {found.size} bytes, and has {size} with its "
+            "header"
+        )
     is_known = 0 <= found.index < _MOST_INDEX and 0 <= found.pos < _MOST_POSITION
     if not (is_known and 0 <= found.term <= MOST_TERM):
         raise FrameError(f"an entry is {found.index} of term {found.term} at {found.pos}")
