@@ -84,6 +84,7 @@ class MemberService:
         self._log = PeerLog(logging.getLogger(__name__))
         self._later: set[asyncio.Task[None]] = set()
         self._handing_over = False
+        self._catching_up = False
         self._clients: dict[int, Callable[[bytes], Awaitable[bytes]]] = {
             DLedgerRequest.METADATA: self._metadata,
             DLedgerRequest.APPEND: self._append,
@@ -318,13 +319,41 @@ class MemberService:
             return encode(self._status(await self._hand_over(asked.transferee_id)))
         if asked.transferee_id != self._group.me or asked.transfer_id is None:
             return encode(self._status(Status.UNEXPECTED_ARGUMENT))
-        until = asyncio.get_running_loop().time() + _CATCH_UP_SECONDS
-        while member.ledger.flushed < asked.take_leadership_ledger_index:
-            if asyncio.get_running_loop().time() > until:
-                return encode(self._status(Status.TAKE_LEADERSHIP_FAILED))
+        return encode(self._status(await self._take_over(asked, asked.transfer_id)))
+
+    async def _take_over(self, asked: WireTransfer, leader: str) -> Status | MemberCode:
+        """Lead, as the leader wants, when this member has all of its entries.
+
+        A leader asks one member at a time, and none that is far behind. Nobody else may make this
+        one wait for entries.
+        """
+        member, end = self.driver.member, asked.take_leadership_ledger_index
+        if leader != member.leader:
+            return MemberCode.INCONSISTENT_LEADER
+        if asked.term != member.term:
+            return Status.INCONSISTENT_TERM
+        if end - member.ledger.end >= _MOST_BEHIND:
+            return Status.FALL_BEHIND_TOO_MUCH
+        if self._catching_up:
+            return Status.TAKE_LEADERSHIP_FAILED
+        self._catching_up = True
+        try:
+            if not await self._has_flushed(end):
+                return Status.TAKE_LEADERSHIP_FAILED
+        finally:
+            self._catching_up = False
+        does = self.driver.take_over(leader, asked.term)
+        return MemberCode.SUCCESS if does else Status.TAKE_LEADERSHIP_FAILED
+
+    async def _has_flushed(self, index: int) -> bool:
+        """Wait for an entry to be on disk; return whether it is, after a while."""
+        now = asyncio.get_running_loop().time
+        until = now() + _CATCH_UP_SECONDS
+        while self.driver.member.ledger.flushed < index:
+            if now() > until:
+                return False
             await asyncio.sleep(0.01)
-        does = self.driver.take_over(asked.transfer_id, asked.term)
-        return encode(self._status(MemberCode.SUCCESS if does else Status.TAKE_LEADERSHIP_FAILED))
+        return True
 
     async def _hand_over(self, peer: str) -> Status | MemberCode:
         """Ask a peer to lead; meanwhile, nothing is appended."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rmqstore_spark.consensus.driver.wire import DLedgerRequest
-from tests.consensus.driver.members import GroupClient, MemberProcess, addresses
+from rmqstore_spark.consensus.driver.protection import request_to
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, Status
+from rmqstore_spark.consensus.messages import MemberCode
+from rmqstore_spark.remoting.client import RemotingClient
+from tests.consensus.driver.members import GROUP, GroupClient, MemberProcess, addresses
 from tests.support.waiting import eventually
 
 LONG = "x" * (7 << 20)
@@ -45,3 +50,43 @@ def test_a_line_says_what_is_wrong_and_repeats_little_of_it(
         (line,) = [each for each in member.output.splitlines() if "is refused" in each]
     assert text in line
     assert len(line) < MOST_LINE
+
+
+@pytest.mark.threat("Members of a group")
+def test_only_the_leader_makes_a_member_wait_for_entries_and_once_at_a_time(
+    tmp_path: Path,
+) -> None:
+    """Each request to lead made the member look for its entry, 100 times a second for a second."""
+    members = addresses(3)
+    answers: list[tuple[int, int]] = []
+
+    async def ask(client: RemotingClient, number: int, **fields: Any) -> None:
+        asked = {
+            "group": GROUP, "remoteId": "n0", "localId": "n1", "term": 1, "transferId": "n1",
+            "transfereeId": "n0", "takeLeadershipLedgerIndex": 900, **fields,
+        }  # fmt: skip
+        request = request_to(DLedgerRequest.LEADERSHIP_TRANSFER, json.dumps(asked).encode())
+        answer = await client.ask(request, 30)
+        answers.append((number, json.loads(answer.body)["code"]))
+
+    async def ask_together() -> None:
+        async with await RemotingClient.connect(members["n0"], seconds=30) as client:
+            await asyncio.gather(
+                ask(client, 0),
+                ask(client, 1),
+                ask(client, 2, takeLeadershipLedgerIndex=1 << 50),
+                ask(client, 3, transferId="n2"),
+                ask(client, 4, term=7),
+            )
+
+    with MemberProcess(tmp_path, "n0", members) as member:
+        eventually(lambda: "rmqstore: member" in member.output, 60)
+        GroupClient(members).ask("n0", DLedgerRequest.HEART_BEAT, **COMMON)
+        asyncio.run(ask_together())
+    assert answers == [
+        (1, Status.TAKE_LEADERSHIP_FAILED),
+        (2, Status.FALL_BEHIND_TOO_MUCH),
+        (3, MemberCode.INCONSISTENT_LEADER),
+        (4, Status.INCONSISTENT_TERM),
+        (0, Status.TAKE_LEADERSHIP_FAILED),  # when it has waited for its entry
+    ]
