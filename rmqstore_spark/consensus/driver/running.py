@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,6 +17,8 @@ from rmqstore_spark.consensus.driver.service import MemberService
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.server import RemotingServer
+
+_log = logging.getLogger(__name__)
 
 _LIMITS: Final = Limits(
     frame=FRAME, connections=256, held=128 << 20, connection_held=32 << 20, in_flight=4096
@@ -66,6 +69,14 @@ class RunningMember:
             begins_at=old.end if old else 0,
         )  # fmt: skip
         self._service.driver = self.driver
+        if not self.driver.member.is_voter:
+            _log.warning(
+                "%s began without files in %s: it is new, or has lost them. It asks the others "
+                "for their terms, and acknowledges nothing until all, or enough that may vote, have "
+                "told them. If the group is new, it votes then; otherwise when it has all that the "
+                "leader has committed.",
+                group.me, self.driver.log.data.folder,
+            )  # fmt: skip
 
     async def serve(
         self,

@@ -74,10 +74,17 @@ def test_a_member_that_lost_its_files_gets_them_again(
     client = GroupClient(members)
     last = client.append(*(record(f"{n}" * 5000, n) for n in range(300)))[-1]  # two segments
     follower = next(me for me in members if me != client.leader())
+    said = "began without files"
+    assert group[follower].output.count(said) == 1  # it was new
+    group[follower].kill()
+    group[follower].start()
+    eventually(lambda: group[follower].output.count("rmqstore: member") == 2, 60)
+    assert group[follower].output.count(said) == 1
     group[follower].kill()
     group[follower].store.rename(tmp_path / "lost")
     group[follower].start()
     eventually(lambda: group[follower].committed >= last, 60)
+    assert group[follower].output.count(said) == 2
     assert len(logs_until(group, last)) == 1
 
 
