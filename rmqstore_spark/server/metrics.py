@@ -80,6 +80,8 @@ _GAUGES: Final = {
     "slaveLagBytes":
         "Bytes of the log that were not sent yet to the slave that is furthest behind.",
     "groupTerm": "The term of the DLedger group that this member knows.",
+    "groupHasLeader":
+        "1 while this member of a DLedger group knows who leads, itself included, else 0.",
     "groupIsVoter":
         "1 if this member may vote, so that the group can lose another one; 0 while a member that "
         "began without files has not heard the others.",

@@ -20,9 +20,9 @@ from rmqstore_spark.client import StoreClient
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
+from tests.consensus.driver.members import GROUP, MemberProcess, addresses, as_peers
 from tests.fault.rounds.disk import fill, opened, small_disk
 from tests.support.processes.alerts import firing, recommended
-from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess, block_of, eventually
 from tests.support.stores.storing import messages
 
@@ -148,15 +148,46 @@ def metrics_of(text: str) -> set[str]:
     return {name.removesuffix("_bucket") for name in names}
 
 
-def metrics_of_a_member(folder: Path) -> str:
-    """What the one member of a DLedger group exposes."""
-    group = ("enableDLegerCommitLog=true", "dLegerGroup=orders", "dLegerSelfId=n0")
-    keys = (*group, f"dLegerPeers=n0-127.0.0.1:{free_port()}", "dLegerHeartbeatInterval=100")
+def having(text: str, address: str) -> str:
+    """What a process exposes, if that has the text; else ""."""
+    found = metrics(address)
+    return found if text in found else ""
+
+
+def metrics_of_a_member(folder: Path) -> tuple[str, str]:
+    """What a member of a DLedger group exposes while it leads another, and without it."""
+    members = addresses(2)
+    keys = (
+        "enableDLegerCommitLog=true", f"dLegerGroup={GROUP}", "dLegerSelfId=n0",
+        f"dLegerPeers={as_peers(members)}", "dLegerHeartbeatInterval=100", "preferredLeaderId=n0",
+    )  # fmt: skip
     told = (f"--set={key}" for key in keys)
+    fast = {"dLegerHeartbeatInterval": 100, "preferredLeaderId": "n0"}
     place = folder / "member"
     place.mkdir()
-    with StoreProcess(place / "store", place, *SMALL_FILES, *told) as process:
-        return metrics(process.ready()["metrics"])
+    with (
+        MemberProcess(place, "n1", members, **fast, mappedFileSizeCommitLog=1 << 30) as other,
+        StoreProcess(place / "store", place, *SMALL_FILES, *told) as process,
+    ):
+        address = process.ready()["metrics"]
+        leading = eventually(lambda: having('rmqstore_group_lag_entries{member="n1"}', address))
+        other.kill()
+        alone = eventually(lambda: having("rmqstore_group_has_leader 0.0", address))
+        return leading, alone
+
+
+def test_a_group_without_a_leader_and_a_member_that_is_behind_raise_alerts(tmp_path: Path) -> None:
+    leading, alone = metrics_of_a_member(tmp_path)
+    raised = {"RmqstoreGroupWithoutLeader", "RmqstoreGroupMemberBehind"}
+    assert firing(leading, leading) & raised == set()
+    assert firing(alone, alone) & raised == {"RmqstoreGroupWithoutLeader"}
+    follower = alone.replace(
+        'rmqstore_group_role{state="CANDIDATE"} 1.0', 'rmqstore_group_role{state="FOLLOWER"} 1.0'
+    )
+    assert "RmqstoreGroupWithoutLeader" in firing(follower, follower)
+    lag = re.compile(r'(rmqstore_group_lag_entries{member="n1"}) \S+')
+    behind = lag.sub(r"\1 20000.0", leading)
+    assert firing(behind, behind) & raised == {"RmqstoreGroupMemberBehind"}
 
 
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:
@@ -179,7 +210,7 @@ def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> N
     sidecar = ("--read-only", "--set=metricsPromExporterPort=0")
     with StoreProcess(tmp_path / "master" / "store", tmp_path, *sidecar) as process:
         exposed += metrics(process.ready()["metrics"])
-    exposed += metrics_of_a_member(tmp_path)
+    exposed += metrics_of_a_member(tmp_path)[0]
     board = json.loads((MONITORING / "dashboard.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     wanted = metrics_of(" ".join([*asked, *recommended().values()]))

@@ -191,6 +191,7 @@ class MemberThread:
             "groupRole": member.role.name,
             "groupTerm": member.term,
             "groupLeader": member.leader or "",
+            "groupHasLeader": member.leader is not None,
             "groupCommitIndex": member.commit,
             "groupLastIndex": member.ledger.end,
             "groupElections": self._told.elections,
