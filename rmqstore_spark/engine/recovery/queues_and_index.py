@@ -177,8 +177,12 @@ class QueuesAndIndex:
             return
         self._is_completed = True
         older = self._queue_feed(from_begin=True)
-        for part in self._blocks("queues", self.log.min_offset, self.end.start):
-            older.feed(part)
+        start = self.end.start
+        # What follows shows that the rest of a group's batch is lacking, even right before `start`.
+        for part in self._blocks("queues", self.log.min_offset, start + self._is_group):
+            rows = int(np.searchsorted(part.physical_offset, start))
+            if rows:
+                older.feed(part if rows == len(part.block) else rows_of(part, 0, rows))
         older.settle()
         self.feed.restore()
         self.feed.written += older.written

@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rmqstore_spark.base.status import PutStatus
@@ -24,8 +25,16 @@ from rmqstore_spark.engine.group.member_thread import (
     _Decisions,
 )
 from rmqstore_spark.engine.recovery import whole_batches
+from rmqstore_spark.engine.recovery.log_end import LogEnd
+from rmqstore_spark.engine.recovery.member import member_log_of
+from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
+from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex, RecoverySettings
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
+from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.layout.record.format import write_batch_end
 from rmqstore_spark.reader import Store
 from tests.engine.group.stores import problems_of
 from tests.fault.messages import TOPICS, block, read_numbers
@@ -134,6 +143,43 @@ def test_a_leader_that_has_proposed_a_part_of_a_batch_takes_nothing_behind_it(
     for body in (*bodies("first", 8), *bodies("second", 8)):
         assert found[body] == 1
     assert set(found.values()) == {1}
+
+
+def test_a_part_of_a_batch_right_before_the_walk_of_a_recovery_is_void(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with leader(path, 1 << 20) as store:
+        for name in ("before", "part", "after"):
+            assert store.put(rows_block(bodies(name, 8))).ok
+        end = store.published_end
+    with Store.open(path) as opened:
+        rows = [row for part in opened.scan() for row in part.to_pylist()]
+    places = [row["physicalOffset"] for row in rows if row["topic"] in ("orders", "bills")]
+    first, after = places[8], places[16]
+    (segment, *_) = sorted((path / "dledger-n0" / "data").iterdir())
+    log = np.frombuffer(segment.read_bytes(), np.uint8).copy()
+    write_batch_end(log, first, after + 1000)
+    segment.write_bytes(log.tobytes())
+    files = LocalFiles(8)
+    directory = StoreDirectory(files, str(path))
+    found = member_log_of(files, str(path), str(segment.parent), end)
+    parts = QueuesAndIndex(
+        directory, found, LogEnd(found.unit_start(after), end, "", 0, False),
+        QueueSurvey(directory, found), clean=True, keeper=CheckpointKeeper(str(path)),
+        vouched_index=0, settings=RecoverySettings(lambda: 0), is_group=True,
+    )  # fmt: skip
+    parts._complete()
+    parts.queues.flush()
+    parts.close()
+    files.close()
+    void = set()
+    with Store.open(path) as opened:
+        for topic, queue_ids in opened.directory.topology.queues.items():
+            for queue in (opened.queue(topic, queue_id) for queue_id in queue_ids):
+                entries = queue.entries(0, queue.max_offset)
+                void |= {
+                    int(one) for one in entries["physicalOffset"][queue.format.is_void(entries)]
+                }
+    assert void == set(places[8:16])
 
 
 def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
