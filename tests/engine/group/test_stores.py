@@ -175,8 +175,8 @@ def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
         assert offsets_in(store.store) == offsets_in(successor.store)
     show_one(successor.store)
     assert not problems_of(successor.store)
-    with Store.open(successor.store) as store:
-        told = [each.text for each in verify(store).problems if each.kind == "batch"]
+    with Store.open(successor.store) as opened:
+        told = [each.text for each in verify(opened).problems if each.kind == "batch"]
     assert [text.startswith("1 record(s) of the part") for text in told] == [False, True]
 
 
