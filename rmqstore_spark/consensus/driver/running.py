@@ -72,9 +72,9 @@ class RunningMember:
         if not self.driver.member.is_voter:
             _log.warning(
                 "%s began without files in %s: it is new, or has lost them. It asks the others "
-                "for their terms, and acknowledges nothing until all, or enough that may vote, have "
-                "told them. If the group is new, it votes then; otherwise when it has all that the "
-                "leader has committed.",
+                "for their terms, and acknowledges nothing until all, or enough that may vote, "
+                "have told them. If the group is new, it votes then; otherwise when it has all "
+                "that the leader has committed.",
                 group.me, self.driver.log.data.folder,
             )  # fmt: skip
 

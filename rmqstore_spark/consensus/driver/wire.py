@@ -237,7 +237,7 @@ def decode(kind: type[_M], body: bytes) -> _M:
     try:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError(f"a body of {len(body)} bytes is no {kind.java}: {error}") from None
+        raise FrameError(f"a body of {len(body)} bytes is not {kind.java}: {error}") from None
     if not -1 <= found.term <= MOST_TERM:
         raise FrameError(f"a term is {shortened(str(found.term), MOST_TOLD)}")
     return found
