@@ -38,7 +38,7 @@ KINDS: Final[dict[str, str]] = {
     "entry-pending": "an entry of a prepared or rolled-back record",
     "entry-before-begin": "an entry before a queue's beginning, neither expired nor a filler",
     "tags-code": "an entry whose tagsCode is not the hash of the TAGS, or not the due time; or one "
-    "that is void, although its record is no part of a batch without its rest",
+    "that is void, although its record is not part of a batch without its rest",
     "ext-unit": "a tagsCode that is not the address of an extension unit of the record",
     "stale-entries": "entries past the end, left by an earlier crash",
     "undispatched": "entries that a killed broker writes to its queues when it starts again",

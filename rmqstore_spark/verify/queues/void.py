@@ -39,8 +39,8 @@ def check_void(store: Store, snapshot: Snapshot, findings: Findings) -> None:
 
     def text(row: int) -> str:
         return (
-            f"the entry of the record at {int(outside[row])} is void, but it is no part of a Spark "
-            "batch without its rest"
+            f"the entry of the record at {int(outside[row])} is void, but it is not part of a "
+            "Spark batch without its rest"
         )
 
     findings.each(
