@@ -230,6 +230,7 @@ class Appender:
             block.data, block.starts, queue_offset, placement.physical, timestamp, self._host
         )
         reach("put.before_write")
+        term = log.term  # now: if it is over behind the write, nobody would wait for its end
         self._write(placement, block)
         reach("put.after_write")
         codes = due_codes(block.routes, block.route_of, block.tags_code, timestamp)
@@ -240,7 +241,7 @@ class Appender:
         )
         self.appended(appended, next_offsets)
         reach("put.after_dispatch")
-        return Stored(placement.physical, queue_offset, placement.end, log.term)
+        return Stored(placement.physical, queue_offset, placement.end, term)
 
     # ---- a commit, which writes its block while others append -----------------------------------
 

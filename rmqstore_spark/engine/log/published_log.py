@@ -83,7 +83,7 @@ class PublishedLog:
         if self._reading.acquire(blocking=False):
             try:
                 if self._open is not None and self._open[0] < self.begin:
-                    self.close()
+                    self._close()
             finally:
                 self._reading.release()
 
@@ -156,6 +156,10 @@ class PublishedLog:
 
     def close(self) -> None:
         """Close the segment that was read last."""
+        with self._reading:
+            self._close()
+
+    def _close(self) -> None:
         if self._open is not None:
             os.close(self._open[1])
             self._open = None
@@ -183,7 +187,7 @@ class PublishedLog:
     def _descriptor(self, start: int) -> int:
         if self._open is not None and self._open[0] == start:
             return self._open[1]
-        self.close()
+        self._close()
         path = self._path(start)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

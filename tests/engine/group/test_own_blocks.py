@@ -24,6 +24,7 @@ from rmqstore_spark.engine.group.member_thread import (
     GroupChange,
     _Decisions,
 )
+from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.recovery import whole_batches
 from rmqstore_spark.engine.recovery.log_end import LogEnd
 from rmqstore_spark.engine.recovery.member import member_log_of
@@ -180,6 +181,22 @@ def test_a_part_of_a_batch_right_before_the_walk_of_a_recovery_is_void(tmp_path:
                     int(one) for one in entries["physicalOffset"][queue.format.is_void(entries)]
                 }
     assert void == set(places[8:16])
+
+
+def test_a_put_whose_term_is_over_when_it_is_written_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = MemberLog.write
+
+    def over(log: MemberLog, *given: Any) -> None:
+        real(log, *given)
+        log.stop_leading()
+
+    with leader(tmp_path / "store", 1 << 20) as store:
+        assert store.put(rows_block(bodies("first", 8))).ok
+        monkeypatch.setattr(MemberLog, "write", over)
+        unknown = store.put(rows_block(bodies("second", 8)))
+    assert (unknown.status, unknown.is_open) == (PutStatus.SERVICE_NOT_AVAILABLE, True)
 
 
 def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
