@@ -164,29 +164,36 @@ def tell(member: MemberProcess, what: list[tuple[int, bytes]]) -> None:
         eventually(lambda: member.output.count("rmqstore: member") > begun, 60)
 
 
+def append_all(
+    client: GroupClient, group: dict[str, MemberProcess], first: int, count: int
+) -> list[bytes]:
+    """Append messages that all members have committed; returns all that n0 has committed then."""
+    numbers = range(first, first + count)
+    last = client.append(*(record(f"message {number}", number) for number in numbers))[-1]
+    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+    return bodies(group["n0"].data)[: last + 1]
+
+
 @pytest.mark.threat("Members of a group")
 def test_what_is_committed_stays_whatever_is_said(
     group: dict[str, MemberProcess], members: dict[str, str]
 ) -> None:
     """The other two are away, so nobody contradicts who claims to lead."""
     client = GroupClient(members)
-    last = client.append(*(record(f"message {number}", number) for number in range(20)))[-1]
-    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
-    kept = bodies(group["n0"].data)
+    kept = append_all(client, group, 0, 20)
     for me in ("n1", "n2"):
         group[me].stop()
     given = random.Random("lies")
     said = requests(given, record("message 0"))
     for _ in range(REQUESTS // BURST):
         tell(group["n0"], [next(said) for _ in range(BURST)])
-        assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+        assert bodies(group["n0"].data)[: len(kept)] == kept
     group["n0"].kill()
     for member in group.values():
         member.start()
-    end = client.append(record("after", 20))[0]
-    eventually(lambda: all(member.committed >= end for member in group.values()), 60)
-    assert len(logs_until(group, end)) == 1
-    assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+    after = append_all(client, group, 20, 1)
+    assert len(logs_until(group, len(after) - 1)) == 1
+    assert after[: len(kept)] == kept
 
 
 @pytest.mark.threat("Members of a group")
@@ -194,9 +201,7 @@ def test_numbers_that_leave_no_room_change_nothing(
     group: dict[str, MemberProcess], members: dict[str, str]
 ) -> None:
     client = GroupClient(members)
-    last = client.append(*(record(f"message {number}", number) for number in range(20)))[-1]
-    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
-    kept = bodies(group["n0"].data)
+    kept = append_all(client, group, 0, 20)
     term = max(member.term for member in group.values()) + 3
     most, segment = (1 << 63) - 1, 1 << 20
 
@@ -218,9 +223,7 @@ def test_numbers_that_leave_no_room_change_nothing(
         code, body = request_body(request, GROUP, "n1", "n0")
         tell(group["n0"], [(int(code), body)])
     client.leader()  # elected in a later term, as one was claimed
-    end = client.append(record("after", 20))[0]
-    eventually(lambda: all(member.committed >= end for member in group.values()), 60)
-    assert bodies(group["n0"].data)[: last + 1] == kept[: last + 1]
+    assert append_all(client, group, 20, 1)[: len(kept)] == kept
     for member in group.values():
         assert member.term < 1000
         assert "Traceback" not in member.output
