@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.broker.protection import Protection
@@ -203,9 +202,7 @@ class _Run:
         self._bound: socket.socket | None = None
         if config.listen_port >= 0:
             self._bound = bound_port(config.bind_address, config.listen_port)
-            if config.listen_port == 0 and config.vip_listen_port < 0:
-                config = replace(config, vip_listen_port=0)  # the port below may be anyone's
-            config = replace(config, listen_port=self._bound.getsockname()[1])
+            config = config.listening_on(self._bound.getsockname()[1])
         self.config = config
 
     @contextmanager

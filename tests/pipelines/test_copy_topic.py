@@ -72,7 +72,7 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
     with name_server(tmp_path) as servers, ExitStack() as stack:
         pulled = stack.enter_context(broker(tmp_path / "a", broker_name="a", namesrv_addr=servers))
         settings = {"broker_name": "b", "clients": "all", "namesrv_addr": servers}
-        process = stack.enter_context(served(tmp_path / "b", vip_listen_port=0, **settings))
+        process = stack.enter_context(served(tmp_path / "b", **settings))
         stack.enter_context(serving_brokers_clients(process))
         pulled.store.create_topic("orders", write_queue_nums=6)
         queues = [number % 6 for number in range(50)]

@@ -21,7 +21,6 @@ _PATIENCE = 120.0
 def test_the_endpoint_is_in_the_route(rocketmq: RocketMq, name_server: str, tmp_path: Path) -> None:
     settings = {
         "clients": "all",
-        "vip_listen_port": 0,
         "namesrv_addr": name_server,
         "broker_name": "ours",
     }

@@ -33,7 +33,7 @@ from tests.support.processes.serving import (
     serving_brokers_clients,
 )
 
-ALL: dict[str, Any] = {"clients": "all", "vip_listen_port": 0}
+ALL: dict[str, Any] = {"clients": "all"}
 
 
 @pytest.fixture(scope="module")

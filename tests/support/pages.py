@@ -6,7 +6,6 @@ import base64
 import http.client
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -147,11 +146,11 @@ def written_pages(path: Path, seconds: float = SOON, **settings: Any) -> Iterato
         seconds: between two samples of its figures.
         settings: attributes of StoreConfig.
     """
-    given = {"listen_port": 0, "vip_listen_port": 0, "mapped_file_size_commit_log": 1 << 20}
+    given = {"listen_port": 0, "mapped_file_size_commit_log": 1 << 20}
     config = StoreConfig(**{**given, **settings})
     port = port_of(config)
     assert port.bound is not None
-    config = replace(config, listen_port=port.bound.getsockname()[1])
+    config = config.listening_on(port.bound.getsockname()[1])
     with port.protection.watched(), StoreWriter.open(path, config) as store:
         service = WriterService(store, None)
         server = server_of(service.stores, config, port)

@@ -107,6 +107,15 @@ class StoreConfig(StoreKeys):
             changed[key.attribute] = _read(key, name, given[name], "environment: ")
         return replace(self, **changed)
 
+    def listening_on(self, port: int) -> StoreConfig:
+        """Return this configuration with the port that is bound for it.
+
+        One that takes any free port has no VIP port by default: the one below it may be anyone's.
+        """
+        if self.listen_port == 0 and self.vip_listen_port < 0:
+            return replace(self, listen_port=port, vip_listen_port=0)
+        return replace(self, listen_port=port)
+
     def check_client_tls(self) -> None:
         """Refuse certificates for connections to others if all of these are plain.
 

@@ -73,7 +73,7 @@ def registered(
     with ExitStack() as stack:
         found = []
         for name in names:
-            given = {"broker_name": name, "namesrv_addr": servers, "vip_listen_port": 0, **settings}
+            given = {"broker_name": name, "namesrv_addr": servers, **settings}
             config = StoreConfig(**{**SMALL, "listen_port": free_port(), **given})
             store = stack.enter_context(StoreWriter.open(folder / name, config))
             store.create_topic("orders", write_queue_nums=2)
@@ -267,7 +267,6 @@ def test_store_processes_take_exactly_once_commits(tmp_path: Path) -> None:
                 "broker_name": name,
                 "clients": "all",
                 "namesrv_addr": servers,
-                "vip_listen_port": 0,
             }
             here = stack.enter_context(served(tmp_path / name, **settings))
             here.store.create_topic("orders", write_queue_nums=2)

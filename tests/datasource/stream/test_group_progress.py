@@ -240,7 +240,7 @@ def test_a_store_process_makes_the_group_known_to_rocketmqs_tools(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with (
-        served(tmp_path / "store", clients="all", vip_listen_port=0) as here,
+        served(tmp_path / "store", clients="all") as here,
         serving_brokers_clients(here),
     ):
         here.store.create_topic(TOPIC, write_queue_nums=QUEUES)

@@ -212,3 +212,16 @@ def test_an_unknown_argument_is_reported_with_a_suggestion(name: str, near: str)
         StoreConfig(**given)
     with pytest.raises(OptionError, match=r"no argument 'brokerNam'\. Did you mean broker_name"):
         replace(StoreConfig(), brokerNam="x")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("given", "vip"),
+    [
+        ({"listen_port": 0}, 0),
+        ({"listen_port": 0, "vip_listen_port": 9}, 9),
+        ({"listen_port": 10911}, -1),
+    ],
+)
+def test_the_port_below_one_that_was_free_is_not_taken(given: dict[str, int], vip: int) -> None:
+    config = StoreConfig(**given).listening_on(20000)
+    assert (config.listen_port, config.vip_listen_port) == (20000, vip)

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -75,7 +74,7 @@ def served(path: Path, **settings: Any) -> Iterator[Served]:
     stopped = threading.Event()
     port = port_of(config)
     if port.bound is not None:
-        config = replace(config, listen_port=port.bound.getsockname()[1])
+        config = config.listening_on(port.bound.getsockname()[1])
     with port.protection.watched(), StoreWriter.open(path, config) as store:
         server = server_of([WrittenStore(store)], config, port, stopped.set)
         try:
