@@ -113,7 +113,7 @@ class GroupMember:
         self._in_round = False  # votes are asked for; otherwise a candidate waits
         self._next_term = 0  # the lowest in which votes are asked for next
         self._asks_in = 0  # the term in which it asks for votes; it may not have taken it yet
-        self._rejoining = Rejoining(len(group))
+        self._rejoining = Rejoining(len(group), now + self._timing.round)
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
         self._beat_at = now
@@ -286,7 +286,8 @@ class GroupMember:
             self._take_term()
         for peer in self.peers:
             self._ask(peer, Vote(self._asks_in, self.me, self.ledger.end, self.ledger.end_term))
-        self._deadline = now + int(self._timing.vote_wait * (1 + self._chance() / 2))
+        least, most = self._timing.vote_wait, self._timing.round
+        self._deadline = now + least + int(self._chance() * (most - least))
         if self.quorum == 1:
             self._judge(now, is_over=False)
 
@@ -302,6 +303,9 @@ class GroupMember:
             self._rejoining.note(peer, answer)
             self._rejoin_if_new(now)
         elif self.role is MemberRole.CANDIDATE and self._in_round:
+            if now >= self._deadline:  # a voter that lost its files may have forgotten its vote
+                self._judge(now, is_over=True)
+                return
             if answer.verdict not in LONGER_LEDGER:
                 self._take_term()
             self._round.note(peer, answer)
@@ -353,6 +357,7 @@ class GroupMember:
 
     def _ask_to_rejoin(self, now: int) -> None:
         self._deadline = now + self._timing.vote_wait
+        self._rejoining.ask(now)
         self._asked.clear()
         for peer in self.peers:
             self._ask(peer, Vote(self.term, self.me, -1, -1))

@@ -6,6 +6,10 @@ candidate of the lowest term does, until a quorum of voters has told their terms
 agreed to, one of these knows. What others say that have lost their files too counts only when all
 have been heard. If nobody has an entry, the group is new. Otherwise the member waits for a leader
 of such a term, and votes again when it has all that this leader has committed.
+
+A candidate may hold a vote of this member in a round that is not over, and get the votes that it
+lacks from those who have just told a lower term. So a quorum counts only if it was asked when such
+a round is over; all others include that candidate, and count at once.
 """
 
 from __future__ import annotations
@@ -19,14 +23,25 @@ _TELLS_NOTHING = frozenset(
 
 
 class Rejoining:
-    """What the others have told. `members` is the size of the group."""
+    """What the others have told.
 
-    def __init__(self, members: int) -> None:
+    Args:
+        members: the size of the group.
+        rounds_end: when each round has ended in which this member may have voted before.
+    """
+
+    def __init__(self, members: int, rounds_end: int) -> None:
         self._others = members - 1
         self._quorum = members // 2 + 1
+        self._rounds_end = rounds_end
+        self._rounds_are_over = False
         self._terms: dict[str, int] = {}
         self._voters: set[str] = set()
         self._has_entries = False
+
+    def ask(self, now: int) -> None:
+        """The others are asked; what they were asked before is not answered any more."""
+        self._rounds_are_over = now >= self._rounds_end
 
     def note(self, peer: str, answer: VoteAnswer) -> None:
         """Take the answer of a peer to a request with an empty ledger."""
@@ -34,7 +49,7 @@ class Rejoining:
             return
         self._terms[peer] = answer.term  # each was asked after the loss
         self._has_entries |= answer.verdict in LONGER_LEDGER
-        if answer.verdict is not NOT_A_VOTER:
+        if self._rounds_are_over and answer.verdict is not NOT_A_VOTER:
             self._voters.add(peer)
 
     @property

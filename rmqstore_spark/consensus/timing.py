@@ -49,6 +49,11 @@ class Timing:
         )
 
     @property
+    def round(self) -> int:
+        """How long a candidate takes votes, at most."""
+        return self.vote_wait * 3 // 2
+
+    @property
     def silence(self) -> int:
         """How long nothing may be heard before it counts as a failure."""
         return self.heartbeat * self.leaks

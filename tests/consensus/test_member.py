@@ -253,6 +253,52 @@ def test_a_member_without_files_acknowledges_nothing_before_it_has_asked() -> No
     assert told(LATER + 2, 5) is MemberCode.SUCCESS
 
 
+def test_a_quorum_of_others_counts_only_when_it_was_asked_after_rounds_before_the_loss() -> None:
+    """n1 asks for votes in term 9, holds that of n0, and gets those of n2 and n3 a bit later."""
+    group = (*GROUP, "n3", "n4")
+    lost = GroupMember(
+        "n0", group, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+
+    def told(now: int, **terms: int) -> bool:
+        """Let some peers tell their terms; return whether the member then takes entries."""
+        lost.tick(now)
+        for ask in taken(lost, SendRequest):
+            if ask.peer in terms:
+                verdict = VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+                lost.answered(ask.number, VoteAnswer(terms[ask.peer], verdict), now)
+        lost.receive("a", push(PushType.COMPARE, lost.term, entry(0, 2), commit=-1), now)
+        (reply,) = taken(lost, Respond)
+        return reply.answer.code is not MemberCode.TERM_NOT_READY
+
+    lost.receive("a", LeaderHeartbeat(3, "n1"), 0)
+    round_ = Timing().round
+    assert not told(1, n2=3, n3=3, n4=3)
+    assert not told(round_ - 1, n2=3, n3=3, n4=3)
+    assert told(2 * round_, n2=3, n3=3, n4=3)
+
+
+def test_all_others_count_at_once() -> None:
+    """The candidate that may hold the member's vote is one of them, and knows its own term."""
+    lost = GroupMember(
+        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+    lost.tick(0)
+    for ask in taken(lost, SendRequest):
+        lost.answered(ask.number, VoteAnswer(3, VoteVerdict.ACCEPT), 0)
+    assert lost.is_voter
+
+
+def test_a_vote_that_comes_when_the_round_is_over_is_not_counted() -> None:
+    """The voter may have lost its files since, and have asked those who vote now."""
+    for late, role in ((1, MemberRole.LEADER), (LATER, MemberRole.CANDIDATE)):
+        candidate = member((0, 2), end=0)
+        candidate.tick(10_000)
+        asks = taken(candidate, SendRequest)
+        candidate.answered(asks[0].number, VoteAnswer(3, VoteVerdict.ACCEPT), 10_000 + late)
+        assert candidate.role is role
+
+
 def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
     """RocketMQ's would not follow it into the next one, and it would refuse all entries."""
     new = GroupMember(

@@ -222,6 +222,6 @@ def test_an_unknown_argument_is_reported_with_a_suggestion(name: str, near: str)
         ({"listen_port": 10911}, -1),
     ],
 )
-def test_the_port_below_one_that_was_free_is_not_taken(given: dict[str, int], vip: int) -> None:
+def test_the_port_below_one_that_was_free_is_not_taken(given: dict[str, Any], vip: int) -> None:
     config = StoreConfig(**given).listening_on(20000)
     assert (config.listen_port, config.vip_listen_port) == (20000, vip)
