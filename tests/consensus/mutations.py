@@ -16,7 +16,6 @@ from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushAnswer, PushType
 from rmqstore_spark.consensus.pushing import Pusher
-from rmqstore_spark.consensus.rejoining import Rejoining
 from tests.consensus.checks import Checks
 from tests.consensus.disks import Change, Disk
 from tests.consensus.runs import MIXES, Run, run
@@ -86,19 +85,6 @@ class AcknowledgesBeforeItHasAsked(GroupMember):
 
     def _may_acknowledge(self) -> bool:
         return True
-
-
-class _Hasty(Rejoining):
-    def ask(self, now: int) -> None:
-        self._rounds_are_over = True
-
-
-class CountsWhileRoundsGoOn(GroupMember):
-    """Without its files, it counts what it hears while a candidate may still hold its vote."""
-
-    def __init__(self, *given: Any, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self._rejoining.__class__ = _Hasty
 
 
 class AsksNobodyWhileItFollows(GroupMember):
@@ -309,7 +295,6 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         VotesWithoutMemory,
         AsksNobodyWhileItFollows,
         AcknowledgesBeforeItHasAsked,
-        CountsWhileRoundsGoOn,
         FollowsOldLeaders,
         CommitsUnmatched,
         AppendsUnmatched,
