@@ -119,7 +119,7 @@ class Request:
         Args:
             answer: the answer, or its frame.
         """
-        self._finish(None if self.command.is_one_way else answer)
+        self._finish(None if self.command.flag & ONE_WAY else answer)
 
     def drop(self) -> None:
         """Finish it without an answer: it is one-way, or nobody needs an answer any more.
@@ -366,12 +366,12 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """
         if request.is_finished:
             return
-        is_large = _body_size(answer) > LARGE
+        is_large = isinstance(answer, Command) and len(answer.body) > LARGE
         if is_large and not self._answers.has_room and self.is_open:
             self.put_back(request)  # it is made again when others have read theirs
             return
         request.is_finished = True
-        self._backlog.finished(request)
+        self._backlog.finished_all(1, request.held)
         self._room.give_back(request.command.size, request.held)
         if isinstance(answer, bytes):
             self._send_frame(answer, b"")

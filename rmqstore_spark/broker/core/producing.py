@@ -83,13 +83,13 @@ class Producing:
         self._cluster = config.broker_cluster_name
         self._lead = f"{PROPERTY_CLUSTER}{NAME_VALUE_SEPARATOR}{self._cluster}".encode()
         self._host = config.host[0]
-        self._waits_for_disk = config.flush_disk_type == "SYNC_FLUSH"
+        self._waits_for_all = config.flush_disk_type == "SYNC_FLUSH" or self.puts_later is not None
 
     @property
     def would_wait(self) -> bool:
         """Whether storing waits now: for the disk, for other members, or for other puts."""
-        waits = self._waits_for_disk or self._store.role.waits_for_slaves or self.puts_later
-        return bool(waits) or self.is_busy
+        store = self._store
+        return self._waits_for_all or store.role.waits_for_slaves or store.is_busy
 
     @property
     def is_busy(self) -> bool:

@@ -141,7 +141,7 @@ class Appender:
         while True:
             with self.lock:
                 commit = self.commit
-                has_room = self._has_room(len(block.data))
+                has_room = self._dispatcher.has_room(len(block.data))
                 if commit is not None and commit.holds_up(block.routes):
                     if not patient:
                         raise HeldUpError
@@ -174,7 +174,7 @@ class Appender:
             if (
                 self.commit is not None
                 or not self._role.accepts
-                or not self._has_room(len(data))
+                or not self._dispatcher.has_room(len(data))
                 or len(data) > log.room
                 or route.topic == SCHEDULE_TOPIC
             ):
@@ -417,10 +417,6 @@ class Appender:
         self.time.continue_after(self.log.last_timestamp)
 
     # ---- parts -----------------------------------------------------------------------------------
-
-    def _has_room(self, size: int) -> bool:
-        """Whether records can be dispatched soon after they are in the log."""
-        return self._dispatcher.has_room(size)
 
     def _write(self, placement: Placement, block: Block) -> None:
         try:

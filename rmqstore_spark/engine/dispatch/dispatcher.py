@@ -140,7 +140,9 @@ class Dispatcher:
 
     def has_room(self, size: int) -> bool:
         """Return whether `submit` takes a block of so many bytes at once, or says what failed."""
-        return self._is_idle() or (
+        if not self._works or self.failure is not None:
+            return True
+        return (
             not self._is_in_doubt
             and len(self._works) < _MOST_WAITING
             and self._held[size > _SMALL] < _most(size)
@@ -168,10 +170,12 @@ class Dispatcher:
         Raises:
             StoreWriteError: dispatching has failed permanently.
         """
-        self.dispatch_now()
+        if self._put_off is not None:
+            self.dispatch_now()
         size = job.size
         with self._lock:
-            if not (self.has_room(size) or self._wait_for(lambda: self.has_room(size), timeout)):
+            has_room = not self._works or self.has_room(size)
+            if not (has_room or self._wait_for(lambda: self.has_room(size), timeout)):
                 return False
             is_first = not self._works
             work = self._add(job, size)
@@ -199,7 +203,8 @@ class Dispatcher:
 
     def _add(self, job: DispatchJob, held: int) -> _Work:
         """Add a block after the others. Needs the lock."""
-        self._raise_failure()
+        if self.failure is not None:
+            self._raise_failure()
         end = job.end or self._submitted_until
         assert end >= self._submitted_until, (
             f"a block that ends at {end} is to be dispatched after one that ends at "
@@ -305,9 +310,6 @@ class Dispatcher:
 
     # ---- parts ---------------------------------------------------------------------------------
 
-    def _is_idle(self) -> bool:
-        return not self._works or self.failure is not None
-
     def _would_wait(self) -> bool:
         """Whether dispatching has to wait for the index, so that the thread had better do it."""
         return self._indexes is not None and self._indexes.is_flushing
@@ -334,11 +336,12 @@ class Dispatcher:
             return
         if work.has_keys is None:
             keys = work.job.keys()
-            indexes.hold(*keys)
             work.has_keys = len(keys[0]) > 0
+            if work.has_keys:
+                indexes.hold(*keys)
         if work.has_keys:
             indexes.settle()
-        else:
+        elif not indexes.has_room:
             indexes.make_room()
 
     def _finish(self, work: _Work) -> None:

@@ -124,6 +124,7 @@ class IndexFiles:
 
     Attributes:
         is_flushing: whether `settle` may have to wait for a `flush`.
+        has_room: whether a file has room for a key; `make_room` creates one.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class IndexFiles:
         self._lock = threading.Lock()
         self._has_sealed = threading.Condition(self._lock)
         self._is_sealing = False
-        self.is_flushing = False
+        self.is_flushing = self.has_room = False
         self._newest: _OpenIndex | None = None
         self._sealed: deque[_OpenIndex] = deque()
         self._held: deque[tuple[I4, I8, I8]] = deque()
@@ -172,6 +173,7 @@ class IndexFiles:
                 os.close(descriptor)
                 raise
         self._newest = _OpenIndex(path, descriptor, shape, self._after, slots)
+        self.has_room = True
 
     def insert(self, key_hash: I4, phy_offset: I8, store_timestamp: I8) -> None:
         """Insert keys in order: `hold` and `settle`."""
@@ -207,6 +209,7 @@ class IndexFiles:
                 at = entry_position(file.shape.slots, file.header.next_entry)
                 file.unwritten.append((at, np.frombuffer(entries, np.uint8)))
                 file.header, file.changed = header, True
+                self.has_room = not file.is_full
                 taken = len(entries)
                 self._held.popleft()
                 if taken < len(hashes):
@@ -273,6 +276,7 @@ class IndexFiles:
                 file.close()
             self._sealed.clear()
             self._newest = None
+            self.has_room = False
 
     # ---- parts ---------------------------------------------------------------------------------
 
@@ -286,6 +290,7 @@ class IndexFiles:
         if self._newest is not None:
             self._sealed.append(self._newest)
         self._newest = made
+        self.has_room = True
         return made
 
     def _make(self) -> _OpenIndex:

@@ -95,6 +95,8 @@ class SegmentFiles:
 
         After a failure, as on a full disk, not every put tries again.
         """
+        if self._ready or self._wanted:  # as after nearly each put: not worth the lock
+            return
         if not self._has_just_failed():
             self._want()
 
