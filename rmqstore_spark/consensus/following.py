@@ -42,17 +42,19 @@ class Following:
     Attributes:
         matched: its ledger is the beginning of the leader's.
         commit: the highest commit index that the leader has told since; -1 if there is none.
+        shown: the highest entry that the leader has shown until then: a leader begins with its
+            last one. -1 if it has shown none.
     """
 
     def __init__(self, ledger: MemberLedger) -> None:
         self._ledger = ledger
         self.matched = False
-        self.commit = -1
+        self.commit = self.shown = -1
 
     def begin(self) -> None:
         """Know nothing: the leader is another one."""
         self.matched = False
-        self.commit = -1
+        self.commit = self.shown = -1
 
     def take(self, push: Push, term: int, commit: int) -> Taken:
         """Do what a push of the leader wants.
@@ -62,6 +64,8 @@ class Following:
             term: the leader's.
             commit: the member's commit index: nothing up to it is cut.
         """
+        if not self.matched:
+            self.shown = max(self.shown, push.last)
         if push.type is PushType.COMPARE:
             taken = self._compare(push.entries[0], commit)
         elif push.type is PushType.TRUNCATE:

@@ -92,6 +92,7 @@ class GroupMember:
         self.quorum = len(group) // 2 + 1
         new = Save(0, None, is_voter=not self.peers)  # a member alone has nobody to ask
         self.term, self.vote, self.is_voter, self.floor = saved or new
+        self._is_saved = saved is not None
         self.ledger = ledger
         self.commit = min(committed, ledger.end)
         if 0 < ledger.begin <= ledger.end:  # what is before has expired, after it was committed
@@ -113,7 +114,7 @@ class GroupMember:
         self._in_round = False  # votes are asked for; otherwise a candidate waits
         self._next_term = 0  # the lowest in which votes are asked for next
         self._asks_in = 0  # the term in which it asks for votes; it may not have taken it yet
-        self._rejoining = Rejoining(len(group), now + self._timing.round)
+        self._rejoining = Rejoining(len(group), now + self._timing.rounds)
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
         self._beat_at = now
@@ -143,8 +144,8 @@ class GroupMember:
         elif now >= self._deadline:
             if not self.is_voter:
                 self._ask_to_rejoin(now)
-            elif self._reach() > (self.ledger.end_term, self.ledger.end):
-                self._deadline = now + self._patience()  # it lacks what it has acknowledged
+            elif self._lacks_entries():
+                self._deadline = now + self._patience()
             elif self.role is MemberRole.FOLLOWER:
                 self._become_candidate(now)
             else:
@@ -209,7 +210,7 @@ class GroupMember:
         """
         if self.stopped or not self.is_voter or (leader, term) != (self.leader, self.term):
             return False
-        if self.role is not MemberRole.FOLLOWER:
+        if self.role is not MemberRole.FOLLOWER or self._lacks_entries():
             return False
         self._raise_term(term + 1)
         self._become_candidate(now)
@@ -235,6 +236,7 @@ class GroupMember:
             self._save()
 
     def _save(self) -> None:
+        self._is_saved = True
         self.actions.append(Save(self.term, self.vote, self.is_voter, self.floor))
 
     def _become(self, role: MemberRole, leader: str | None) -> None:
@@ -253,9 +255,14 @@ class GroupMember:
             self._become(MemberRole.FOLLOWER, leader)
         self._wait_for_leader(now)
 
+    def _begin_to_follow(self, leader: str, now: int) -> None:
+        self._become(MemberRole.FOLLOWER, leader)
+        if not self.is_voter:
+            self._deadline = now  # this leader has not been asked
+
     def _wait_for_leader(self, now: int) -> None:
         """Be patient, but for a member that still has to ask the others before it may vote."""
-        if self._may_acknowledge():
+        if not self._still_asks():
             self._deadline = now + self._patience()
 
     def _patience(self) -> int:
@@ -286,8 +293,7 @@ class GroupMember:
             self._take_term()
         for peer in self.peers:
             self._ask(peer, Vote(self._asks_in, self.me, self.ledger.end, self.ledger.end_term))
-        least, most = self._timing.vote_wait, self._timing.round
-        self._deadline = now + least + int(self._chance() * (most - least))
+        self._deadline = now + int(self._timing.vote_wait * (1 + self._chance() / 2))
         if self.quorum == 1:
             self._judge(now, is_over=False)
 
@@ -302,6 +308,7 @@ class GroupMember:
         if not self.is_voter:
             self._rejoining.note(peer, answer)
             self._rejoin_if_new(now)
+            self._rejoin_if_caught_up()
         elif self.role is MemberRole.CANDIDATE and self._in_round:
             if now >= self._deadline:  # a voter that lost its files may have forgotten its vote
                 self._judge(now, is_over=True)
@@ -347,7 +354,11 @@ class GroupMember:
             self._follow(None, now)
         elif verdict in LONGER_LEDGER:  # the candidate has voted for itself in its term
             self._next_term = max(self._next_term, vote.term + 1)
-        return VoteAnswer(self.term, verdict)
+        return VoteAnswer(self.term, verdict, self.ledger.end)
+
+    def _lacks_entries(self) -> bool:
+        """Whether it has less than it has acknowledged, so that it must not lead."""
+        return self._reach() > (self.ledger.end_term, self.ledger.end)
 
     def _reach(self) -> tuple[int, int]:
         """Term and index of the last entry, or of that with which the ledger has to begin again."""
@@ -388,11 +399,24 @@ class GroupMember:
         """
         return self.is_voter or self._has_asked()
 
+    def _leaders_end(self) -> int | None:
+        """The last entry of this term's leader when it was asked; None: it has not told."""
+        return None if self.leader is None else self._rejoining.end_of(self.leader, self.term)
+
+    def _still_asks(self) -> bool:
+        """Whether it has lost its files, and has not been told all that it must know."""
+        if self.is_voter:
+            return False
+        return not self._has_asked() or (self.leader is not None and self._leaders_end() is None)
+
     def _rejoin_if_caught_up(self) -> None:
-        if self.is_voter or self.leader is None or not self._has_asked():
+        told, following = self._leaders_end(), self._following
+        if self.is_voter or told is None or not self._has_asked():
             return
-        has_all = self._following.matched and self.ledger.flushed >= self._following.commit
-        if has_all and self.ledger.term_of(self._following.commit) == self.term:
+        # A leader of RocketMQ tells no end, but it shows its last entry when it begins to compare.
+        goal = max(told, following.shown, following.commit)
+        has_all = following.matched and self.ledger.flushed >= goal
+        if has_all and self.ledger.term_of(following.commit) == self.term:
             self.is_voter = True
             self.vote = self.leader  # it has led in this term: no other can
             self._save()
@@ -487,14 +511,14 @@ class GroupMember:
             return MemberCode.EXPIRED_TERM
         if term > self.term:
             self._raise_term(term)
-            self._become(MemberRole.FOLLOWER, leader)
+            self._begin_to_follow(leader, now)
         elif self.leader is None:
-            self._become(MemberRole.FOLLOWER, leader)
+            self._begin_to_follow(leader, now)
         elif self.leader != leader:
             return MemberCode.INCONSISTENT_LEADER
         if is_beat or not is_known:
             self._wait_for_leader(now)
-        elif self._may_acknowledge():
+        elif not self._still_asks():
             least = self._timing.silence - self._timing.heartbeat
             self._deadline = max(self._deadline, now + least)
         return MemberCode.SUCCESS
@@ -530,6 +554,8 @@ class GroupMember:
         if taken.floor is not None:
             self.floor = taken.floor
             self._save()
+        if taken.changes and not self._is_saved:
+            self._save()  # entries without a term would look like a lost file at the next start
         if any(isinstance(each, Cut | Restart) for each in taken.changes):
             self._unflushed.clear()  # nobody is told of what is cut
         self.actions += taken.changes

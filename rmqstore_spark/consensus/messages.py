@@ -81,10 +81,17 @@ class Vote(NamedTuple):
 
 
 class VoteAnswer(NamedTuple):
-    """What a voter says; `term` is its own."""
+    """What a voter says.
+
+    Attributes:
+        term: its own.
+        verdict: what it says to the candidate.
+        end: index of its last entry; -1 if it has none, or is RocketMQ's and does not say.
+    """
 
     term: int
     verdict: VoteVerdict
+    end: int = -1
 
 
 class LeaderHeartbeat(NamedTuple):

@@ -110,9 +110,12 @@ class Pusher:
         """Take what the peer says to a request."""
         if number < self._since:
             return
+        is_appended = push.type is PushType.APPEND and answer.code is MemberCode.SUCCESS
+        has_lost = answer.end < self.match and not is_appended  # entries that it had
+        if has_lost:
+            self.match = -1
         if push.type is PushType.COMMIT:
-            if answer.code is MemberCode.SUCCESS and answer.end < self.match:
-                self.match = -1  # it has lost entries that it had
+            if has_lost:
                 self._compare(now)
         elif push.type is PushType.COMPARE:
             self._compared(answer, now)

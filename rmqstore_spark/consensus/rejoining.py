@@ -4,8 +4,9 @@ Before the loss it may have voted, in a term that it does not know, and acknowle
 does not have: its vote could make a leader of one that lacks them. So it asks the others as a
 candidate of the lowest term does, until a quorum of voters has told their terms: whatever it once
 agreed to, one of these knows. What others say that have lost their files too counts only when all
-have been heard. If nobody has an entry, the group is new. Otherwise the member waits for a leader
-of such a term, and votes again when it has all that this leader has committed.
+have been heard. If none of them has an entry, the group is new. Otherwise the member waits for a
+leader of such a term, and votes again when it has all that this leader has committed, and all that
+this leader had when it was asked: it may count what the member acknowledged before the loss.
 
 A candidate may hold a vote of this member in a round that is not over, and get the votes that it
 lacks from those who have just told a lower term. So a quorum counts only if it was asked when such
@@ -36,6 +37,7 @@ class Rejoining:
         self._rounds_end = rounds_end
         self._rounds_are_over = False
         self._terms: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
         self._voters: set[str] = set()
         self._has_entries = False
 
@@ -48,6 +50,7 @@ class Rejoining:
         if answer.verdict in _TELLS_NOTHING:
             return
         self._terms[peer] = answer.term  # each was asked after the loss
+        self._ends[peer] = answer.end
         self._has_entries |= answer.verdict in LONGER_LEDGER
         if self._rounds_are_over and answer.verdict is not NOT_A_VOTER:
             self._voters.add(peer)
@@ -60,5 +63,14 @@ class Rejoining:
 
     @property
     def is_new_group(self) -> bool:
-        """Whether none of those who told has an entry, once enough of them have."""
-        return self.term is not None and not self._has_entries
+        """Whether none of the others has an entry, once all of them have told."""
+        return len(self._terms) == self._others and not self._has_entries
+
+    def end_of(self, leader: str, term: int) -> int | None:
+        """Return the last entry that a leader had when it was asked; None: it has not told.
+
+        Args:
+            leader: the leader.
+            term: in which it leads: what it said before counts for nothing.
+        """
+        return self._ends[leader] if self._terms.get(leader) == term else None

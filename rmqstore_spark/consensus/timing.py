@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+_ROUNDS: Final = 3000
 
 
 @dataclass(frozen=True)
@@ -14,6 +17,7 @@ class Timing:
         leaks: after how many heartbeats without one a follower becomes a candidate, and a leader
             that hears no quorum steps down.
         vote_wait: how long a candidate waits for votes, at least; up to one and a half of it.
+        rounds: how long any candidate of the group does, at most; RocketMQ's do so for up to 3 s.
         round_gap, round_spread: from one round of votes to the next: the first, and up to the
             second more.
         push_wait: after how long entries that nobody acknowledged are pushed again.
@@ -28,6 +32,7 @@ class Timing:
     heartbeat: int = 2000
     leaks: int = 3
     vote_wait: int = 2000
+    rounds: int = _ROUNDS
     round_gap: int = 300
     round_spread: int = 700
     push_wait: int = 1000
@@ -44,14 +49,10 @@ class Timing:
         return cls(
             heartbeat=heartbeat,
             vote_wait=heartbeat,
+            rounds=max(_ROUNDS, heartbeat * 3 // 2),
             round_gap=heartbeat * 3 // 20,
             round_spread=heartbeat * 7 // 20,
         )
-
-    @property
-    def round(self) -> int:
-        """How long a candidate takes votes, at most."""
-        return self.vote_wait * 3 // 2
 
     @property
     def silence(self) -> int:

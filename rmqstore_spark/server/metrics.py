@@ -111,10 +111,17 @@ def _group_lag(lag: Mapping[str, int | None]) -> Iterable[Metric]:
             "Entries that a member lacks of its leader's log; absent while unknown.",
             labels=["member"],
         )
+        known = GaugeMetricFamily(
+            "rmqstore_group_lag_known",
+            "Whether that is known: 0 if the member has not answered this leader.",
+            labels=["member"],
+        )
         for member, entries in lag.items():
+            known.add_metric([member], entries is not None)
             if entries is not None:
                 family.add_metric([member], entries)
         yield family
+        yield known
 
 
 def _name(key: str) -> str:

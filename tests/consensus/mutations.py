@@ -87,6 +87,17 @@ class AcknowledgesBeforeItHasAsked(GroupMember):
         return True
 
 
+class VotesWithLessThanItHad(GroupMember):
+    """Without its files, it needs only what is committed: its leader may count what it lost."""
+
+    def _leaders_end(self) -> int | None:
+        return None if self.leader is None else -1
+
+    def _rejoin_if_caught_up(self) -> None:
+        self._following.shown = -1
+        super()._rejoin_if_caught_up()
+
+
 class AsksNobodyWhileItFollows(GroupMember):
     """Without its files, it asks the others for their terms only as long as nobody leads."""
 
@@ -295,6 +306,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         VotesWithoutMemory,
         AsksNobodyWhileItFollows,
         AcknowledgesBeforeItHasAsked,
+        VotesWithLessThanItHad,
         FollowsOldLeaders,
         CommitsUnmatched,
         AppendsUnmatched,

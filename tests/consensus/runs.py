@@ -2,10 +2,10 @@
 
 `run(seed)`: messages are late, lost, doubled and out of order, links are cut in one or both
 directions, members are slow, are killed or lose power between any two actions, lose what they had
-not flushed, wholly or in part, fail to flush, and lose their disks, as long as that is a minority;
-leaders are struck when they are new, followers when they have cut their ledgers; leadership is
-handed over, entries expire, and a peer lies. Then all faults end, and the group must take appends
-again.
+not flushed, wholly or in part, fail to flush, and lose their disks, also just after they have
+acknowledged entries, as long as that is a minority; leaders are struck when they are new, followers
+when they have cut their ledgers; leadership is handed over, entries expire, and a peer lies. Then
+all faults end, and the group must take appends again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.consensus.simulator import Node, Simulator
 HEARTBEAT: Final = 40
 _TIMING: Final = Timing(
     heartbeat=HEARTBEAT, leaks=3, vote_wait=40, round_gap=6, round_spread=24,
-    push_wait=20, compare_wait=40, retry=10, idle=80, window=4, batch=4,
+    push_wait=20, compare_wait=40, retry=10, idle=80, window=4, batch=4, rounds=60,
 )  # fmt: skip
 _FAULTY: Final = 16 * HEARTBEAT
 """Milliseconds with faults."""
@@ -74,6 +74,7 @@ class Run(Simulator):
         self._unsteady = chance.choice((0.0, 0.0, 0.5))  # members that soon fail after a cut
         self._cutters: set[str] = set()
         self._failing = chance.choice((0.0, 0.0, 0.0, 0.01))  # flushes
+        self._fragile = chance.choice((0.0, 0.0, 0.0, 0.02))  # disks that soon fail after a flush
         self._is_faulty = True
 
     def play(self) -> Checks:
@@ -212,6 +213,10 @@ class Run(Simulator):
         after = self.chance.randint(0, self.chance.choice((0, _SOON)))
         self.at(self.now + after, what, node, node.life)
 
+    def _wear_out(self, node: Node, life: int) -> None:
+        if node.life == life:
+            self._lose_disk(node)
+
     def _fail(self, node: Node, life: int) -> None:
         if node.life == life:
             self._crash_for_a_while(node)
@@ -239,6 +244,8 @@ class Run(Simulator):
             self._crash_for_a_while(node)  # a member ends when a flush fails
         else:
             super().flushed(node, life, number)
+            if self._fragile and self._is_faulty and self.random() < self._fragile:
+                self._soon(node, self._wear_out)  # its acknowledgement may just be under way
 
     # ---- afterwards -----------------------------------------------------------------------------
 

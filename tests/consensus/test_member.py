@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from rmqstore_spark.consensus.actions import (
     CommittedUpTo,
     CutRefused,
@@ -47,6 +49,21 @@ def member(*terms: tuple[int, int], end: int = -1, **saved: Any) -> GroupMember:
         chance=lambda: 0.0,
         timing=Timing(),
     )
+
+
+def without_files(group: tuple[str, ...] = GROUP) -> GroupMember:
+    """A member n0 that has just been started."""
+    return GroupMember(
+        "n0", group, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
+    )
+
+
+def hear(of: GroupMember, now: int, **said: VoteAnswer) -> None:
+    """Let a member ask, and peers answer."""
+    of.tick(now)
+    for ask in taken(of, SendRequest):
+        if ask.peer in said:
+            of.answered(ask.number, said[ask.peer], now)
 
 
 def taken(of: GroupMember, kind: type[Any]) -> list[Any]:
@@ -210,9 +227,7 @@ def test_what_expired_was_committed() -> None:
 
 
 def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
-    lost = GroupMember(
-        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
-    )
+    lost = without_files()
 
     def hear(now: int, *terms: int) -> None:
         lost.tick(now)
@@ -233,9 +248,7 @@ def test_a_member_without_files_forgets_a_term_that_a_peer_takes_back() -> None:
 
 def test_a_member_without_files_acknowledges_nothing_before_it_has_asked() -> None:
     """It voted for n2 in term 5 before; n1, the leader of term 3, does not know that."""
-    lost = GroupMember(
-        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
-    )
+    lost = without_files()
 
     def told(now: int, term: int) -> MemberCode:
         lost.receive("a", push(PushType.TRUNCATE, term, entry(0, 2), commit=-1), now)
@@ -256,9 +269,7 @@ def test_a_member_without_files_acknowledges_nothing_before_it_has_asked() -> No
 def test_a_quorum_of_others_counts_only_when_it_was_asked_after_rounds_before_the_loss() -> None:
     """n1 asks for votes in term 9, holds that of n0, and gets those of n2 and n3 a bit later."""
     group = (*GROUP, "n3", "n4")
-    lost = GroupMember(
-        "n0", group, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
-    )
+    lost = without_files(group)
 
     def told(now: int, **terms: int) -> bool:
         """Let some peers tell their terms; return whether the member then takes entries."""
@@ -272,17 +283,70 @@ def test_a_quorum_of_others_counts_only_when_it_was_asked_after_rounds_before_th
         return reply.answer.code is not MemberCode.TERM_NOT_READY
 
     lost.receive("a", LeaderHeartbeat(3, "n1"), 0)
-    round_ = Timing().round
+    round_ = Timing().rounds
     assert not told(1, n2=3, n3=3, n4=3)
     assert not told(round_ - 1, n2=3, n3=3, n4=3)
     assert told(2 * round_, n2=3, n3=3, n4=3)
 
 
+@pytest.mark.parametrize("told", [7, -1])
+def test_a_member_without_files_votes_when_it_has_what_its_leader_had(told: int) -> None:
+    """It may have acknowledged entries 6 and 7, and the leader counts that: 5 is committed.
+
+    A leader of RocketMQ tells no end, but shows its last entry first.
+    """
+    lost, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    hear(lost, 0, n1=VoteAnswer(3, longer, told), n2=VoteAnswer(3, longer, 7))
+    lost.receive("a", push(PushType.COMPARE, 3, entry(7 if told < 0 else 0, 3), commit=5), 1)
+    hear(lost, 2, n1=VoteAnswer(3, longer, told), n2=VoteAnswer(3, longer, 7))
+    lost.receive("b", push(PushType.TRUNCATE, 3, entry(0, 3), commit=5), 3)
+    for last in (5, 6, 7):
+        had = lost.ledger.end + 1
+        entries = [entry(index, 3) for index in range(had, last + 1)]
+        lost.receive("c", push(PushType.APPEND, 3, *entries, commit=5), 4)
+        assert not lost.is_voter
+        lost.flushed(lost.ledger.changes, 5)
+        assert lost.is_voter == (last == 7)
+
+
+def test_a_member_without_files_asks_each_leader() -> None:
+    """What was told before, or by others, says nothing of what this leader has."""
+    lost, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    hear(lost, 0, n1=VoteAnswer(3, longer, 7), n2=VoteAnswer(3, longer, 0))
+    lost.receive("a", push(PushType.TRUNCATE, 4, entry(0, 4), commit=0), 1)
+    lost.flushed(lost.ledger.changes, 1)
+    assert not lost.is_voter
+    hear(lost, 2, n1=VoteAnswer(4, longer, 0))
+    assert lost.is_voter
+
+
+def test_a_group_is_new_when_all_others_have_no_entry() -> None:
+    """The leader may be the one that has not told, and count what this member acknowledged."""
+    new, nothing = without_files((*GROUP, "n3", "n4")), VoteAnswer(1, VoteVerdict.ACCEPT)
+    hear(new, LATER, n1=nothing, n2=nothing, n3=nothing)
+    assert not new.is_voter
+    hear(new, 2 * LATER, n4=nothing)
+    assert new.is_voter
+
+
+def test_nobody_takes_over_with_less_than_it_has_acknowledged() -> None:
+    follower = member((0, 1), end=60, floor=(3, 50))
+    follower.receive("a", LeaderHeartbeat(3, "n1"), 1)
+    assert not follower.take_over("n1", 3, 2)
+
+
+def test_a_member_that_follows_from_the_first_term_on_saves_it_before_entries() -> None:
+    """RocketMQ's first term can be 0; without its file, the next start would be refused."""
+    new, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    hear(new, 0, n1=VoteAnswer(0, longer), n2=VoteAnswer(0, longer))
+    new.receive("a", push(PushType.TRUNCATE, 0, entry(0, 0), commit=0), 1)
+    kinds = [type(action) for action in new.actions]
+    assert kinds.index(Save) < kinds.index(Write)
+
+
 def test_all_others_count_at_once() -> None:
     """The candidate that may hold the member's vote is one of them, and knows its own term."""
-    lost = GroupMember(
-        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
-    )
+    lost = without_files()
     lost.tick(0)
     for ask in taken(lost, SendRequest):
         lost.answered(ask.number, VoteAnswer(3, VoteVerdict.ACCEPT), 0)
@@ -301,9 +365,7 @@ def test_a_vote_that_comes_when_the_round_is_over_is_not_counted() -> None:
 
 def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
     """RocketMQ's would not follow it into the next one, and it would refuse all entries."""
-    new = GroupMember(
-        "n0", GROUP, None, MemberLedger(0, -1, []), now=0, chance=lambda: 0.0, timing=Timing()
-    )
+    new = without_files()
     new.tick(0)
     asks = taken(new, SendRequest)
     new.receive("a", LeaderHeartbeat(6, "n1"), 1)

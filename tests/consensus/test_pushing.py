@@ -99,3 +99,23 @@ def test_one_that_loses_its_last_entries_gets_them_at_once() -> None:
     pusher._ledger.write(7, [(6, 1)])
     assert answer(4, MemberCode.INCONSISTENT_STATE, 3) is PushType.APPEND
     assert answer(5, MemberCode.INCONSISTENT_STATE, 3) is PushType.COMPARE
+
+
+def test_a_peer_that_has_lost_entries_is_not_counted_for_them() -> None:
+    """It says so in any answer: a leader that has more to push does not wait for an idle moment."""
+    ledger, timing = MemberLedger(0, 5, [(0, 1)]), Timing()
+    pusher = Pusher(ledger, timing, lambda _, last: last)
+    due = pusher.due(0, -1)
+    assert due is not None
+    pusher.sent(1)
+    compared = Push(due[0], 1, "n0", due[1], due[2], -1)
+    had = PushAnswer(compared.type, MemberCode.SUCCESS, 1, 5, 0, 5)
+    pusher.answered(1, compared, had, 1)
+    assert pusher.match == 5
+    ledger.write(6, [(6, 1)])
+    assert pusher.due(2, -1) == (PushType.APPEND, 6, 6)
+    pusher.sent(2)
+    pushed = Push(PushType.APPEND, 1, "n0", 6, 6, -1)
+    lost = PushAnswer(PushType.APPEND, MemberCode.INCONSISTENT_STATE, 1, 6, 0, -1)
+    pusher.answered(2, pushed, lost, 3)
+    assert pusher.match == -1

@@ -188,6 +188,11 @@ def test_a_group_without_a_leader_and_a_member_that_is_behind_raise_alerts(tmp_p
     lag = re.compile(r'(rmqstore_group_lag_entries{member="n1"}) \S+')
     behind = lag.sub(r"\1 20000.0", leading)
     assert firing(behind, behind) & raised == {"RmqstoreGroupMemberBehind"}
+    silent = leading.replace(
+        'rmqstore_group_lag_known{member="n1"} 1.0', 'rmqstore_group_lag_known{member="n1"} 0.0'
+    )
+    assert "RmqstoreGroupMemberSilent" in firing(silent, silent)
+    assert "RmqstoreGroupMemberSilent" not in firing(leading, leading)
 
 
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ class Driver:
     Attributes:
         member: what it decides with.
         log: its entries.
+        timing: how long it waits.
         failed: is done, with the error, when it cannot continue.
 
     Raises:
@@ -126,13 +127,13 @@ class Driver:
         self._reserved = reserved_seconds
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
+        self.timing = timing or Timing()
         self._answer = answer
         self._watcher = watcher
         self._state = StateFiles(folder)
         saved = self._state.read_term()
         self.log = EntryLog(folder, segment_size, begins_at)
         terms = recover(self.log, self._state.saved_commit)
-        # A process that was killed may not have flushed it, and it counts as flushed now.
         self.log.take_unflushed().flush()
         if saved is None and not self.log.is_empty:
             raise CorruptStoreError(
@@ -160,7 +161,7 @@ class Driver:
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
-            timing=timing, within=self._within,
+            timing=self.timing, within=self._within,
         )  # fmt: skip
         self._saving = self._loop.create_task(self._save_commit_index())
         self.act()

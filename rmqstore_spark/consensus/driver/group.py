@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -51,6 +52,19 @@ class MemberGroup:
         """The port of this member."""
         return parse_address(self.addresses[self.me])[1]
 
+    def require_members(self, ids: Iterable[str]) -> None:
+        """Refuse `preferredLeaderId` if it names others.
+
+        Raises:
+            OptionError: it does.
+        """
+        for member in ids:
+            if member not in self.addresses:
+                raise OptionError(
+                    f"preferredLeaderId names {member!r}, but dLegerPeers has "
+                    f"{', '.join(self.addresses)} only."
+                )
+
     @classmethod
     def of(cls, name: str, me: str, peers: str) -> MemberGroup:
         """Read a group from the values of RocketMQ's keys.
@@ -72,9 +86,13 @@ class MemberGroup:
             except ServiceError as error:
                 raise OptionError(f"dLegerPeers has {peer!r}: {error}") from None
             addresses[member] = address
-        if not 1 <= len(addresses) <= _MOST:
+        if not addresses:
             raise OptionError(
-                f"dLegerPeers has {len(addresses)} members; a group has 1 to {_MOST}."
+                "dLegerPeers must name all members of the group: n0-HOST:PORT;n1-HOST:PORT;..."
+            )
+        if len(addresses) > _MOST:
+            raise OptionError(
+                f"dLegerPeers has {len(addresses)} members; a group has up to {_MOST}."
             )
         if len(set(addresses.values())) < len(addresses):
             raise OptionError("dLegerPeers has two members with one address.")

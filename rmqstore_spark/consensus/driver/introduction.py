@@ -1,8 +1,9 @@
 """Asks at each address of the group who is there, until each has answered once.
 
-What does not fit is told when the members meet, rather than when the first entry is refused. And a
-member that is not the one at its own address ends: another process has its id, and both could
-collect votes as the same member. Members of RocketMQ say less of themselves.
+What does not fit is told when the members meet, rather than when the first entry is refused. A
+member ends that does not fit to a quorum of others. And so does one that is not the one at its own
+address, or that others expect elsewhere: another process may have its id, and both could collect
+votes as the same member. Members of RocketMQ say less of themselves.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ from rmqstore_spark.consensus.driver.wire import (
     decode,
     encode,
 )
-from rmqstore_spark.errors import FrameError, OptionError, ServiceError, UnsupportedStoreError
+from rmqstore_spark.errors import (
+    FrameError,
+    OptionError,
+    RmqStoreError,
+    ServiceError,
+    UnsupportedStoreError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -44,41 +51,65 @@ class GroupIntroduction:
         self.process = secrets.token_hex(8)
         self.old = old
         self._is_warned = False
+        self._others: dict[str, str] = {}  # with other messages before
+        self._unfit = 0  # members that do not fit to this one
 
     async def meet(self, driver: Driver) -> None:
         """Ask those who have not answered, each second.
 
-        The driver ends if its id is another's, or if one that leads had other messages before.
+        The driver ends if its id is another's, if it does not fit to a quorum of others, or if one
+        that leads had other messages before.
         """
         group = driver.group
         waiting = [group.me, *(peer for peer in group.ids if peer != group.me)]
-        others: dict[str, str] = {}
-        while waiting or others:
+        while waiting or self._others:
             for member in list(waiting):
-                asked = WireMessage(group=group.name, local_id=group.me, remote_id=member)
-                try:
-                    body = await driver.send(member, DLedgerRequest.METADATA, encode(asked))
-                    found = decode(WireMetadataAnswer, body)
-                except (ServiceError, FrameError) as error:
-                    if member == group.me:
-                        self._warn(driver, error)
+                found = await self._asked(driver, member)
+                if found is None:
                     continue
                 waiting.remove(member)
-                if member == group.me:
-                    if found.process != self.process:
-                        driver.fail(_another(driver))
-                        return
-                elif wrong := _wrong(driver, found) or self._differs(found):
-                    wrong = f"{member} at {group.addresses[member]} {wrong}"
-                    _log.error("%s", wrong)
-                    if self._differs(found):
-                        others[member] = wrong
+                if wrong := self._wrong(driver, member, found):
+                    driver.fail(wrong)
+                    return
             leader = driver.member.leader or ""
-            if leader in others:
-                text = f"This member cannot follow its leader: {others[leader]}"
+            if leader in self._others:
+                text = f"This member cannot follow its leader: {self._others[leader]}"
                 driver.fail(UnsupportedStoreError(text))
                 return
             await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _asked(self, driver: Driver, member: str) -> WireMetadataAnswer | None:
+        group = driver.group
+        asked = WireMessage(group=group.name, local_id=group.me, remote_id=member)
+        try:
+            body = await driver.send(member, DLedgerRequest.METADATA, encode(asked))
+            return decode(WireMetadataAnswer, body)
+        except (ServiceError, FrameError) as error:
+            if member == group.me:
+                self._warn(driver, error)
+            return None
+
+    def _wrong(
+        self, driver: Driver, member: str, found: WireMetadataAnswer
+    ) -> RmqStoreError | None:
+        """Take note of what a member says of itself; return why this one must end."""
+        group = driver.group
+        if member == group.me:
+            return _another(driver) if found.process != self.process else None
+        name = f"{member} at {group.addresses[member]}"
+        here = group.addresses[group.me]
+        if found.peers.get(group.me, here) != here:
+            return _elsewhere(driver, name, found)
+        unfit, differs = _unfit(driver, found), self._differs(found)
+        if wrong := unfit or _stranger(driver, found) or differs:
+            _log.error("%s %s", name, wrong)
+        if differs:
+            self._others[member] = f"{name} {differs}"
+        if unfit:
+            self._unfit += 1
+            if self._unfit >= driver.member.quorum:
+                return OptionError(f"This member does not fit into its group: {name} {unfit}")
+        return None
 
     def _differs(self, found: WireMetadataAnswer) -> str:
         """Return how the messages of before the group differ, as the end of a sentence."""
@@ -118,18 +149,38 @@ def _another(driver: Driver) -> OptionError:
     )
 
 
-def _wrong(driver: Driver, found: WireMetadataAnswer) -> str:
-    """Return why a member cannot be in the group of this one, as the end of a sentence."""
-    group, size = driver.group, driver.log.segment_size
-    if found.code == Status.UNKNOWN_GROUP:
-        return f"is not in the group {group.name}. All members need the same dLegerGroup."
-    if found.code == Status.UNKNOWN_MEMBER:
-        return "is another member there. All members need the same dLegerPeers."
+def _elsewhere(driver: Driver, name: str, found: WireMetadataAnswer) -> OptionError:
+    group = driver.group
+    return OptionError(
+        f"{name} has another dLegerPeers: there, {group.me} is at {found.peers[group.me]}, and "
+        f"here at {group.addresses[group.me]}. Both could be elected. All members need the same: "
+        "to move a member, change it at the others first."
+    )
+
+
+def _unfit(driver: Driver, found: WireMetadataAnswer) -> str:
+    """Return why a member and this one cannot both be right, as the end of a sentence."""
+    size, heartbeat = driver.log.segment_size, driver.timing.heartbeat
     if found.segment_size not in (0, size):
         return (
             f"has mappedFileSizeCommitLog={found.segment_size}, and this member {size}. All "
             "members need the same: one refuses what the other appends."
         )
+    if found.heartbeat not in (0, heartbeat):
+        return (
+            f"has dLegerHeartbeatInterval={found.heartbeat}, and this member {heartbeat}. All "
+            "members need the same: how long a vote counts follows from it."
+        )
+    return ""
+
+
+def _stranger(driver: Driver, found: WireMetadataAnswer) -> str:
+    """Return why a member is not in the group of this one, as the end of a sentence."""
+    group = driver.group
+    if found.code == Status.UNKNOWN_GROUP:
+        return f"is not in the group {group.name}. All members need the same dLegerGroup."
+    if found.code == Status.UNKNOWN_MEMBER:
+        return "is another member there. All members need the same dLegerPeers."
     if found.peers and found.peers != group.addresses:
         return "has another dLegerPeers. All members need the same."
     return ""

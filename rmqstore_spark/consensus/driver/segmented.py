@@ -3,7 +3,8 @@
 A file is named by the offset of its first byte, 20 digits, and has its full size from the start;
 what is not written is a hole, or zeros: a flush of bytes that replace zeros changes no metadata,
 and takes a fraction of the time. Only the caller's thread uses an object; another may flush what
-`take_unflushed` returns meanwhile. What a killed process may not have flushed is part of the first.
+`take_unflushed` returns meanwhile. What a killed process may not have flushed is flushed when they
+are opened.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from rmqstore_spark.files.durable import (
     explained,
     make_folder,
     sync_folder,
+    wipe,
     write_all,
 )
 
-_UNFLUSHED: Final = 3
 _AHEAD: Final = 1 << 20
 _ZEROS: Final = bytes(_AHEAD)
 _SPARE_BYTES: Final = 64 << 20
@@ -90,6 +91,7 @@ class SegmentedFile:
 
     Raises:
         CorruptStoreError: files have another size, or one is missing between others.
+        StoreWriteError: a file could not be flushed.
     """
 
     def __init__(self, folder: str, size: int, *, ahead: bool = False) -> None:
@@ -102,8 +104,7 @@ class SegmentedFile:
         self._renamed = True  # files have come or gone
         with explained(folder, "read"):
             self._starts = sorted(int(name) for name in os.listdir(folder) if _NAME.fullmatch(name))
-        # Offsets of files that are not flushed: at first, what a killed process can have left.
-        self._written = set(self._starts[-_UNFLUSHED:])
+        self._written: set[int] = set()  # offsets of files that are not flushed
         for at, start in enumerate(self._starts):
             if start != self._starts[0] + at * size or start % size:
                 raise CorruptStoreError(
@@ -114,12 +115,15 @@ class SegmentedFile:
         for start in self._starts:
             with explained(self._path(start), "read"):
                 found = os.path.getsize(self._path(start))
-            if found != size and start != self._starts[-1]:
+            # The last one is empty if the process was killed when it had just made it.
+            if found != size and (found or start != self._starts[-1]):
                 raise CorruptStoreError(
-                    f"the file has {found} bytes, and files of this store have {size}",
+                    f"the file has {found} bytes, and with this configuration {size}",
                     file=self._path(start),
                     remedy="Set mappedFileSizeCommitLog to the size that the group uses.",
                 )
+        for start in self._starts:
+            self._flush(start)
         if self._starts:
             self._grow(self._starts[-1])
 
@@ -187,18 +191,11 @@ class SegmentedFile:
             StoreWriteError: a file could not be changed.
         """
         self._zeroed = 0
-        gone = [start for start in self._starts if start >= offset]
-        for start in reversed(gone):
+        for start in reversed([start for start in self._starts if start >= offset]):
             self._remove(start)
-        if gone:  # before one that is now the last is shorter for a moment
-            sync_folder(self.folder)
         start = offset - offset % self.size
         if start in self._starts:
-            file = self._file(start)
-            with explained(file.path, "cut"):
-                os.ftruncate(file.descriptor, offset - start)
-            self._grow(start)
-            self._written.add(start)
+            wipe(self._path(start), offset - start, self.size)
 
     def create(self, offset: int) -> None:
         """Make the first file: the one with an offset.
@@ -261,6 +258,16 @@ class SegmentedFile:
             if os.fstat(file.descriptor).st_size != self.size:
                 os.ftruncate(file.descriptor, self.size)
                 self._written.add(start)
+
+    def _flush(self, start: int) -> None:
+        """Flush a file, without keeping it open: there may be many."""
+        path = self._path(start)
+        with explained(path, "flushed"):
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def _remove(self, start: int) -> None:
         self._open.pop(start, None)

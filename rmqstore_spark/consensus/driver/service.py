@@ -248,6 +248,7 @@ class MemberService:
                 broker_addr=self._broker,
                 process=self._contact.process,
                 segment_size=self.driver.log.segment_size,
+                heartbeat=self.driver.timing.heartbeat,
                 begins_at=self._contact.old.end,
                 old_log=self._contact.old.mark,
             )
@@ -295,7 +296,7 @@ class MemberService:
             return encode(self._status(wrong[0]))
         if member.role is not MemberRole.LEADER:
             return encode(self._status(Status.NOT_LEADER))
-        if index is None or not member.ledger.begin <= index <= member.ledger.end:
+        if index is None or not member.ledger.begin <= index <= member.commit:
             return encode(self._status(Status.INDEX_OUT_OF_RANGE))
         return encode(
             WireGetAnswer(

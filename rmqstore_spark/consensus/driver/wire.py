@@ -106,10 +106,11 @@ class WireVote(_Message, kw_only=True):
 
 
 class WireVoteAnswer(_Message, kw_only=True):
-    """`VoteResponse`."""
+    """`VoteResponse`; RocketMQ's members say nothing of their ledgers, and ignore that."""
 
     java: ClassVar[str] = "VoteResponse"
     vote_result: str = "UNKNOWN"
+    ledger_end_index: int = -1
 
 
 class WirePush(_Message, kw_only=True):
@@ -187,6 +188,7 @@ class WireMetadataAnswer(_Message, kw_only=True):
         broker_addr: where the member's broker is; "" without one.
         process: tells the member's process from others.
         segment_size: bytes of a segment; 0: not known.
+        heartbeat: milliseconds between a leader's heartbeats; 0: not known.
         begins_at: where its log begins behind an older one of its store; 0: it has none.
         old_log: tells that one from others; "" if that is not known.
     """
@@ -196,6 +198,7 @@ class WireMetadataAnswer(_Message, kw_only=True):
     broker_addr: _Address = ""
     process: str = ""
     segment_size: _Position = 0
+    heartbeat: _Position = 0
     begins_at: _Position = 0
     old_log: str = ""
 
@@ -350,7 +353,8 @@ def answer_body(answer: Answer, asked: _Message) -> bytes:
         "leader_id": asked.leader_id, "term": answer.term,
     }  # fmt: skip
     if isinstance(answer, VoteAnswer):
-        return encode(WireVoteAnswer(**ids, vote_result=answer.verdict.name))
+        verdict, end = answer.verdict.name, answer.end
+        return encode(WireVoteAnswer(**ids, vote_result=verdict, ledger_end_index=end))
     if isinstance(answer, HeartbeatAnswer):
         return encode(WireMessage(code=answer.code, term=answer.term))
     is_empty = answer.end < answer.begin
@@ -379,7 +383,7 @@ def answer_of(request: Request, body: bytes) -> Answer | None:
         return (
             None
             if verdict is None or vote.code != MemberCode.SUCCESS
-            else VoteAnswer(vote.term, verdict)
+            else VoteAnswer(vote.term, verdict, vote.ledger_end_index)
         )
     if isinstance(request, LeaderHeartbeat):
         beat = decode(WireMessage, body)

@@ -120,6 +120,7 @@ class MemberThread:
         self.group = MemberGroup.of(
             config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
         )
+        self.group.require_members(config.preferred_leaders)
         self._store = store
         self._config = config
         self.decisions: SimpleQueue[Decision] = SimpleQueue()

@@ -14,6 +14,7 @@ from rmqstore_spark.engine.config.group_keys import GroupKeys
 from rmqstore_spark.engine.config.key import flag, number, read_values, text
 from rmqstore_spark.engine.config.properties_file import read_properties
 from rmqstore_spark.engine.config.protection_keys import ProtectionKeys
+from rmqstore_spark.engine.config.table import KEYS as STORE_KEYS
 from rmqstore_spark.errors import OptionError
 
 _PAGE: Final = "docs/dledger.md"
@@ -59,7 +60,7 @@ class MemberConfig(ProtectionKeys, GroupKeys):
             OptionError: a key is unknown, or a value is wrong.
         """
         changed, unused = read_values(
-            values, _BY_NAME, BROKER_KEYS, source, _PAGE, strays=STRAY_KEYS
+            values, _BY_NAME, BROKER_KEYS | _OF_STORES, source, _PAGE, strays=STRAY_KEYS
         )
         tell_passed_over(unused, source)
         return replace(self, **changed)
@@ -72,10 +73,13 @@ class MemberConfig(ProtectionKeys, GroupKeys):
         """
         if not self.enable_d_leger_commit_log:
             raise OptionError("enableDLegerCommitLog=false: then there is no group to be in.")
-        return MemberGroup.of(self.d_leger_group, self.d_leger_self_id, self.d_leger_peers)
+        group = MemberGroup.of(self.d_leger_group, self.d_leger_self_id, self.d_leger_peers)
+        group.require_members(self.preferred_leaders)
+        return group
 
 
 KEYS: Final = settings_of(MemberConfig)
 """All keys, in the order of the table."""
 
 _BY_NAME: Final = {key.name: key for key in KEYS}
+_OF_STORES: Final = frozenset(key.name for key in STORE_KEYS)

@@ -194,11 +194,32 @@ def test_a_write_of_which_a_sector_is_lost_is_cut(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "torn")
 
 
-def test_another_segment_size_stops_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [20, 2000])
+@pytest.mark.parametrize("size", [SEGMENT // 2, SEGMENT * 2])
+def test_another_segment_size_stops_the_start(tmp_path: Path, count: int, size: int) -> None:
+    """Also of a log that has one segment, which is never made shorter or longer."""
     log = EntryLog(str(tmp_path), SEGMENT)
-    log.write(entries(log, 2000, 1, 1000))
+    log.write(entries(log, count, 1, 1000))
+    log.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(CorruptStoreError, match="mappedFileSizeCommitLog"):
-        EntryLog(str(tmp_path), SEGMENT // 2)
+        EntryLog(str(tmp_path), size)
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_start_flushes_all_that_a_killed_process_can_have_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader may push more than a few small segments before the first flush is over."""
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 12_000, 1, 1000))
+    log.close()
+    flushed: set[str] = set()
+    monkeypatch.setattr(os, "fdatasync", lambda of: flushed.add(os.readlink(f"/proc/self/fd/{of}")))
+    EntryLog(str(tmp_path), SEGMENT).close()
+    segments = sorted(str(path) for path in (tmp_path / "data").iterdir())
+    assert len(segments) > 4
+    assert flushed.issuperset(segments)
 
 
 def test_a_log_that_begins_within_a_segment(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.errors import OptionError
-from tests.consensus.driver.members import GroupClient, MemberProcess, addresses, bodies, record
+from tests.consensus.driver.members import GroupClient, MemberProcess, addresses, record
 from tests.support.processes.ports import free_port
 from tests.support.waiting import eventually
 
@@ -25,11 +25,19 @@ FAST = {"dLegerHeartbeatInterval": 200}
         ("g", "n2", "n0-h:1;n1-h:2", "dLegerSelfId is 'n2'"),
         ("g", "n0", "n0-h", "n0-h"),
         ("g", "n0", "h:1", "a member is ID-HOST:PORT"),
+        ("g", "n0", "", "dLegerPeers must name all members"),
     ],
 )
 def test_what_cannot_be_a_group_is_refused(name: str, me: str, peers: str, text: str) -> None:
     with pytest.raises(OptionError, match=text):
         MemberGroup.of(name, me, peers)
+
+
+def test_a_leader_that_is_no_member_is_not_preferred() -> None:
+    group = MemberGroup.of("g", "n0", "n0-h:1;n1-h:2")
+    group.require_members(("n1",))
+    with pytest.raises(OptionError, match="preferredLeaderId names 'n9', but dLegerPeers has n0"):
+        group.require_members(("n1", "n9"))
 
 
 def test_a_second_member_with_an_id_ends_when_it_meets_the_first(tmp_path: Path) -> None:
@@ -99,31 +107,37 @@ def test_members_with_other_peers_tell_each_other(tmp_path: Path) -> None:
             eventually(lambda member=member: "has another dLegerPeers" in member.output, 60)
 
 
-def test_another_segment_size_is_told_when_they_meet_and_its_entries_are_refused(
+def test_a_copy_that_is_configured_for_another_place_ends_when_it_meets_the_others(
     tmp_path: Path,
+) -> None:
+    members = addresses(3)
+    with ExitStack() as running:
+        first, *_ = [running.enter_context(MemberProcess(tmp_path, me, members, **FAST))
+                     for me in members]  # fmt: skip
+        GroupClient(members).append(record("one"))
+        (tmp_path / "copy").mkdir()
+        moved = {**members, "n0": f"127.0.0.1:{free_port()}"}
+        copy = running.enter_context(MemberProcess(tmp_path / "copy", "n0", moved, **FAST))
+        assert copy.process.wait() != 0
+        assert f"there, n0 is at {members['n0']}, and here at {moved['n0']}" in copy.output
+        assert "is leader" not in copy.output
+        assert first.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("mappedFileSizeCommitLog", 1 << 17), ("dLegerHeartbeatInterval", 300)]
+)
+def test_a_member_that_does_not_fit_to_the_others_ends_when_it_has_met_them(
+    tmp_path: Path, key: str, value: int
 ) -> None:
     members = addresses(3)
     with ExitStack() as running:
         right = [running.enter_context(MemberProcess(tmp_path, me, members, **FAST))
                  for me in ("n0", "n1")]  # fmt: skip
         other = running.enter_context(
-            MemberProcess(tmp_path, "n2", members, mappedFileSizeCommitLog=1 << 17, **FAST)
+            MemberProcess(tmp_path, "n2", members, **{**FAST, key: value})
         )
-        advice = f"has mappedFileSizeCommitLog={1 << 17}, and this member {1 << 20}"
-        for member in right:
-            eventually(lambda member=member: advice in member.output, 60)
-        advice = f"has mappedFileSizeCommitLog={1 << 20}, and this member {1 << 17}"
-        eventually(lambda: advice in other.output, 60)
-        # A new group needs the answers of all.
-        eventually(lambda: all(each.may_vote for each in (*right, other)), 60)
-        other.kill()
-        entries = [record("x" * 50_000, n) for n in range(5)]  # more than a file of the other
-        last = GroupClient(members).append(*entries)[-1]
-        other.start()
-        refused = "all members need the same mappedFileSizeCommitLog"
-        eventually(lambda: refused in other.output, 60)
-        assert other.committed < last
-        eventually(lambda: all(member.committed >= last for member in right), 60)
-        kept = bodies(other.data)
-        assert kept == bodies(right[0].data)[: len(kept)]  # what does not fit is not there
-        assert len(kept) <= last
+        assert other.process.wait() != 0
+        assert "This member does not fit into its group" in other.output
+        assert f"and this member {value}. All members need the same" in other.output
+        assert all(member.process.poll() is None for member in right)

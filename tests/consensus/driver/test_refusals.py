@@ -38,6 +38,11 @@ ENTRY = {"magic": 1, "size": 48, "index": 0, "term": 1, "pos": 0}
         (DLedgerRequest.HEART_BEAT, {"term": "x"}, "bytes is not RequestOrResponse: Expected"),
         (DLedgerRequest.PUSH, {"entry": {**ENTRY, "magic": 7}}, "entry 0 has the magic 7, not 1"),
         (DLedgerRequest.PUSH, {"entry": {**ENTRY, "size": 9}}, "it has 9 bytes, and has 48"),
+        (
+            DLedgerRequest.PUSH,
+            {"entry": {**ENTRY, "pos": 4096}},
+            "entry 0 at 4096 is not where this log would have it; all members need the same mapped",
+        ),
     ],
 )
 def test_a_line_says_what_is_wrong_and_repeats_little_of_it(
