@@ -183,11 +183,10 @@ def test_a_member_with_a_wrong_account_is_told_and_joins_with_the_right_one(
     tmp_path: Path, running: ExitStack
 ) -> None:
     members = addresses(3)
-    right = accounts(tmp_path)
+    right = {**accounts(tmp_path), "dLegerHeartbeatInterval": 200}
     wrong = {**right, "aclCredentialsPath": account_file(tmp_path / "wrong.yml", secret="x" * 9)}
     for me in ("n0", "n1"):
-        settings = {**right, "dLegerHeartbeatInterval": 200}
-        running.enter_context(MemberProcess(tmp_path, me, members, **settings))
+        running.enter_context(MemberProcess(tmp_path, me, members, **right))
     third = running.enter_context(MemberProcess(tmp_path, "n2", members, **wrong))
     advice = "aclCredentialsPath here must have one of its aclPath, with admin: true"
     eventually(lambda: advice in third.output, 60)

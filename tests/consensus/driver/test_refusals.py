@@ -13,7 +13,13 @@ from rmqstore_spark.consensus.driver.protection import request_to
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest, Status
 from rmqstore_spark.consensus.messages import MemberCode
 from rmqstore_spark.remoting.client import RemotingClient
-from tests.consensus.driver.members import GROUP, GroupClient, MemberProcess, addresses
+from tests.consensus.driver.members import (
+    GROUP,
+    SEGMENT,
+    GroupClient,
+    MemberProcess,
+    addresses,
+)
 from tests.support.waiting import eventually
 
 LONG = "x" * (7 << 20)
@@ -40,8 +46,8 @@ ENTRY = {"magic": 1, "size": 48, "index": 0, "term": 1, "pos": 0}
         (DLedgerRequest.PUSH, {"entry": {**ENTRY, "size": 9}}, "it has 9 bytes, and has 48"),
         (
             DLedgerRequest.PUSH,
-            {"entry": {**ENTRY, "pos": 4096}},
-            "entry 0 at 4096 is not where this log would have it; all members need the same mapped",
+            {"type": "TRUNCATE", "entry": {**ENTRY, "pos": SEGMENT - 10}},
+            "is not where this log would have it; all members need the same mappedFileSizeCommit",
         ),
     ],
 )
