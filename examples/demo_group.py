@@ -123,7 +123,7 @@ def run(spark: SparkSession, members: dict[str, EmbeddedStore]) -> bool:
         killed, reason = kill_leader(spark, members, endpoints)
     console.print(f"{killed} was killed with a part of a micro-batch staged. The query:")
     console.print(reason, markup=False)
-    heading("The others elect a leader, and the query continues from its checkpoint")
+    heading("The others elect a leader, and the query finishes")
     with console.status("Running it ..."):
         finish(spark, endpoints)
         second = leader_of(members)

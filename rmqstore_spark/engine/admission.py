@@ -137,14 +137,14 @@ class Admission:
             self.require_master()
         if self.disk_used_ratio > self._full_ratio:
             raise RefusedError(
-                f"The disk of the store is {self.disk_used_ratio:.0%} full, and "
+                f"The disk of the store {self._paths[0]} is {self.disk_used_ratio:.0%} full, and "
                 f"{self._disk_limit}. Free some space: the store then accepts messages again.",
                 PutStatus.SERVICE_NOT_AVAILABLE,
             )
         if self._reserve.lacking is not None:
             raise RefusedError(
-                f"The disk of the store is full: {self._reserve.lacking} Free some space: the "
-                "store then accepts messages again.",
+                f"The disk of the store {self._paths[0]} is full: {self._reserve.lacking} Free "
+                "some space: the store then accepts messages again.",
                 PutStatus.SERVICE_NOT_AVAILABLE,
             )
 

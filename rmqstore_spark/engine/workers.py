@@ -65,6 +65,7 @@ class Workers:
     def __init__(self, store: OpenStore) -> None:
         self._store = store
         self._opened = time.monotonic()
+        self._lacks_room = False  # for queues and index
         self.health = health = Health(store.path)
         with ExitStack() as ends:
             self.dispatcher = Dispatcher(store.queues, store.indexes, store.checkpoint, health)
@@ -206,4 +207,10 @@ class Workers:
         except StoreWriteError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            _log.warning("Queues and index could not be flushed: %s", error)
+            if not self._lacks_room:
+                _log.warning("Queues and index cannot be flushed for now: %s", error)
+            self._lacks_room = True
+        else:
+            if self._lacks_room:
+                _log.warning("Queues and index are flushed again.")
+            self._lacks_room = False

@@ -6,6 +6,7 @@ See `docs/format.md`, "A store directory".
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _COMPANIONS = frozenset(
     {"abort", "abort.bak", "checkpoint", "config", "consumequeue", "index", "lock"}
 )
 
+_ADDRESS = re.compile(r"[\w.-]+:\d+")
 _NAMES_SHOWN = 8
 _FOLDERS_TRIED = 64
 _PARENTS_TRIED = 4
@@ -96,7 +98,7 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
     except FileNotFoundError:
         listing = []
         fault = f"{fault}it is a file" if files.exists(path) else f"{url} does not exist"
-    hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(listing)
+    hint = _inside(files, path) or _below(files, path, listing) or _elsewhere(url, listing)
     if path.endswith(".zip"):
         hint = (
             f"To read an archive, use zip://FOLDER::{path}, where FOLDER is the store's path in it."
@@ -133,8 +135,10 @@ def _below(files: Files, path: str, listing: Listing) -> str:
     return f"This looks like a store: {' or '.join(found[:_NAMES_SHOWN])}." if found else ""
 
 
-def _elsewhere(listing: Listing) -> str:
+def _elsewhere(url: str, listing: Listing) -> str:
     """Return a hint if no store is near."""
+    if _ADDRESS.fullmatch(url):
+        return f"If a store process listens there, its endpoint is rmq://{url}."
     if "consumequeue" in {info.name for info in listing if info.is_dir}:
         return (
             "The folder has queues but no CommitLog. If the CommitLog is elsewhere, name its "

@@ -95,8 +95,9 @@ def serve(
             )
         )  # fmt: skip
         store.role.settle()
-        if not store.recovery.clean:
-            for line in store.recovery.lines():
+        lines = [*store.recovery.lines()]
+        if not store.recovery.clean or len(lines) > 1:  # the first says how it was closed
+            for line in lines:
                 _log.info("%s", line)
         run.serve(opened, WriterService(store, watch))
 

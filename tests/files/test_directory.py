@@ -294,3 +294,8 @@ def test_errors_on_other_file_systems_are_the_same(
     with pytest.raises(StoreNotFoundError, match=r"nothing.* does not exist"):
         StoreDirectory.open(url.replace("broker", "nothing"))
     assert StoreDirectory.open(url.replace("broker", "broker/store")).topology.queues == {"T": (0,)}
+
+
+def test_an_address_that_lacks_its_scheme_is_taken_for_an_endpoint() -> None:
+    with pytest.raises(StoreNotFoundError, match=r"its endpoint is rmq://127\.0\.0\.1:10921"):
+        StoreDirectory.open("127.0.0.1:10921")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +187,17 @@ def test_a_missing_file_in_the_middle_is_loss_and_can_be_skipped(
     (store_path / "consumequeue" / "TopicTest" / "0" / f"{2_000:020d}").unlink(missing_ok=True)
     with Store.open(store_path) as store:
         assert kept - 100 <= rows(store, LOSE) <= kept
+
+
+def test_a_file_in_the_middle_that_was_cut_off_is_named(golden: Golden, tmp_path: Path) -> None:
+    store_path = copy(golden, "basic", tmp_path)
+    short = store_path / "commitlog" / f"{3 * 262_144:020d}"
+    os.truncate(short, 1000)
+    with Store.open(store_path) as store:
+        with pytest.raises(SegmentExpiredError, match="has 1000 bytes, and the other") as raised:
+            rows(store)
+        assert str(short) in str(raised.value)
+        assert 1_500 < rows(store, replace(LOSE, mode="DROPMALFORMED")) < 2_000
 
 
 @pytest.mark.threat("Loops end")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqstore_spark.errors import OptionError, ServiceError
-from rmqstore_spark.remoting.addresses import parse_address
+from rmqstore_spark.remoting.addresses import bound_port, parse_address
 
 _MOST: Final = 9
 _ID: Final = re.compile(r"[a-zA-Z0-9_]{1,32}")
@@ -51,6 +52,23 @@ class MemberGroup:
     def port(self) -> int:
         """The port of this member."""
         return parse_address(self.addresses[self.me])[1]
+
+    def bound(self, address: str) -> socket.socket:
+        """Return a socket that is bound to this member's port.
+
+        Args:
+            address: `dLegerBindAddress`.
+
+        Raises:
+            ServiceError: it cannot be bound.
+        """
+        try:
+            return bound_port(address, self.port)
+        except ServiceError as error:
+            raise ServiceError(
+                f"{error} This is the port of {self.me} in dLegerPeers: perhaps this member runs "
+                "already."
+            ) from error
 
     def require_members(self, ids: Iterable[str]) -> None:
         """Refuse `preferredLeaderId` if it names others.

@@ -180,7 +180,8 @@ class NetworkKeys:
     )  # fmt: skip
     listen_socket: str = text(
         "", "Unix socket for Spark and the command, besides the port or, with `listenPort=-1`, "
-        "instead of it. Only its owner may access its folder, so its clients need no account.",
+        "instead of it. Only its owner may access its folder, which is made if it is not there; so "
+        "its clients need no account.",
         group=_SERVICE, kind="path", own=True,
     )  # fmt: skip
     clients: str = choice(

@@ -33,7 +33,6 @@ from rmqstore_spark.consensus.driver.wire import (
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
-from rmqstore_spark.remoting.addresses import bound_port
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +126,7 @@ class MemberThread:
         self.segment_size = config.mapped_file_size_commit_log
         self.data_folder = ""
         self.committed = 0
-        self._bound = bound_port(config.d_leger_bind_address, self.group.port)
+        self._bound = self.group.bound(config.d_leger_bind_address)
         self._told = _Decisions(self.decisions)
         self._driver: Driver | None = None
         self._failure: Exception | None = None

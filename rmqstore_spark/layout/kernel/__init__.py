@@ -16,8 +16,8 @@ from rmqstore_spark.layout.kernel.reference import plain
 _PARENT = Path(__file__).resolve().parents[3]
 _IN_A_CLONE = (
     "This folder is a clone, whose sources hide a package that is installed: start Python in "
-    "another folder. To compile the kernel in the clone, run `pip install --editable .` there, "
-    "with a C compiler present."
+    "another folder. To compile the kernel in the clone, run `python setup.py build_ext --inplace` "
+    "there, with a C compiler present."
 )
 _INSTALLED = "Install the package again with a C compiler present."
 

@@ -230,6 +230,26 @@ class CommitLog:
         positions[~newer], positions[newer] = first_at, second_at + len(first)
         return np.concatenate([first, second]), positions
 
+    def _missing_file(self, offset: int) -> SegmentExpiredError:
+        for files in filter(None, (self.plain, self.dledger)):
+            for short in files.odd_sizes:
+                if short.start <= offset < short.start + files.segment_size:
+                    return SegmentExpiredError(
+                        f"the file has {short.size} bytes, and the other files of the log have "
+                        f"{files.segment_size}: it was cut off",
+                        file=short.path,
+                        remedy="Restore it from a backup, or read a replica of the store. "
+                        "failOnDataLoss=false and mode=DROPMALFORMED pass over it (rmqstore read: "
+                        "--skip-damaged).",
+                    )
+        return SegmentExpiredError(
+            f"no file of the CommitLog holds offset {offset}",
+            file=", ".join(self.plain.folders),
+            remedy="If the CommitLog is spread over several folders, name them all "
+            "(storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is missing "
+            "(rmqstore read: --skip-damaged).",
+        )
+
     def ends_before(self, known: int) -> CorruptStoreError:
         """Return the error for a log that is known to have reached past its last file."""
         file, at = self.place(self.file_end)
@@ -244,13 +264,7 @@ class CommitLog:
     def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
         """Return the error for a span that `covers` does not find in the log."""
         if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
-            return SegmentExpiredError(
-                f"no file of the CommitLog holds offset {offset}",
-                file=", ".join(self.plain.folders),
-                remedy="If the CommitLog is spread over several folders, name them all "
-                "(storePathCommitLog). Otherwise set failOnDataLoss=false to skip what is missing "
-                "(rmqstore read: --skip-damaged).",
-            )
+            return self._missing_file(offset)
         if offset < self.min_offset:
             return SegmentExpiredError(
                 f"the CommitLog begins at {self.min_offset}: the record at {offset} has expired",

@@ -23,7 +23,6 @@ from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.files.log_files import segment_start
-from rmqstore_spark.remoting.addresses import bound_port
 from rmqstore_spark.server.member.config import MemberConfig
 
 _log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ async def _serve(
             "with an empty store."
         )
     with StoreLock(store):
-        bound = bound_port(config.d_leger_bind_address, group.port)
+        bound = group.bound(config.d_leger_bind_address)
         member = RunningMember(
             group,
             store,

@@ -61,6 +61,17 @@ def test_a_second_member_with_an_id_ends_when_it_meets_the_first(tmp_path: Path)
         assert last > first
 
 
+def test_a_port_in_use_is_that_of_a_member_that_runs(tmp_path: Path) -> None:
+    members = addresses(1)
+    (tmp_path / "copy").mkdir()
+    with MemberProcess(tmp_path, "n0", members, **FAST) as first:
+        eventually(lambda: "rmqstore: member" in first.output, 60)
+        with MemberProcess(tmp_path / "copy", "n0", members, **FAST) as second:
+            assert second.process.wait() != 0
+            said = "This is the port of n0 in dLegerPeers: perhaps this member runs already."
+            assert said in second.output
+
+
 def test_a_member_that_began_first_ends_when_the_one_of_the_address_begins(tmp_path: Path) -> None:
     members = addresses(1)
     (tmp_path / "copy").mkdir()
