@@ -414,7 +414,7 @@ class GroupMember:
         if self.is_voter or told is None or not self._has_asked():
             return
         # A leader of RocketMQ tells no end, but it shows its last entry when it begins to compare.
-        goal = max(told, following.shown, following.commit)
+        goal = max(told if told >= 0 else following.shown, following.commit)
         has_all = following.matched and self.ledger.flushed >= goal
         if has_all and self.ledger.term_of(following.commit) == self.term:
             self.is_voter = True
