@@ -1,17 +1,17 @@
 """The client of a store process, for Spark's tasks, the commands and scripts.
 
-    store_client `StoreClient`: calls a store process
-    transactions `TransactionProducer`: puts transactional messages, ends and checks them
-    streams      `PutStream`, `StageStream`: put blocks, or stage them, many in flight
-    connection   calls a process, over connections that it keeps, with time limits and retries
-    link         one connection: requests and answers as frames
-    contact      how a process is reached: names of hosts, pauses between tries, the first contact
-    filesystem   gives access to the store's files as a file system of fsspec
-    brokers/     asks name servers and brokers, in RocketMQ's protocol
+    store_client   `StoreClient`: calls a store process
+    endpoint_files `EndpointFiles`: the store's files, as `Files` that the reader reads
+    transactions   `TransactionProducer`: puts transactional messages, ends and checks them
+    streams        `PutStream`, `StageStream`: put blocks, or stage them, many in flight
+    connection     calls a process, over connections that it keeps, with time limits and retries
+    link           one connection: requests and answers as frames
+    contact        how a process is reached: names of hosts, pauses between tries, first contact
+    brokers/       asks name servers and brokers, in RocketMQ's protocol
 
 From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`, `base` and
-`errors`; `brokers/` also the rest of `remoting`. It imports neither the engine nor the reader, so
-that Spark tasks start fast.
+`errors`; `endpoint_files` also `files`, and `brokers/` the rest of `remoting`. It imports neither
+the engine nor the reader, so that Spark tasks start fast.
 """
 
 from __future__ import annotations

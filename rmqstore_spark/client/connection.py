@@ -92,8 +92,8 @@ class Connection:
         self._tls = _tls_context(tls_ca, tls_cert, tls_key) if self.endpoint.scheme == TLS else None
         self._lock = threading.Lock()
         self._idle: list[Link] = []
-        # A file system of fsspec, and who reads through it, has nobody that closes it. Not by
-        # `__del__`: the sockets of the same garbage could go first.
+        # A store that was opened with it may have nobody that closes it. Not by `__del__`: the
+        # sockets of the same garbage could go first.
         weakref.finalize(self, _close_all, self._idle)
         self._pid = os.getpid()
 

@@ -1,8 +1,9 @@
 """The interface of a file system: all reading of files goes through it.
 
-It has two implementations: `LocalFiles` (plain `preadv`) and `FsspecFiles` (everything else).
-Tests wrap them in a third one to inject faults. Both translate errors as `translated` does, and
-keep their open files in a `HandleCache`.
+It has three implementations: `LocalFiles` (plain `preadv`), `EndpointFiles` of the client (a store
+process) and `FsspecFiles` (everything else). Tests wrap them in another one to inject faults. The
+first and the last translate errors as `translated` does, and keep their open files in a
+`HandleCache`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import errno
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -201,6 +202,34 @@ def walk_by_folder(
                 for info in reversed(listing)
                 if info.is_dir
             ]
+
+
+def listed_by_folder(
+    entries: Iterable[tuple[str, FileInfo]], depth: int
+) -> Iterator[tuple[str, Listing]]:
+    """Yield as `Files.walk` does, from the listing of a whole tree.
+
+    Args:
+        entries: what lies below the first folder, each with its path relative to that. A folder may
+            occur as part of a path alone.
+        depth: levels of folders below the first one; what lies deeper is left out.
+    """
+    folders: dict[str, dict[str, FileInfo]] = {"": {}}
+    for path, info in entries:
+        parts = path.split("/", depth + 1)
+        folder = ""
+        for part in parts[:-1]:
+            folders.setdefault(folder, {}).setdefault(part, FileInfo(part, 0, True, -1))
+            folder = f"{folder}/{part}" if folder else part
+        if len(parts) <= depth + 1:
+            listed = folders.setdefault(folder, {})
+            if info.name and not (info.name in listed and info.is_dir):
+                listed[info.name] = info
+                if info.is_dir and len(parts) <= depth:
+                    folders.setdefault(f"{folder}/{info.name}" if folder else info.name, {})
+    for folder in sorted(folders):
+        listed = folders[folder]
+        yield folder, [listed[name] for name in sorted(listed)]
 
 
 def join(folder: str, *names: str) -> str:

@@ -238,7 +238,7 @@ class StoreDirectory:
             commitlog_paths: folders or URLs of the CommitLog (the broker's storePathCommitLog) on
                 the same file system, if it is not in `commitlog/`.
             archives: paths or URLs of the store's archives, to be read with it as one store.
-            storage_options: arguments that fsspec passes to the store's file system.
+            storage_options: as for `open_files`.
             reads: how the bytes of local files are read.
 
         Raises:

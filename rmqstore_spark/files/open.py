@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 from zipfile import BadZipFile
 
 from rmqstore_spark.errors import (
@@ -18,14 +19,15 @@ from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.schemes import (
     check_names_place,
+    is_endpoint,
     local_path,
-    scheme_of_endpoint,
     unusable,
 )
 
 __all__ = ["open_files"]
 
-_ENDPOINT_CLASS = "rmqstore_spark.client.filesystem.StoreFileSystem"
+# By name: the class belongs to a floor above.
+_ENDPOINT_FILES: Final = "rmqstore_spark.client.endpoint_files", "EndpointFiles"
 
 
 def open_files(
@@ -38,7 +40,8 @@ def open_files(
     Args:
         url: a local path, `file:` URL, any URL of fsspec (`s3://...`, `zip://...::...`), or the
             endpoint of a store process (`rmq://host:port`).
-        storage_options: arguments that fsspec passes to the file system; local paths need none.
+        storage_options: arguments that fsspec passes to the file system, or options of
+            `StoreClient` for an endpoint; local paths need none.
         reads: how the bytes of local files are read.
 
     Returns:
@@ -57,22 +60,9 @@ def open_files(
     if local is not None:
         return LocalFiles(reads=reads), _without_slash(local)
     check_names_place(path)
-    # A store process has no other use for fsspec, which takes a tenth of a second to load.
-    from fsspec.core import url_to_fs
-    from fsspec.registry import get_filesystem_class, register_implementation
-
-    from rmqstore_spark.files.remote import FsspecFiles
-
-    options = dict(storage_options or {})
+    open_one = _open_endpoint if is_endpoint(path) else _open_fsspec
     try:
-        scheme = scheme_of_endpoint(path)
-        if scheme is not None:
-            # By name: the class belongs to a layer above.
-            register_implementation(scheme, _ENDPOINT_CLASS)
-            # Not `url_to_fs`: it takes the colons of an IPv6 address for a chain of URLs.
-            fs = get_filesystem_class(scheme)(path, **options)
-            return FsspecFiles(fs), fs.root
-        fs, inner = url_to_fs(path, **options)
+        return open_one(path, dict(storage_options or {}))
     except RmqStoreError:
         raise
     except FileNotFoundError as error:
@@ -83,6 +73,21 @@ def open_files(
         ) from error
     except Exception as error:  # every file system library raises its own exceptions
         raise unusable(path, error) from error
+
+
+def _open_endpoint(path: str, options: Mapping[str, Any]) -> tuple[Files, str]:
+    module, name = _ENDPOINT_FILES
+    files = getattr(import_module(module), name)(path, **options)
+    return files, files.root
+
+
+def _open_fsspec(path: str, options: Mapping[str, Any]) -> tuple[Files, str]:
+    # A store process has no other use for fsspec, which takes a tenth of a second to load.
+    from fsspec.core import url_to_fs
+
+    from rmqstore_spark.files.remote import FsspecFiles
+
+    fs, inner = url_to_fs(path, **options)
     return FsspecFiles(fs), _without_slash(inner)
 
 

@@ -78,13 +78,7 @@ def local_path(path: str) -> str | None:
 
 def is_endpoint(path: str) -> bool:
     """Return whether the location of a store is the endpoint of a store process."""
-    return scheme_of_endpoint(path) is not None
-
-
-def scheme_of_endpoint(path: str) -> str | None:
-    """Return the scheme of the endpoint of a store process; None if it is not one."""
-    found = _ENDPOINT.match(path)
-    return found[0].rstrip(":/").lower() if found else None
+    return _ENDPOINT.match(path) is not None
 
 
 def _scheme(path: str) -> str:

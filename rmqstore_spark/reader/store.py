@@ -100,7 +100,7 @@ class Store:
         storage_options: Mapping[str, Any] | None = None,
         reads: DiskReads = PLAIN,
     ) -> Store:
-        """Open the store at a path or fsspec URL.
+        """Open the store at a path, fsspec URL or endpoint.
 
         Args:
             path: the store directory (`storePathRootDir`).
@@ -108,7 +108,8 @@ class Store:
                 its parent if the folder is called `store`.
             commitlog_paths: the folders of the CommitLog, if they are not below the store.
             archives: the store's archives (`archiveTo`), to be read with it as one store.
-            storage_options: options that fsspec passes to the store's file system.
+            storage_options: options that fsspec passes to the store's file system, or options of
+                `StoreClient` for an endpoint.
             reads: how the bytes of local files are read.
 
         Raises:

@@ -93,6 +93,16 @@ def test_what_takes_no_messages_needs_no_arrow(endpoint: str) -> None:
         assert not (HEAVY - {"rich"}) & modules  # tables are made with rich
 
 
+def test_what_reads_through_a_process_needs_no_fsspec(endpoint: str) -> None:
+    assert put(endpoint, "-t", "seen", lines="a").returncode == 0
+    of_topic = ("-t", "seen")
+    for args in (("topics",), ("info",), ("read", *of_topic), ("tail", *of_topic)):
+        printed, modules = modules_of(args[0], endpoint, *args[1:])
+        assert printed
+        assert "rmqstore_spark.client.endpoint_files" in modules
+        assert not {"asyncio", "fsspec", "rmqstore_spark.files.remote"} & modules
+
+
 def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
     done = put(
         endpoint, "-t", "lines", "--tag", "t1", "--key", "k1", "--key", "k2", lines="a\n\nkörper"

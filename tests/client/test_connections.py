@@ -208,7 +208,7 @@ def test_a_closed_client_leaves_no_connection(here: Served) -> None:
     eventually(lambda: here.server.connections == 0)
     again = StoreClient(here.endpoint)
     again.topics()
-    del again  # as a file system of fsspec, which nobody closes
+    del again  # as of a store that nobody closes
     eventually(lambda: here.server.connections == 0)
 
 

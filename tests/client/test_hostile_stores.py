@@ -18,13 +18,14 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.client import PutStream, StoreClient
-from rmqstore_spark.client.filesystem import StoreFileSystem
+from rmqstore_spark.client.endpoint_files import EndpointFiles
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
+from rmqstore_spark.files.base import FileRange
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import FileEntry, OpenReply, TopicSettings
+from rmqstore_spark.wire.messages import FileEntry, ListReply, OpenReply, TopicSettings
 from rmqstore_spark.wire.protocol import (
     BUSY,
     ILLEGAL,
@@ -177,53 +178,79 @@ def serving(body: bytes) -> Answering:
     return answering
 
 
-def cat(fs: StoreFileSystem) -> object:
-    return fs.cat_file(f"{fs.root}/commitlog/0", 0, 4)
+def read_bytes(files: EndpointFiles) -> object:
+    return files.read(f"{files.root}/commitlog/0", 0, 4)
 
 
-def fill(fs: StoreFileSystem) -> object:
-    return fs.read_into(f"{fs.root}/commitlog/0", 0, np.empty(4, np.uint8))
+def fill(files: EndpointFiles) -> object:
+    return files.read_into(f"{files.root}/commitlog/0", 0, np.empty(4, np.uint8))
 
 
 @contextmanager
-def reading(answering: Answering, **options: Any) -> Iterator[StoreFileSystem]:
+def reading(answering: Answering, **options: Any) -> Iterator[EndpointFiles]:
     options = {"retries": 0, "connect_s": None, **options}
     with hostile(answering) as address:
-        fs = StoreFileSystem(f"rmq://{address}", **options)
-        yield fs
-        fs.client.close()
+        files = EndpointFiles(f"rmq://{address}", **options)
+        yield files
+        files.close()
 
 
-@pytest.mark.parametrize("read", [cat, fill])
+@pytest.mark.parametrize("read", [read_bytes, fill])
 @pytest.mark.parametrize("body", READINGS.values(), ids=READINGS)
 def test_pieces_that_are_not_what_was_asked_for(
-    body: bytes, read: Callable[[StoreFileSystem], object]
+    body: bytes, read: Callable[[EndpointFiles], object]
 ) -> None:
     words = "sent other ranges than requested|is not a store process of this version"
-    with reading(serving(body)) as fs, pytest.raises(RmqStoreError, match=words):
-        read(fs)
+    with reading(serving(body)) as files, pytest.raises(RmqStoreError, match=words):
+        read(files)
 
 
-@pytest.mark.parametrize("read", [cat, fill])
+@pytest.mark.parametrize("read", [read_bytes, fill])
 def test_more_bytes_than_were_asked_for_are_not_received(
-    read: Callable[[StoreFileSystem], object],
+    read: Callable[[EndpointFiles], object],
 ) -> None:
     """An answer announces 1 GiB, and sends nothing of it."""
     size = 1 << 30
     head = pieces_head(np.array([size]), np.array([True]))
     data = frame(HEADER, len(head) + size) + head
     with (
-        reading(says(data), timeout_s=PATIENCE) as fs,
+        reading(says(data), timeout_s=PATIENCE) as files,
         pytest.raises(RmqStoreError, match="other ranges"),
     ):
-        read(fs)
+        read(files)
 
 
-@pytest.mark.parametrize("read", [cat, fill])
-def test_a_range_that_never_ends_is_given_up(read: Callable[[StoreFileSystem], object]) -> None:
+@pytest.mark.parametrize("read", [read_bytes, fill])
+def test_a_range_that_never_ends_is_given_up(read: Callable[[EndpointFiles], object]) -> None:
     empty = serving(pieces(0, last=(False,)))
-    with reading(empty, timeout_s=SHORT) as fs, pytest.raises(ServiceError, match=r"0\.5 s"):
-        read(fs)
+    with reading(empty, timeout_s=SHORT) as files, pytest.raises(ServiceError, match=r"0\.5 s"):
+        read(files)
+
+
+def two_parts(files: EndpointFiles) -> object:
+    path = f"{files.root}/commitlog/0"
+    return files.read_many([FileRange(path, 0, 4), FileRange(path, 8, 4)])
+
+
+@pytest.mark.parametrize("lengths", [(5, 3), (5, 2), (3, 5)])
+def test_a_range_that_is_longer_than_asked_for_is_not_cut(lengths: tuple[int, int]) -> None:
+    with (
+        reading(serving(pieces(*lengths))) as files,
+        pytest.raises(RmqStoreError, match="other ranges"),
+    ):
+        two_parts(files)
+
+
+@pytest.mark.parametrize("path", ["config/topics.json", "commitlogs/0", "commitlog", ""])
+def test_files_of_another_folder_are_not_listed(path: str) -> None:
+    body = encode(ListReply((FileEntry(path, 5, False, 0),)))
+    with reading(serving(body)) as files:
+        folder = f"{files.root}/commitlog"
+        with pytest.raises(RmqStoreError, match=f"{folder}: .* another folder"):
+            files.list(folder)
+        told: list[tuple[str, str]] = []
+        assert not list(files.walk(folder, 1, lambda at, e: told.append((at, type(e).__name__))))
+        assert told == [("", "RmqStoreError")]
 
 
 def test_a_file_of_less_than_nothing() -> None:
@@ -233,10 +260,10 @@ def test_a_file_of_less_than_nothing() -> None:
         ended.wait(PATIENCE)
 
     with (
-        reading(answering, timeout_s=SHORT) as fs,
+        reading(answering, timeout_s=SHORT) as files,
         pytest.raises(ServiceError, match="does not understand"),
     ):
-        fs.cat_file(f"{fs.root}/commitlog/0")
+        files.size(f"{files.root}/commitlog/0")
 
 
 # ---- streams ------------------------------------------------------------------------------------

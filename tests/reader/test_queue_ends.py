@@ -26,7 +26,7 @@ class Together(LocalFileSystem):  # type: ignore[misc]  # fsspec has no types
     """A file system that reads many ranges with one request, and counts the requests."""
 
     cachable = False
-    takes_ranges = True
+    async_impl = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client.connection import Connection
-from rmqstore_spark.client.filesystem import StoreFileSystem
+from rmqstore_spark.client.endpoint_files import EndpointFiles
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
+from rmqstore_spark.files.base import FileRange
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
@@ -24,6 +28,7 @@ from rmqstore_spark.wire.protocol import Code
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import Served, block_of, served
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(params=["endpoint", "socket"])
@@ -125,13 +130,12 @@ def test_a_task_that_reads_one_queue_lists_no_other(
 
 
 def test_one_of_several_files_is_missing(here: Served) -> None:
-    fs = StoreFileSystem(here.endpoint)
-    there, missing = (f"{here.endpoint}/commitlog/{name:020}" for name in (0, 7))
-    found = fs.cat_ranges([there, missing, there], [0, 0, 4], [4, 4, 8])
-    assert [type(each) for each in found] == [bytes, FileNotFoundError, bytes]
-    assert found[0] + found[2] == fs.cat_file(there, 0, 8)
-    with pytest.raises(FileNotFoundError):
-        fs.cat_ranges([there, missing], 0, 4, on_error="raise")
+    files = EndpointFiles(here.endpoint)
+    there, missing = (f"{files.root}/commitlog/{name:020}" for name in (0, 7))
+    parts = files.read_many([FileRange(there, 0, 4), FileRange(there, 4, 4)])
+    assert b"".join(parts) == files.read(there, 0, 8) != b""
+    with pytest.raises(FileNotFoundError, match=f"{7:020}"):
+        files.read_many([FileRange(there, 0, 4), FileRange(missing, 0, 4)])
 
 
 def test_what_is_put_is_seen_after_a_refresh(here: Served, place: str) -> None:
@@ -187,19 +191,68 @@ def test_a_folder_a_file_and_what_is_missing(here: Served, place: str) -> None:
 
 
 def test_it_goes_to_other_processes(here: Served, place: str) -> None:
-    fs = StoreFileSystem(getattr(here, place), timeout_s=7.0)
-    sent = pickle.loads(pickle.dumps(fs))
+    files = EndpointFiles(getattr(here, place), timeout_s=7.0)
+    sent = pickle.loads(pickle.dumps(files))
     path = f"{sent.root}/config/topics.json"
     near = Path(here.store.path, "config", "topics.json").read_bytes()
-    assert sent.cat_file(path) == near
-    assert sent.cat_file(path, 3, 9) == near[3:9]
+    assert sent.read(path, 0, 1 << 20) == near
+    assert sent.read(path, 3, 6) == near[3:9]
     assert sent.client.connection.timeout_s == 7.0
-    with fs.open(path) as file:
-        file.seek(4)
-        assert file.read(5) == near[4:9]
-        assert file.read() == near[9:]
-    with pytest.raises(OSError, match="is read-only"):
-        fs.open(path, "wb")
+    assert (sent.root, sent.place) == (files.root, files.place)
+    sent.close()
+    assert sent.read(path, 0, 9) == near[:9]
+
+
+FORKED = """
+import os, sys
+from rmqstore_spark.files.base import FileRange
+from rmqstore_spark.files.open import open_files
+
+files, root = open_files(sys.argv[1])
+name = root + "/commitlog/" + "0" * 20
+whole = files.read(name, 0, 100_000)
+assert len(whole) == 100_000, len(whole)
+
+def check(order):
+    for at in order:
+        assert files.read(name, at, 100) == whole[at : at + 100], at
+
+child = os.fork()
+if child == 0:
+    try:
+        check(range(0, 99_000, 997))
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+check(range(99_000, 0, -997))
+assert os.waitpid(child, 0)[1] == 0
+check([3])
+"""
+
+
+def test_a_forked_child_reads_on_its_own(here: Served) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FORKED, here.endpoint],
+        capture_output=True, text=True, check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_ends_before_its_ranges_do(here: Served, place: str) -> None:
+    files, root = open_files(getattr(here, place))
+    name = f"{root}/config/topics.json"
+    near = Path(here.store.path, "config", "topics.json").read_bytes()
+    size = len(near)
+    assert files.read_many([FileRange(name, size - 3, 9), FileRange(name, size, 4)]) == [
+        near[-3:], b"",
+    ]  # fmt: skip
+    out = np.zeros(20 << 20, np.uint8)
+    assert files.read_into(name, 2, out) == size - 2
+    assert out[: size - 2].tobytes() == near[2:]
+    lengths = np.array([2, 4, 4])
+    for offsets in ([0, size - 6, size - 2], [0, size - 6, size + (1 << 20)]):
+        assert files.read_spans(name, np.array(offsets), lengths, out) == 2
+        assert out[:6].tobytes() == near[:2] + near[-6:-2]
 
 
 def test_an_unknown_option_is_told() -> None:
@@ -210,6 +263,14 @@ def test_an_unknown_option_is_told() -> None:
 def test_nothing_listens_there() -> None:
     with pytest.raises(ServiceError, match="rmqstore serve"):
         Store.open("rmq://127.0.0.1:1")
+
+
+def test_what_cannot_be_asked_is_not_missing() -> None:
+    files, root = open_files("rmq://127.0.0.1:1", {"retries": 0})
+    with pytest.raises(ServiceError, match="Nothing listens on"):
+        files.exists(f"{root}/abort")
+    with pytest.raises(FileNotFoundError, match="not below"):
+        files.size("rmq://127.0.0.1:10/config")
 
 
 def test_the_golden_stores_of_a_broker(golden: Callable[[str], Path], tmp_path: Path) -> None:
