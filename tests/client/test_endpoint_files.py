@@ -19,6 +19,7 @@ from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.endpoint_files import EndpointFiles
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
 from rmqstore_spark.files.base import FileRange
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
@@ -49,6 +50,10 @@ def here(tmp_path: Path) -> Iterator[Served]:
             assert found.store.put(block).ok
         found.store.flush()
         yield found
+
+
+def no_error(relative: str, error: Exception) -> None:
+    raise AssertionError(relative) from error
 
 
 def rows(store: Store) -> list[dict[str, object]]:
@@ -186,8 +191,26 @@ def test_a_folder_a_file_and_what_is_missing(here: Served, place: str) -> None:
         files.list(f"{root}/none")
     with pytest.raises(FileNotFoundError):
         files.list(f"{root}/config/topics.json")
-    walked = dict(files.walk(f"{root}/consumequeue", 2, lambda *_: None))
-    assert set(walked) == {"", "orders", "orders/0", "orders/1", "orders/2"}
+
+
+def test_a_tree_is_listed_as_it_is(here: Served, place: str) -> None:
+    files, root = open_files(getattr(here, place))
+    local = LocalFiles()
+    for depth in (0, 1, 2, 3):
+        far = dict(files.walk(f"{root}/consumequeue", depth, no_error))
+        near = dict(local.walk(f"{here.store.path}/consumequeue", depth, no_error))
+        assert {folder: [info.name for info in listing] for folder, listing in far.items()} == {
+            folder: [info.name for info in listing] for folder, listing in near.items()
+        }
+        assert len(far) == (1, 2, 5, 5)[depth]
+        for folder, listing in far.items():
+            whole = [f"{path}/consumequeue/{folder}" for path in (root, here.store.path)]
+            found = [files.list(whole[0]), local.list(whole[1])]
+            sizes = [[(i.name, i.size, i.is_dir) for i in infos] for infos in (listing, *found)]
+            assert sizes[0] == sizes[1] == sizes[2] != []
+    told: list[tuple[str, str]] = []
+    missing = files.walk(f"{root}/none", 1, lambda at, e: told.append((at, type(e).__name__)))
+    assert (list(missing), told) == ([], [("", "FileNotFoundError")])
 
 
 def test_it_goes_to_other_processes(here: Served, place: str) -> None:
@@ -206,6 +229,7 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
 FORKED = """
 import os, sys
 from rmqstore_spark.files.base import FileRange
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.open import open_files
 
 files, root = open_files(sys.argv[1])

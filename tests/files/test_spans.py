@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.files.spans import plan_runs, slices_of_size
+from rmqstore_spark.files.base import FileRange
+from rmqstore_spark.files.spans import RangeFiles, asked_together, plan_runs, slices_of_size
 
 SPANS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 90)), max_size=40)
 
@@ -72,3 +75,55 @@ def test_slices_hold_all_and_are_limited(sizes: list[int], rows: int, size: int)
     for part in slices:
         assert part.stop - part.start <= rows
         assert part.stop - part.start == 1 or sum(sizes[part]) <= size
+
+
+# ---- requests -----------------------------------------------------------------------------------
+
+MIB = 1 << 20
+
+
+class Remote(RangeFiles):
+    """One file that is read by requests, and what was asked for together."""
+
+    def __init__(self, size: int) -> None:
+        self.data = np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+        self.asked: list[list[FileRange]] = []
+
+    def _ask(self, requests: Sequence[FileRange]) -> Iterator[bytes]:
+        self.asked.append(list(requests))
+        return (self.data[offset : offset + length] for _, offset, length in requests)
+
+
+def test_requests_that_are_made_together_are_limited() -> None:
+    small = [FileRange("f", at, 10) for at in range(10_000)]
+    assert [len(part) for part in asked_together(small)] == [4096, 4096, 1808]
+    large = [FileRange("f", at, 8 * MIB) for at in range(9)]
+    assert [len(part) for part in asked_together(large)] == [4, 4, 1]
+    assert [one for part in asked_together(small + large) for one in part] == small + large
+
+
+def test_a_long_range_is_cut_into_requests() -> None:
+    files = Remote(42 * MIB)
+    out = np.empty(40 * MIB, np.uint8)
+    assert files.read_into("f", 5, out) == len(out)
+    assert out.tobytes() == files.data[5 : 5 + len(out)]
+    assert [[one.length for one in part] for part in files.asked] == [[8 * MIB] * 4, [8 * MIB]]
+    assert files.read_into("f", 4 * MIB, out) == 38 * MIB
+    assert out[: 38 * MIB].tobytes() == files.data[4 * MIB :]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)), min_size=1, max_size=8),
+    st.sampled_from([0, 1000, 700_000, 3 * MIB]),
+)
+def test_spans_are_read_up_to_the_end_of_the_file(steps: list[tuple[int, int]], size: int) -> None:
+    gaps, sizes = np.array(steps, np.int64).T.copy()
+    ends = np.cumsum(gaps + sizes)
+    offsets, files = ends - sizes, Remote(size)
+    out = np.zeros(int(sizes.sum()), np.uint8)
+    count = int(np.count_nonzero(ends <= size))
+    assert files.read_spans("f", offsets, sizes, out) == count
+    begin = 0
+    for at, length in zip(offsets[:count].tolist(), sizes[:count].tolist(), strict=True):
+        assert out[begin : begin + length].tobytes() == files.data[at : at + length]
+        begin += length
