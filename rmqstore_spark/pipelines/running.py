@@ -75,25 +75,42 @@ def _master() -> str:
 
 # Spark passes on an exception of its Python processes as text, after its own words.
 _OURS = re.compile(r"(?:^|: )rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
+_OF_FILES = re.compile(
+    r"(?:^|: )(?:java\.io\.|java\.nio\.file\.|org\.apache\.hadoop\.(?:\w+\.)+)?"
+    r"(?:IOException|FSError|FileNotFoundException|AccessDeniedException|FileSystemException|"
+    r"\w*NotDirectoryException|AccessControlException|OSError|NotADirectoryError|PermissionError|"
+    r"FileExistsError): (.+)$",
+    re.MULTILINE,
+)
+_FILES_REMEDY = (
+    "Check that the output and the checkpoint are folders which the job may write to, and that "
+    "their disk has room."
+)
 
 
 def run_job(body: Callable[[], int | None]) -> int:
-    """Run a job; print an error of this package without a traceback.
+    """Run a job; print an error of this package, or of files, without a traceback.
 
     Returns:
         The exit code: the body's result (None is 0), or 1 for an error.
     """
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     try:
         return body() or 0
     except RmqStoreError as error:
         text = str(error)
-    except PySparkException as error:
-        found = _OURS.findall(str(error))
-        if not found:
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        text = f"{place}{error.strerror or error}. {_FILES_REMEDY}"
+    except (PySparkException, Py4JJavaError) as error:
+        if ours := _OURS.findall(str(error)):
+            text = ours[-1]
+        elif of_files := _OF_FILES.findall(str(error)):
+            text = f"a file could not be written or read: {of_files[-1]}. {_FILES_REMEDY}"
+        else:
             raise
-        text = found[-1]
     except KeyboardInterrupt:
         text = "interrupted"
     print(f"error: {text}", file=sys.stderr, flush=True)

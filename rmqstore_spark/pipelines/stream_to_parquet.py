@@ -10,6 +10,7 @@ previous one stopped, according to its checkpoint. Each message is written once.
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmqstore_spark.datasource.options.option import BATCH
+from rmqstore_spark.datasource.options.values import parse_duration_ms
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser, columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
@@ -36,12 +38,25 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 AVAILABLE_NOW: Final = "available-now"
+_INTERVAL: Final = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 
 def _codec(text: str) -> str:
     if text not in CODECS:
         raise ValueError(f"must be one of {', '.join(CODECS)}, not {text!r}")
     return text
+
+
+def _trigger(text: str) -> str:
+    """Return when a stream runs, as Spark takes it."""
+    if text == AVAILABLE_NOW or _INTERVAL.fullmatch(text):
+        return text
+    try:
+        return f"{parse_duration_ms(text)} milliseconds"
+    except ValueError:
+        raise ValueError(
+            f"must be {AVAILABLE_NOW}, or an interval such as 30s or '30 seconds', not {text!r}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +75,7 @@ class StreamArguments(TableArguments):
         typer.Option(
             "--trigger",
             metavar="WHEN",
+            parser=as_parser(_trigger),
             help=f'{AVAILABLE_NOW}: copy the existing messages and end; "30 seconds": run '
             "continuously, at this interval",
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -89,6 +91,37 @@ def test_errors_of_tasks_are_told(
     assert data_files(tmp_path / "out") == []
     error = capsys.readouterr().err
     assert error.startswith("error: a body does not match its bodyCRC in ")
+    assert error.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_made_is_told(
+    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    run = partial(run_tasks, session, "backfill")
+    store = golden("live") / "store"
+    assert run_job(lambda: run_backfill(store, tmp_path / "file" / "out", run=run)) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {tmp_path / 'file'}")
+    assert "Check that the output and the checkpoint are folders" in error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
+def test_a_full_disk_is_told(
+    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48k", "tmpfs", str(small)], check=True)
+    try:
+        run = partial(run_tasks, session, "backfill")
+        store = golden("live") / "store"
+        assert run_job(lambda: run_backfill(store, small / "out", run=run)) == 1
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "their disk has room" in error
     assert error.count("\n") == 1
 
 
