@@ -243,6 +243,10 @@ class Driver:
         """Ask a peer something that the member does not know of; see `Peers.send`."""
         return await self._peers.send(peer, code, body)
 
+    async def send_to(self, address: str, code: DLedgerRequest, body: bytes) -> bytes:
+        """Ask who is at an address; see `Peers.send_to`."""
+        return await self._peers.send_to(address, code, body)
+
     def fail(self, error: Exception) -> None:
         """End: nothing is acknowledged any more."""
         if self.failed.done():

@@ -2,8 +2,8 @@
 
 What does not fit is told when the members meet, rather than when the first entry is refused. A
 member ends that does not fit to a quorum of others. And so does one that is not the one at its own
-address, or that others expect elsewhere: another process may have its id, and both could collect
-votes as the same member. Members of RocketMQ say less of themselves.
+address, or where others expect it: another process has its id, and both could collect votes as the
+same member. Members of RocketMQ say less of themselves.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class GroupIntroduction:
         self.old = old
         self._is_warned = False
         self._others: dict[str, str] = {}  # with other messages before
+        self._elsewhere: dict[str, str] = {}  # addresses of this id for others: who has them
         self._unfit = 0  # members that do not fit to this one
 
     async def meet(self, driver: Driver) -> None:
@@ -62,7 +63,7 @@ class GroupIntroduction:
         """
         group = driver.group
         waiting = [group.me, *(peer for peer in group.ids if peer != group.me)]
-        while waiting or self._others:
+        while waiting or self._others or self._elsewhere:
             for member in list(waiting):
                 found = await self._asked(driver, member)
                 if found is None:
@@ -71,6 +72,9 @@ class GroupIntroduction:
                 if wrong := self._wrong(driver, member, found):
                     driver.fail(wrong)
                     return
+            if wrong := await self._other_self(driver):
+                driver.fail(wrong)
+                return
             leader = driver.member.leader or ""
             if leader in self._others:
                 text = f"This member cannot follow its leader: {self._others[leader]}"
@@ -98,8 +102,9 @@ class GroupIntroduction:
             return _another(driver) if found.process != self.process else None
         name = f"{member} at {group.addresses[member]}"
         here = group.addresses[group.me]
-        if found.peers.get(group.me, here) != here:
-            return _elsewhere(driver, name, found)
+        there = found.peers.get(group.me, here)
+        if there != here:
+            self._elsewhere[there] = name
         unfit, differs = _unfit(driver, found), self._differs(found)
         if wrong := unfit or _stranger(driver, found) or differs:
             _log.error("%s %s", name, wrong)
@@ -109,6 +114,21 @@ class GroupIntroduction:
             self._unfit += 1
             if self._unfit >= driver.member.quorum:
                 return OptionError(f"This member does not fit into its group: {name} {unfit}")
+        return None
+
+    async def _other_self(self, driver: Driver) -> OptionError | None:
+        """Ask where others expect this member; return why it must end, if another is there."""
+        group = driver.group
+        asked = WireMessage(group=group.name, local_id=group.me, remote_id=group.me)
+        for address, name in list(self._elsewhere.items()):
+            try:
+                body = await driver.send_to(address, DLedgerRequest.METADATA, encode(asked))
+                found = decode(WireMetadataAnswer, body)
+            except (ServiceError, FrameError):
+                continue  # nobody may be there: this member has moved
+            if found.process != self.process:
+                return _at_another_place(driver, name, address)
+            del self._elsewhere[address]  # a way to this one
         return None
 
     def _differs(self, found: WireMetadataAnswer) -> str:
@@ -149,12 +169,12 @@ def _another(driver: Driver) -> OptionError:
     )
 
 
-def _elsewhere(driver: Driver, name: str, found: WireMetadataAnswer) -> OptionError:
+def _at_another_place(driver: Driver, name: str, address: str) -> OptionError:
     group = driver.group
     return OptionError(
-        f"{name} has another dLegerPeers: there, {group.me} is at {found.peers[group.me]}, and "
-        f"here at {group.addresses[group.me]}. Both could be elected. All members need the same: "
-        "to move a member, change it at the others first."
+        f"{name} has another dLegerPeers: there, {group.me} is at {address}, where another process "
+        f"answers, and here at {group.addresses[group.me]}. Both could be elected. Stop one of "
+        "them; all members need the same dLegerPeers."
     )
 
 

@@ -119,11 +119,7 @@ class Peers:
         """
         client = self._clients.get(peer)
         if client is None:
-            identity = self._identity
-            client = self._clients[peer] = RemotingClient(
-                self._group.addresses[peer], limits=Limits(frame=FRAME), tls=identity.tls,
-                credentials=identity.credentials,
-            )  # fmt: skip
+            client = self._clients[peer] = self._client(self._group.addresses[peer])
         try:
             answer = await client.ask(request_to(code, body), ANSWER_SECONDS)
         except ServiceError as error:
@@ -132,6 +128,24 @@ class Peers:
                 raise _NotAllowedError(f"{error} {_TLS_ADVICE}") from error
             raise
         return _body_of(answer)
+
+    async def send_to(self, address: str, code: DLedgerRequest, body: bytes) -> bytes:
+        """Send a request to an address that another member has told, on a connection of its own.
+
+        Raises:
+            ServiceError: there is no answer.
+        """
+        client = self._client(address)
+        try:
+            return _body_of(await client.ask(request_to(code, body), ANSWER_SECONDS))
+        finally:
+            await client.end()
+
+    def _client(self, address: str) -> RemotingClient:
+        identity = self._identity
+        return RemotingClient(
+            address, limits=Limits(frame=FRAME), tls=identity.tls, credentials=identity.credentials
+        )
 
     async def close(self) -> None:
         """End all connections."""
