@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,20 @@ def test_one_of_ours_votes_and_keeps_the_log_while_each_member_is_killed(group: 
     counts = texts_in(entries, sent)
     assert min(counts) >= 1  # a send that timed out may have been stored too
     assert sum(counts) <= len(entries)
+    lost = group.ours["n2"]
+    group.kill("n2")
+    shutil.rmtree(lost.store)
+    group.start("n2")
+    group.send(["fourth"])  # an idle leader of RocketMQ does not notice what a follower has lost
+    entries = group.have_all(len(entries) + 1)
+    eventually(lambda: lost.may_vote, PATIENCE)
+    leader = group.leading(group.theirs)
+    group.kill(leader)  # it votes for the other broker
+    other = next(me for me in group.theirs if me != leader)
+    assert group.leading(group.theirs) == other
+    group.send(["fifth"])
+    group.start(leader)
+    entries = group.have_all(len(entries) + 1)
     group.replace("n2")  # by a broker, on the same files
     group.send(["last"])
     assert b"last" in group.have_all(len(entries) + 1)[-1]
