@@ -8,8 +8,9 @@
     copy_topic         copies one topic
 
 All of them parse their command line with `arguments`, and run with `running`. Those that write to
-stores find out with `targets` which topics and options those need. The programs in `jobs/` call
-them, for spark-submit. Tasks load `parquet/` or `tasks`, and no command line.
+stores find out with `targets` which topics and options those need; `output_errors` reports what is
+wrong with folders that others write to. The programs in `jobs/` call them, for spark-submit. Tasks
+load `parquet/` or `tasks`, and no command line.
 
 From outside it imports `datasource`, `client.brokers` and what lies below; of `cli` only
 `shared.terminal`.

@@ -17,8 +17,10 @@ from typer.core import TyperCommand
 
 from rmqstore_spark.base.settings import Declaration
 from rmqstore_spark.cli.shared.terminal import HELP_NAMES, usage_errors
+from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.options.table import READING
 from rmqstore_spark.datasource.schema import COLUMN_TYPES, full_schema, project
+from rmqstore_spark.datasource.sources import open_sources
 from rmqstore_spark.errors import OptionError
 
 if TYPE_CHECKING:
@@ -74,6 +76,18 @@ class StoreArguments:
         """Return the source's options, with what says which stores are read."""
         name, place = place_option(self.store, otherwise="path")
         return {name: place, **self.source}
+
+    def check_source(self, *, streaming: bool) -> None:
+        """Check the source's options, and that its stores can be opened.
+
+        Spark would report the same only after its start, and after a stack trace.
+
+        Raises:
+            OptionError: an option is wrong.
+            RmqStoreError: a store cannot be opened.
+        """
+        for opened in open_sources(parse_options(self.source_options(), streaming=streaming)):
+            opened.close()
 
 
 T = TypeVar("T", bound=StoreArguments)

@@ -18,8 +18,9 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
@@ -382,6 +383,7 @@ def through_dataframe(spark: SparkSession, arguments: BackfillArguments, kind: s
         kind: the format to write.
 
     Raises:
+        OptionError: Spark does not know the format, or the output exists.
         RmqStoreError: the number of rows that can be read back is not the number written.
     """
     from pyspark.sql import Observation
@@ -395,7 +397,8 @@ def through_dataframe(spark: SparkSession, arguments: BackfillArguments, kind: s
     writer = rows.select(*written, "topic", sf.to_date("storeTimestamp").alias("date")).write
     if arguments.compression:
         writer = writer.option("compression", arguments.compression)
-    writer.format(kind).partitionBy("topic", "date").save(arguments.output)
+    with _spark_refusals(arguments, kind):
+        writer.format(kind).partitionBy("topic", "date").save(arguments.output)
     count = counted.get["rows"]
     back = spark.read.format(kind).load(arguments.output).count()
     if back != count:
@@ -405,15 +408,34 @@ def through_dataframe(spark: SparkSession, arguments: BackfillArguments, kind: s
     print(f"{count:,} rows; {time.monotonic() - began:.1f} s")
 
 
+@contextmanager
+def _spark_refusals(arguments: BackfillArguments, kind: str) -> Iterator[None]:
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except (AnalysisException, Py4JJavaError) as error:
+        if "[DATA_SOURCE_NOT_FOUND]" in str(error):
+            raise OptionError(
+                f"--through-dataframe must be a format that this Spark can write, not {kind!r}."
+            ) from None
+        if "[PATH_ALREADY_EXISTS]" in str(error):
+            raise OptionError(f"{arguments.output} exists already. Use a new folder.") from None
+        raise
+
+
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
     arguments = JOB.parse(command)
-    return run_job(lambda: _run(arguments))
+    return run_job(lambda: _run(arguments), arguments.places())
 
 
 def _run(arguments: BackfillArguments) -> None:
     arguments.check()
     name = "rmqstore backfill"
+    if arguments.schema or arguments.through_dataframe:
+        arguments.check_source(streaming=False)
     if arguments.through_dataframe:
         with session(name) as spark:
             through_dataframe(spark, arguments, arguments.through_dataframe)

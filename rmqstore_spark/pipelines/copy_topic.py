@@ -41,6 +41,20 @@ class CopyArguments(StoreArguments):
     ] = None
     write: Annotated[list[str], write_option(streaming=False)] = field(default_factory=list)
 
+    def source_options(self) -> dict[str, str]:
+        """Return the source's options, the topic and which stores are read included.
+
+        Raises:
+            OptionError: they choose topics too.
+        """
+        options = super().source_options()
+        chosen = sorted({"subscribe", "subscribePattern", "assign"} & options.keys())
+        if chosen:
+            raise OptionError(
+                f"Argument TOPIC already gives the topic: remove --{', --'.join(chosen)}."
+            )
+        return {**options, "subscribe": self.topic}
+
     def target_options(self) -> dict[str, str]:
         """Return the sink's options, its endpoint included.
 
@@ -64,12 +78,6 @@ def copy_topic(spark: SparkSession, arguments: CopyArguments) -> None:
     from pyspark.sql import functions as sf
 
     source = arguments.source_options()
-    chosen = sorted({"subscribe", "subscribePattern", "assign"} & source.keys())
-    if chosen:
-        raise OptionError(
-            f"Argument TOPIC already gives the topic: remove --{', --'.join(chosen)}."
-        )
-    source["subscribe"] = arguments.topic
     copy = arguments.copy or arguments.topic
     options = {"topic": copy, **arguments.target_options()}
     queues = queues_read(source, streaming=False).values()
@@ -96,7 +104,9 @@ def main(command: list[str] | None = None) -> int:
 
 
 def _run(arguments: CopyArguments) -> None:
-    arguments.target_options()  # reports errors before Spark starts
+    # Reports errors before Spark starts.
+    arguments.target_options()
+    arguments.check_source(streaming=False)
     with session("rmqstore copy_topic") as spark:
         copy_topic(spark, arguments)
 

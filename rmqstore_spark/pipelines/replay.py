@@ -316,13 +316,15 @@ def replay(spark: SparkSession, arguments: ReplayArguments) -> None:
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
     arguments = JOB.parse(command)
-    return run_job(lambda: _run(arguments))
+    return run_job(lambda: _run(arguments), [arguments.checkpoint])
 
 
 def _run(arguments: ReplayArguments) -> None:
     # Reports errors before Spark starts.
     arguments.target_options()
     TopicMap.parse(arguments.map)
+    if not arguments.parquet:
+        arguments.check_source(streaming=True)
     with session("rmqstore replay") as spark:
         replay(spark, arguments)
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from rmqstore_spark.base.workers import use_this_python
 from rmqstore_spark.datasource.spark_api import HAS_READ_LIMITS
-from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.pipelines.output_errors import describe_java, writing
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -74,47 +75,54 @@ def _master() -> str:
 
 
 # Spark passes on an exception of its Python processes as text, after its own words.
-_OURS = re.compile(r"(?:^|: )rmqstore_spark\.errors\.\w+: (.+)$", re.MULTILINE)
-_OF_FILES = re.compile(
-    r"(?:^|: )(?:java\.io\.|java\.nio\.file\.|org\.apache\.hadoop\.(?:\w+\.)+)?"
-    r"(?:IOException|FSError|FileNotFoundException|AccessDeniedException|FileSystemException|"
-    r"\w*NotDirectoryException|AccessControlException|OSError|NotADirectoryError|PermissionError|"
-    r"FileExistsError): (.+)$",
-    re.MULTILINE,
-)
-_FILES_REMEDY = (
-    "Check that the output and the checkpoint are folders which the job may write to, and that "
-    "their disk has room."
-)
+_OURS: Final = re.compile(r"(?:^|: )rmqstore_spark\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+FAILED: Final = 1
+WRONG_OPTION: Final = 2
 
 
-def run_job(body: Callable[[], int | None]) -> int:
-    """Run a job; print an error of this package, or of files, without a traceback.
+def run_job(body: Callable[[], int | None], places: Sequence[str] = ()) -> int:
+    """Run a job; print an error that is not a bug in one line, without a traceback.
+
+    Those are errors of this package, and of the folders that the job writes to.
+
+    Args:
+        places: paths or URLs of those folders.
 
     Returns:
-        The exit code: the body's result (None is 0), or 1 for an error.
+        The exit code: the body's result (None is 0), 2 for a wrong option, or 1 for another error.
     """
+    try:
+        with writing(*places):
+            return body() or 0
+    except RmqStoreError as error:
+        text, code = str(error), WRONG_OPTION if isinstance(error, OptionError) else FAILED
+    except KeyboardInterrupt:
+        text, code = "interrupted", FAILED
+    except Exception as error:
+        found = _of_spark(error, places)
+        if found is None:
+            raise
+        text, code = found
+    print(f"error: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _of_spark(error: Exception, places: Sequence[str]) -> tuple[str, int] | None:
+    """Return what Spark has passed on, and its exit code; None for what is not expected."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
-    try:
-        return body() or 0
-    except RmqStoreError as error:
-        text = str(error)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        text = f"{place}{error.strerror or error}. {_FILES_REMEDY}"
-    except (PySparkException, Py4JJavaError) as error:
-        if ours := _OURS.findall(str(error)):
-            text = ours[-1]
-        elif of_files := _OF_FILES.findall(str(error)):
-            text = f"a file could not be written or read: {of_files[-1]}. {_FILES_REMEDY}"
-        else:
-            raise
-    except KeyboardInterrupt:
-        text = "interrupted"
-    print(f"error: {text}", file=sys.stderr, flush=True)
-    return 1
+    if not isinstance(error, PySparkException | Py4JJavaError):
+        return None
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, told = ours[-1]
+        return told, WRONG_OPTION if kind == OptionError.__name__ else FAILED
+    # The text of an exception that PySpark has converted is without what caused it.
+    described = describe_java(f"{text}\n{getattr(error, '_stackTrace', '')}", places)
+    return None if described is None else (described, FAILED)
 
 
 T = TypeVar("T")

@@ -88,6 +88,10 @@ class StreamArguments(TableArguments):
         ),
     ] = "zstd"
 
+    def places(self) -> tuple[str, ...]:
+        """Return the folders that the job writes to."""
+        return (*super().places(), self.checkpoint)
+
 
 JOB: Final = Job(
     "stream_to_parquet",
@@ -145,6 +149,7 @@ def _triggered(writer: DataStreamWriter, arguments: StreamArguments) -> DataStre
 
 def _copy(arguments: StreamArguments) -> None:
     arguments.check_table()
+    arguments.check_source(streaming=True)
     with session("rmqstore stream_to_parquet") as spark:
         if arguments.trigger == AVAILABLE_NOW:
             follow_to_the_end(lambda: start_query(spark, arguments))
@@ -155,7 +160,7 @@ def _copy(arguments: StreamArguments) -> None:
 def main(command: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
     arguments = JOB.parse(command)
-    return run_job(lambda: _copy(arguments))
+    return run_job(lambda: _copy(arguments), arguments.places())
 
 
 if __name__ == "__main__":

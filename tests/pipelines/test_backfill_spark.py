@@ -94,18 +94,6 @@ def test_errors_of_tasks_are_told(
     assert error.count("\n") == 1
 
 
-def test_an_output_that_cannot_be_made_is_told(
-    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    run = partial(run_tasks, session, "backfill")
-    store = golden("live") / "store"
-    assert run_job(lambda: run_backfill(store, tmp_path / "file" / "out", run=run)) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {tmp_path / 'file'}")
-    assert "Check that the output and the checkpoint are folders" in error
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a tmpfs needs root")
 def test_a_full_disk_is_told(
     golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,13 +104,30 @@ def test_a_full_disk_is_told(
     try:
         run = partial(run_tasks, session, "backfill")
         store = golden("live") / "store"
-        assert run_job(lambda: run_backfill(store, small / "out", run=run)) == 1
+        assert run_job(lambda: run_backfill(store, small / "out", run=run), [str(small)]) == 1
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    error = capsys.readouterr().err
-    assert "No space left on device" in error
-    assert "their disk has room" in error
-    assert error.count("\n") == 1
+    assert capsys.readouterr().err == (
+        f"error: {small}/out/_backfill/attempts cannot be written: No space left on device. Free "
+        "some space there, and repeat the command.\n"
+    )
+
+
+def test_what_a_dataframe_cannot_be_written_to_is_told(
+    golden: Golden, session: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(output: Path, kind: str) -> int:
+        job = JOB.parse([str(golden("tiny") / "store"), str(output), "--through-dataframe", kind])
+        return run_job(lambda: through_dataframe(session, job, kind), job.places())
+
+    assert run(tmp_path / "out", "parchment") == 2
+    assert run(tmp_path, "parquet") == 2
+    (tmp_path / "file").touch()
+    assert run(tmp_path / "file" / "out", "parquet") == 1
+    unknown, exists, not_a_folder = capsys.readouterr().err.splitlines()
+    assert unknown.startswith("error: --through-dataframe must be a format that this Spark can ")
+    assert exists == f"error: {tmp_path} exists already. Use a new folder."
+    assert not_a_folder.startswith(f"error: {tmp_path / 'file'}")
 
 
 def test_folders_are_named_as_spark_names_them(session: SparkSession) -> None:

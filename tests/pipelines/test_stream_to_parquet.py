@@ -82,9 +82,12 @@ def test_folders_that_cannot_be_made_are_told_in_one_line(
         "--checkpoint", str(tmp_path / places["checkpoint"]),
     ]  # fmt: skip
     parsed = JOB.parse(command)
-    assert run_job(lambda: follow_to_the_end(lambda: start_query(session, parsed)).rows) == 1
+
+    def run() -> int:
+        return follow_to_the_end(lambda: start_query(session, parsed)).rows
+
+    assert run_job(run, parsed.places()) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert str(tmp_path / "file") in error
-    assert "folders which the job may write to" in error
+    assert error.startswith(f"error: {tmp_path / 'file'}")
+    assert error.endswith("Not a directory. Use another folder.\n")
     assert error.count("\n") == 1

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pyarrow as pa
 
+from rmqstore_spark.datasource.failures import plain_errors
 from rmqstore_spark.datasource.options.parsing import parse_options
 from rmqstore_spark.datasource.partitions import read_partition
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.sources import partition_of
 from rmqstore_spark.datasource.sources.source import SourcePartition
+from rmqstore_spark.pipelines.output_errors import writing
 from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter, read_back
 from rmqstore_spark.pipelines.parquet.output import Attempt, RunFolder, Tally
 from rmqstore_spark.reader.options import (
@@ -51,6 +53,7 @@ class BackfillTask:
     file_format: FileFormat
     run: str
 
+    @plain_errors
     def __call__(self, item: PieceItem) -> dict[str, Any]:
         """Make an attempt at a piece.
 
@@ -58,7 +61,8 @@ class BackfillTask:
             The attempt, as JSON.
 
         Raises:
-            RmqStoreError: the store cannot be read, or a file does not hold the written rows.
+            RmqStoreError: the store cannot be read, or the output cannot be written, or a file
+                does not hold the written rows.
         """
         number, stored = item
         piece = piece_of(stored, self.run)
@@ -66,19 +70,21 @@ class BackfillTask:
         folder = self.output.new_attempt(number)
         path = self.output.attempt_path(folder)
         tally = Tally()
-        with PartitionedWriter(
-            self.output.fs,
-            path,
-            f"part-{number:05d}-{folder[-8:]}",
-            self.columns,
-            self.file_format,
-        ) as writer:
-            for batch in read_partition(piece, options, project(self.schema)):
-                tally.add(batch)
-                writer.write(batch)
-        files = tuple(read_back(self.output.fs, path, file) for file in writer.finished)
+        with writing(self.output.data):
+            with PartitionedWriter(
+                self.output.fs,
+                path,
+                f"part-{number:05d}-{folder[-8:]}",
+                self.columns,
+                self.file_format,
+            ) as writer:
+                for batch in read_partition(piece, options, project(self.schema)):
+                    tally.add(batch)
+                    writer.write(batch)
+            files = tuple(read_back(self.output.fs, path, file) for file in writer.finished)
         attempt = Attempt(number, folder, files, tally)
-        self.output.finish_attempt(attempt)
+        with writing(self.output.own):
+            self.output.finish_attempt(attempt)
         return attempt.to_json()
 
 

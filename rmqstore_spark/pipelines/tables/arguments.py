@@ -94,6 +94,10 @@ class TableArguments(StoreArguments):
         ),
     ] = field(default_factory=list)
 
+    def places(self) -> tuple[str, ...]:
+        """Return the folders that the job writes to, or the name of a table in a catalog."""
+        return (self.output if self.warehouse is None else self.warehouse,)
+
     def check_table(self) -> None:
         """Check the options of the table, as far as this needs nothing but this machine.
 

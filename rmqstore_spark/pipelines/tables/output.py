@@ -25,6 +25,7 @@ import pyarrow as pa
 from fsspec.core import url_to_fs
 
 from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.pipelines.output_errors import writing
 from rmqstore_spark.pipelines.parquet.files import (
     FileFormat,
     Partition,
@@ -249,14 +250,19 @@ class BatchTask:
     file_format: FileFormat
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write batches, and yield the files as JSON."""
+        """Write batches, and yield the files as JSON.
+
+        Raises:
+            RmqStoreError: the folder cannot be written.
+        """
         prefix = f"part-{uuid.uuid4().hex[:16]}"
-        with PartitionedWriter(
-            self.fs, self.folder, prefix, self.schema, self.file_format
-        ) as writer:
-            for batch in batches:
-                writer.write(batch)
-        files = [read_back(self.fs, self.folder, file) for file in writer.finished]
+        with writing(self.folder):
+            with PartitionedWriter(
+                self.fs, self.folder, prefix, self.schema, self.file_format
+            ) as writer:
+                for batch in batches:
+                    writer.write(batch)
+            files = [read_back(self.fs, self.folder, file) for file in writer.finished]
         if files:
             texts = pa.array([json.dumps(asdict(file)) for file in files], pa.string())
             yield pa.RecordBatch.from_arrays([texts], [_COLUMN])
