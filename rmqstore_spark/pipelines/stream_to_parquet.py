@@ -76,7 +76,7 @@ class StreamArguments(TableArguments):
             "--trigger",
             metavar="WHEN",
             parser=as_parser(_trigger),
-            help=f'{AVAILABLE_NOW}: copy the existing messages and end; "30 seconds": run '
+            help=f"{AVAILABLE_NOW}: copy the existing messages and end; 30s, or '30 seconds': run "
             "continuously, at this interval",
         ),
     ] = AVAILABLE_NOW

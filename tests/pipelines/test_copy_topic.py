@@ -91,7 +91,7 @@ def test_name_servers_find_where_a_topic_is_and_where_its_copy_goes(
             f"created topic copy with 6 queue(s) at {process.endpoint}",
             f"50 message(s) of orders copied to copy at {place}",
         ]
-        assert copied("a", "--as", "sent") == 1
+        assert copied("a", "--as", "sent") == 2
         assert "would get, 4 queue(s) at a" in capsys.readouterr().err
         assert copied("a", "--as", "sent", "--write", "queueSelector=hash") == 0
     for path, topic in ((tmp_path / "b", "copy"), (tmp_path / "a", "sent")):
@@ -105,13 +105,13 @@ def test_what_is_not_there(
     golden: Golden, session: SparkSession, serve: Callable[..., Served], capsys: Capture
 ) -> None:
     store, target = str(golden("live") / "store"), serve("target")
-    for command, words in (
-        (["Nothing", target.endpoint], "Topic 'Nothing' does not exist"),
-        (["LiveOrder", "rmq://127.0.0.1:1", "--write", "retries=0"], "127.0.0.1:1"),
-        (["LiveOrder", target.endpoint, "--subscribe", "a"], "remove --subscribe"),
-        (["LiveOrder", target.endpoint, "--as", "a b"], "topic"),
+    for command, code, words in (
+        (["Nothing", target.endpoint], 1, "Topic 'Nothing' does not exist"),
+        (["LiveOrder", "rmq://127.0.0.1:1", "--write", "retries=0"], 1, "127.0.0.1:1"),
+        (["LiveOrder", target.endpoint, "--subscribe", "a"], 2, "remove --subscribe"),
+        (["LiveOrder", target.endpoint, "--as", "a b"], 2, "topic"),
     ):
-        assert run(session, store, *command) == 1
+        assert run(session, store, *command) == code
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith("error: ")
         assert words in line
@@ -119,5 +119,5 @@ def test_what_is_not_there(
 
 
 def test_wrong_options_need_no_spark(capsys: Capture) -> None:
-    assert main(["/store", "T", "rmq://127.0.0.1:1", "--write", "atomic=perhaps"]) == 1
+    assert main(["/store", "T", "rmq://127.0.0.1:1", "--write", "atomic=perhaps"]) == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -52,9 +52,9 @@ def test_an_error_without_a_file_names_all_places(capsys: Capture) -> None:
     assert run_job(raising(full), ["s3://lake/out", "/checkpoint"]) == FAILED
     assert capsys.readouterr().err.startswith("error: s3://lake/out or /checkpoint cannot be ")
     refused = PermissionError("Access Denied")  # as s3fs raises it
-    with pytest.raises(RmqStoreError, match="out cannot be written: Access Denied. Let"):
-        with writing("s3://lake/out"):
-            raise refused
+    expected = pytest.raises(RmqStoreError, match=r"out cannot be written: Access Denied\. Let")
+    with expected, writing("s3://lake/out"):
+        raise refused
 
 
 @pytest.mark.parametrize(
@@ -154,12 +154,13 @@ def test_other_errors_of_java_are_not_told_as_those_of_files(trace: str) -> None
 
 @needs_full
 def test_what_java_throws(session: SparkSession, capsys: Capture) -> None:
-    assert session._jvm is not None
-    stream = session._jvm.java.io.FileOutputStream(FULL)
+    jvm = session._jvm
+    assert jvm is not None
+    stream = jvm.java.io.FileOutputStream(FULL)
     assert run_job(lambda: stream.write(1), ["/out"]) == FAILED
     assert "error: /out or Spark's own folder (spark.local.dir) cannot" in capsys.readouterr().err
     with pytest.raises(Exception, match="NullPointerException"):
-        run_job(lambda: session._jvm.java.util.Objects.requireNonNull(None), ["/out"])
+        run_job(lambda: jvm.java.util.Objects.requireNonNull(None), ["/out"])
 
 
 @pytest.mark.parametrize(
@@ -210,8 +211,9 @@ def test_a_wrong_source_is_told_before_spark_starts(
 
 def test_the_log_has_no_frames_of_what_is_told(session: SparkSession) -> None:
     """The layout of `conf/log4j2.properties`, which a clone's jobs use."""
-    assert session._jvm is not None
-    core = session._jvm.org.apache.logging.log4j
+    jvm = session._jvm
+    assert jvm is not None
+    core = jvm.org.apache.logging.log4j
     text = (CONF / "log4j2.properties").read_text()
     found = re.search(r"^appender\.console\.layout\.pattern = (.+)$", text, re.MULTILINE)
     assert found is not None
@@ -220,7 +222,7 @@ def test_the_log_has_no_frames_of_what_is_told(session: SparkSession) -> None:
     layout = builder.build()
 
     def lines(message: str) -> list[str]:
-        thrown = session._jvm.java.lang.RuntimeException(message)
+        thrown = jvm.java.lang.RuntimeException(message)
         event = core.core.impl.Log4jLogEvent.newBuilder().setLoggerName("a.B").setThrown(thrown)
         event = event.setMessage(core.message.SimpleMessage("It failed")).setLevel(core.Level.ERROR)
         printed: str = layout.toSerializable(event.build())

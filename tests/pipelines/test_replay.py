@@ -144,7 +144,7 @@ def test_a_store_that_is_killed_while_parquet_is_replayed(
         at: rows for at, rows in whole.items() if "Topic" in at[0]
     }
 
-    assert run(session, *command, "--map", "*=other") == 1
+    assert run(session, *command, "--map", "*=other") == 2
     assert "replay with other arguments" in capsys.readouterr().err
 
 
@@ -177,7 +177,7 @@ def test_a_killed_job_goes_on_by_spark_submit(
     ],
 )
 def test_wrong_options_need_no_spark(options: list[str], words: str, capsys: Capture) -> None:
-    assert main(["/store", "rmq://127.0.0.1:1", "--checkpoint", "/none", *options]) == 1
+    assert main(["/store", "rmq://127.0.0.1:1", "--checkpoint", "/none", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert words in line
@@ -191,18 +191,19 @@ def test_a_rate_that_is_none(rate: str, capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "code", "words"),
     [
-        ([], "does not exist"),
-        (["--parquet"], "is not a readable folder of Parquet files: [PATH_NOT_FOUND]"),
-        (["--parquet", "--subscribe", "a"], "remove subscribe"),
+        ([], 1, "does not exist"),
+        (["--parquet"], 2, "is not a readable folder of Parquet files: [PATH_NOT_FOUND]"),
+        (["--parquet", "--subscribe", "a"], 2, "remove subscribe"),
     ],
 )
 def test_what_is_not_there(
-    session: SparkSession, tmp_path: Path, options: list[str], words: str, capsys: Capture
-) -> None:
+    session: SparkSession, tmp_path: Path, options: list[str], code: int, words: str,
+    capsys: Capture,
+) -> None:  # fmt: skip
     command = [str(tmp_path / "none"), "rmq://127.0.0.1:1", "--checkpoint", str(tmp_path / "c")]
-    assert run(session, *command, *options) == 1
+    assert run(session, *command, *options) == code
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert words in line

@@ -133,7 +133,7 @@ def test_a_table_that_does_not_fit_is_told(
     stream: Stream, lake: LakeHouse, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream.run()
-    assert run_job(lambda: stream.run("--schema", "body string")) == 1
+    assert run_job(lambda: stream.run("--schema", "body string")) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: The table ")
     assert "body is binary there, and string here" in error
