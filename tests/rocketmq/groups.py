@@ -69,7 +69,7 @@ class Group:
         self._of_brokers = of_brokers
         self.members = addresses(3)
         self.theirs = tuple(me for me in self.members if me not in ours)
-        self.ports = {me: free_port(around=(-2, 1)) for me in self.theirs}
+        self.ports = {me: free_port(around=(1,)) for me in self.theirs}
         size = SIZES["mappedFileSizeCommitLog"]
         self.ours: dict[str, MemberProcess] = {
             me: self._store(me)
@@ -122,7 +122,7 @@ class Group:
     def replace(self, me: str) -> None:
         """Stop a member of ours, and start a broker on its store."""
         self.ours.pop(me).stop()
-        self.ports[me] = free_port(around=(-2, 1))
+        self.ports[me] = free_port(around=(1,))
         self.start(me)
         eventually(lambda: self.max_offset(me) > 0, PATIENCE)
 

@@ -166,7 +166,7 @@ def test_a_group_with_a_long_name_consumes_as_at_a_broker(
     rocketmq: RocketMq, tmp_path: Path, length: int
 ) -> None:
     """Of more than 120 characters: no message can name its retry topic."""
-    port = free_port(around=(-2, 1))
+    port = free_port(around=(1,))
     with name_server(tmp_path) as address, Client(rocketmq, address, f"127.0.0.1:{port}") as client:
         for place in brokers_of_both_kinds(rocketmq, address, port, tmp_path):
             with place:
@@ -249,7 +249,7 @@ def test_java_clients_sign_and_talk_tls(
 def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
     rocketmq: RocketMq, tmp_path: Path
 ) -> None:
-    port = free_port(around=(-2, 1))
+    port = free_port(around=(1,))
     # RocketMQ's slaves do not sign: their addresses must be white.
     white = RECORDED.replace("10.10.103.*", "127.0.0.1")
     accounts = write_accounts(tmp_path / "plain_acl.yml", white)
@@ -274,7 +274,7 @@ def test_a_slave_of_rocketmq_copies_topics_groups_and_progress(
 
         # It asks for topics at the VIP port.
         settings: dict[str, Any] = {"brokerRole": "SLAVE", "brokerId": 1}
-        slave = Broker(rocketmq, address, free_port(around=(-2, 1)), tmp_path / "slave", **settings)
+        slave = Broker(rocketmq, address, free_port(around=(1,)), tmp_path / "slave", **settings)
         cleanup.enter_context(slave)
         config_of = tmp_path / "slave" / "config"
 

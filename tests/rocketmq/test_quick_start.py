@@ -26,7 +26,7 @@ def test_the_quick_start_works_and_spark_reads_what_java_has_sent(
     spark: SparkSession, rocketmq: RocketMq, tmp_path: Path
 ) -> None:
     """Both commands as processes; RocketMQ's mqadmin, producer and push consumer."""
-    port = free_port(around=(-2,))
+    port = free_port()
     with ExitStack() as running:
         names = running.enter_context(NamesrvProcess(tmp_path)).address
         broker = StoreProcess(

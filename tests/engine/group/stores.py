@@ -36,7 +36,7 @@ class StoreProcess(MemberProcess):
     verb = "serve"
 
     def __init__(self, folder: Path, me: str, members: dict[str, str], **settings: Any) -> None:
-        self.broker = f"127.0.0.1:{free_port(around=(-2,))}"
+        self.broker = f"127.0.0.1:{free_port()}"
         self.endpoint = f"rmq://{self.broker}"
         super().__init__(
             folder, me, members,
