@@ -348,10 +348,11 @@ class GroupMember:
         standing = VoterStanding(self.term, self.vote, self.leader, self.is_voter, *self._reach())
         verdict = verdict_on(vote, standing)
         if verdict is VoteVerdict.ACCEPT:
-            if vote.term > self.term:
-                self._raise_term(vote.term)
-            self._give_vote(vote.candidate)
-            self._follow(None, now)
+            if (vote.term, vote.candidate) != (self.term, self.vote):
+                if vote.term > self.term:
+                    self._raise_term(vote.term)
+                self._give_vote(vote.candidate)
+                self._follow(None, now)  # not again: one without its files asks on and on
         elif verdict in LONGER_LEDGER:  # the candidate has voted for itself in its term
             self._next_term = max(self._next_term, vote.term + 1)
         return VoteAnswer(self.term, verdict, self.ledger.end)
@@ -541,12 +542,14 @@ class GroupMember:
 
     def _take(self, push: Push) -> MemberCode:
         assert self.role is MemberRole.FOLLOWER, "a leader's ledger only grows"
+        held = -1 if self.ledger.is_empty else self.ledger.end
         taken = self._following.take(push, self.term, self.commit)
         for change in taken.changes:
             if isinstance(change, Cut):
                 assert change.end >= self.commit, "nothing that is committed is cut"
             elif isinstance(change, Write):
-                assert change.entries[0].index > self.commit, "what is committed stays"
+                first = change.entries[0].index
+                assert first > min(self.commit, held), "what is committed stays"
         if taken.conflict >= 0:
             self._stop(taken.conflict)
         elif taken.kept >= 0:

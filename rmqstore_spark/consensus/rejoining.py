@@ -39,7 +39,7 @@ class Rejoining:
         self._terms: dict[str, int] = {}
         self._ends: dict[str, int] = {}
         self._voters: set[str] = set()
-        self._has_entries = False
+        self._have_entries: dict[str, bool] = {}
 
     def ask(self, now: int) -> None:
         """The others are asked; what they were asked before is not answered any more."""
@@ -51,7 +51,8 @@ class Rejoining:
             return
         self._terms[peer] = answer.term  # each was asked after the loss
         self._ends[peer] = answer.end
-        self._has_entries |= answer.verdict in LONGER_LEDGER
+        if answer.verdict is not NOT_A_VOTER:
+            self._have_entries[peer] = answer.verdict in LONGER_LEDGER
         if self._rounds_are_over and answer.verdict is not NOT_A_VOTER:
             self._voters.add(peer)
 
@@ -64,7 +65,7 @@ class Rejoining:
     @property
     def is_new_group(self) -> bool:
         """Whether none of the others has an entry, once all of them have told."""
-        return len(self._terms) == self._others and not self._has_entries
+        return len(self._terms) == self._others and not any(self._have_entries.values())
 
     def end_of(self, leader: str, term: int) -> int | None:
         """Return the last entry that a leader had when it was asked; None: it has not told.

@@ -344,6 +344,24 @@ def test_a_member_that_follows_from_the_first_term_on_saves_it_before_entries() 
     assert kinds.index(Save) < kinds.index(Write)
 
 
+def test_a_member_that_is_asked_again_and_again_for_one_vote_still_asks_itself() -> None:
+    """One that has lost its files asks so, as long as it waits for the answer of another."""
+    voter = member(term=5)
+    for now in range(0, LATER, 1000):
+        voter.receive(now, Vote(5, "n1", -1, -1), now)
+        voter.tick(now)
+    assert voter.role is MemberRole.CANDIDATE
+
+
+def test_a_voter_that_has_no_entries_now_is_believed() -> None:
+    """What was said of it before may have been a lie."""
+    new, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    hear(new, 0, n1=VoteAnswer(1, longer))
+    nothing = VoteAnswer(1, VoteVerdict.ACCEPT)
+    hear(new, LATER, n1=nothing, n2=nothing)
+    assert new.is_voter
+
+
 def test_all_others_count_at_once() -> None:
     """The candidate that may hold the member's vote is one of them, and knows its own term."""
     lost = without_files()
