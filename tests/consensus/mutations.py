@@ -325,7 +325,7 @@ SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "DoesNotSeeLosses": (12, 16),
     "FollowsOldLeaders": (1322, 1756),
     "HasNoBodies": (8, 29),
-    "KeepsWhatWasCut": (13827,),
+    "KeepsWhatWasCut": (73753, 127935),
     "LeadsAgainInItsTerm": (452, 689),
     "SaveIsNotFlushed": (222, 300),
     "StartsWithoutFlush": (35212,),
