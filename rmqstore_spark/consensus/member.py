@@ -542,7 +542,7 @@ class GroupMember:
 
     def _take(self, push: Push) -> MemberCode:
         assert self.role is MemberRole.FOLLOWER, "a leader's ledger only grows"
-        held = -1 if self.ledger.is_empty else self.ledger.end
+        held = -1 if self.ledger.is_empty else self.ledger.end  # what is not here may come again
         taken = self._following.take(push, self.term, self.commit)
         for change in taken.changes:
             if isinstance(change, Cut):

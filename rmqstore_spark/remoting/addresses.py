@@ -87,8 +87,8 @@ def _taken(error: OSError, address: object) -> ServiceError:
 
 
 def _can_be_looked_up(host: str) -> bool:
-    """Return whether a resolver would take it: labels of names have a length."""
+    """Return whether a resolver would take it: labels of names have a length, and no NUL."""
     try:
-        return bool(host.encode("idna"))
+        return bool(host.isprintable() and host.encode("idna"))
     except UnicodeError:
         return False

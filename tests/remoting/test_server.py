@@ -444,3 +444,10 @@ def test_closing_a_server_writes_what_was_answered() -> None:
         await closing
 
     run(test())
+
+
+@pytest.mark.parametrize("host", ["", "a\0b", "a\nb", "a..b", "x" * 1000])
+def test_what_no_resolver_takes_is_no_address(host: str) -> None:
+    """A peer may have told it: an error of the resolver would end who asks."""
+    with pytest.raises(ServiceError, match="is not an address"):
+        parse_address(f"{host}:1")

@@ -20,6 +20,7 @@ from rmqstore_spark.files.durable import (
     FILE_MODE,
     explained,
     make_folder,
+    sync_file,
     sync_folder,
     wipe,
     write_all,
@@ -123,7 +124,7 @@ class SegmentedFile:
                     remedy="Set mappedFileSizeCommitLog to the size that the group uses.",
                 )
         for start in self._starts:
-            self._flush(start)
+            sync_file(self._path(start))
         if self._starts:
             self._grow(self._starts[-1])
 
@@ -258,16 +259,6 @@ class SegmentedFile:
             if os.fstat(file.descriptor).st_size != self.size:
                 os.ftruncate(file.descriptor, self.size)
                 self._written.add(start)
-
-    def _flush(self, start: int) -> None:
-        """Flush a file, without keeping it open: there may be many."""
-        path = self._path(start)
-        with explained(path, "flushed"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def _remove(self, start: int) -> None:
         self._open.pop(start, None)
