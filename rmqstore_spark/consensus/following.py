@@ -48,12 +48,11 @@ class Following:
 
     def __init__(self, ledger: MemberLedger) -> None:
         self._ledger = ledger
-        self.matched = False
-        self.commit = self.shown = -1
+        self.begin()
 
     def begin(self) -> None:
         """Know nothing: the leader is another one."""
-        self.matched = False
+        self.matched = self._has_refused = False
         self.commit = self.shown = -1
 
     def take(self, push: Push, term: int, commit: int) -> Taken:
@@ -81,6 +80,7 @@ class Following:
     def _compare(self, entry: LedgerEntry, commit: int) -> Taken:
         term = self._ledger.term_of(entry.index)
         if term != entry.term:
+            self._has_refused = True
             if term >= 0 and entry.index <= commit:
                 return _REFUSED._replace(conflict=entry.index)
             return _REFUSED
@@ -101,6 +101,8 @@ class Following:
             return _REFUSED
         taken = _DONE
         if ledger.term_of(entry.index) != entry.term:
+            if not self._is_first(push):
+                return _REFUSED
             taken = self._begin_again(entry, commit, push.commit)
         elif entry.index < ledger.end:
             if entry.index < commit:  # it is late, or wrong: what is committed stays
@@ -108,6 +110,14 @@ class Following:
             taken = _DONE._replace(changes=(Cut(ledger.cut(entry.index), entry.index),))
         self.matched = self.matched or taken.code is MemberCode.SUCCESS
         return taken
+
+    def _is_first(self, push: Push) -> bool:
+        """Whether the entry of a TRUNCATE is the leader's first, with which a ledger may begin.
+
+        Any other is from a request that was sent before this member has lost its files. A leader of
+        RocketMQ does not say; what it sends after a comparison that was refused is not late.
+        """
+        return self._has_refused if push.begin < 0 else push.begin == push.first
 
     def _ends_as_leader(self, term: int) -> bool:
         """Whether the last entry is of the leader's term, so that all entries are the leader's.

@@ -216,6 +216,11 @@ class GroupMember:
         self._become_candidate(now)
         return True
 
+    @property
+    def known_term(self) -> int:
+        """The highest term that this member has seen, or enough others have told it."""
+        return self.term if self.is_voter else max(self.term, self._rejoining.term or 0)
+
     def behind(self, peer: str) -> int | None:
         """Return how many entries a leader's peer lacks; None if that is not known."""
         match = self._pushers[peer].match
@@ -307,6 +312,8 @@ class GroupMember:
     def _vote_answered(self, peer: str, answer: VoteAnswer, now: int) -> None:
         if not self.is_voter:
             self._rejoining.note(peer, answer)
+            if self._rejoining.wants_to_ask_again:
+                self._deadline = now
             self._rejoin_if_new(now)
             self._rejoin_if_caught_up()
         elif self.role is MemberRole.CANDIDATE and self._in_round:
@@ -345,6 +352,8 @@ class GroupMember:
             return VoteAnswer(self.term, VoteVerdict.REJECT_UNEXPECTED_LEADER)
         if vote.candidate not in self.peers:
             return VoteAnswer(self.term, VoteVerdict.REJECT_UNKNOWN_LEADER)
+        if self.role is MemberRole.LEADER:
+            self._pushers[vote.candidate].shown(vote.end_index, now)
         standing = VoterStanding(self.term, self.vote, self.leader, self.is_voter, *self._reach())
         verdict = verdict_on(vote, standing)
         if verdict is VoteVerdict.ACCEPT:
@@ -462,7 +471,7 @@ class GroupMember:
     def _push(self, peer: str, now: int) -> None:
         pusher = self._pushers[peer]
         while (due := pusher.due(now, self.commit)) is not None:
-            push = Push(due[0], self.term, self.me, due[1], due[2], self.commit)
+            push = Push(due[0], self.term, self.me, *due[1:], self.commit, self.ledger.begin)
             pusher.sent(self._ask(peer, push))
 
     def _push_answered(

@@ -125,6 +125,7 @@ class Push(NamedTuple):
         term, leader: who pushes.
         first, last: the indexes of the entries: one if they are compared or cut; -1 for COMMIT.
         commit: the leader's commit index.
+        begin: index of the first entry that the leader has; -1: it is RocketMQ's, and does not say.
         entries: filled in by the driver that sends, which reads them from its ledger.
     """
 
@@ -134,6 +135,7 @@ class Push(NamedTuple):
     first: int
     last: int
     commit: int
+    begin: int = -1
     entries: tuple[LedgerEntry, ...] = ()
 
 

@@ -64,6 +64,8 @@ class Pusher:
             return self._due_append(now, commit)
         if now < self._late:
             return None
+        if self._waiting and self._state is _State.TRUNCATE:
+            self._compare(now)  # without an answer, the peer may have lost its files
         self._late = now + self._timing.compare_wait
         self._waiting = 1
         if self._state is _State.TRUNCATE and self._at >= self._ledger.begin:
@@ -128,6 +130,12 @@ class Pusher:
             self._waiting = max(self._waiting - 1, 0)
             self._late = now + self._timing.push_wait
             self.match = max(self.match, push.last)
+
+    def shown(self, end: int, now: int) -> None:
+        """The peer says how its ledger ends: it may lack what it had."""
+        if end < self.match:
+            self.match = -1
+            self._compare(now)
 
     def _compare(self, at: int) -> None:
         """Look for the last entry that both have, from the end on, not before the time `at`."""

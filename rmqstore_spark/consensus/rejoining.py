@@ -3,10 +3,14 @@
 Before the loss it may have voted, in a term that it does not know, and acknowledged entries that it
 does not have: its vote could make a leader of one that lacks them. So it asks the others as a
 candidate of the lowest term does, until a quorum of voters has told their terms: whatever it once
-agreed to, one of these knows. What others say that have lost their files too counts only when all
-have been heard. If none of them has an entry, the group is new. Otherwise the member waits for a
-leader of such a term, and votes again when it has all that this leader has committed, and all that
-this leader had when it was asked: it may count what the member acknowledged before the loss.
+agreed to, one of each quorum knows. What others say that have lost their files too counts only when
+all have been heard. Then the member waits for a leader of such a term, and votes again when it has
+all that this leader has committed, and all that this leader had when it was asked: it may count
+what the member acknowledged before the loss.
+
+If nobody has an entry, the group is new, and there is nothing to wait for. A leader that was asked
+counts nothing any more that this member had acknowledged; what it committed with that before, one
+of the others has. So all others must say that they have no entry, asked after all were asked once.
 
 A candidate may hold a vote of this member in a round that is not over, and get the votes that it
 lacks from those who have just told a lower term. So a quorum counts only if it was asked when such
@@ -36,36 +40,51 @@ class Rejoining:
         self._quorum = members // 2 + 1
         self._rounds_end = rounds_end
         self._rounds_are_over = False
-        self._terms: dict[str, int] = {}
-        self._ends: dict[str, int] = {}
-        self._voters: set[str] = set()
-        self._have_entries: dict[str, bool] = {}
+        self._told: dict[str, VoteAnswer] = {}  # each was asked after the loss
+        self._of_voters: dict[str, int] = {}  # their terms, when rounds were over
+        self._have_entries: dict[str, bool] = {}  # by voter
+        self._all_had_told = False  # when they were asked the last time
+        self._have_answered: set[str] = set()  # since
 
     def ask(self, now: int) -> None:
         """The others are asked; what they were asked before is not answered any more."""
         self._rounds_are_over = now >= self._rounds_end
+        self._all_had_told = self._all_have_told
+        self._have_answered.clear()
 
     def note(self, peer: str, answer: VoteAnswer) -> None:
         """Take the answer of a peer to a request with an empty ledger."""
         if answer.verdict in _TELLS_NOTHING:
             return
-        self._terms[peer] = answer.term  # each was asked after the loss
-        self._ends[peer] = answer.end
-        if answer.verdict is not NOT_A_VOTER:
-            self._have_entries[peer] = answer.verdict in LONGER_LEDGER
-        if self._rounds_are_over and answer.verdict is not NOT_A_VOTER:
-            self._voters.add(peer)
+        self._told[peer] = answer
+        self._have_answered.add(peer)
+        if answer.verdict is NOT_A_VOTER:
+            return
+        self._have_entries[peer] = answer.verdict in LONGER_LEDGER
+        if self._rounds_are_over:
+            self._of_voters[peer] = answer.term
+
+    @property
+    def _all_have_told(self) -> bool:
+        return len(self._told) == self._others
+
+    @property
+    def wants_to_ask_again(self) -> bool:
+        """Whether all have told once, so that the next answers say whether the group is new."""
+        return self._all_have_told and not self._all_had_told
 
     @property
     def term(self) -> int | None:
         """The highest term that this member can have voted in; None while that is not known."""
-        is_known = len(self._voters) >= self._quorum or len(self._terms) == self._others
-        return max(self._terms.values()) if is_known else None
+        if len(self._of_voters) >= self._quorum:
+            return sorted(self._of_voters.values())[self._quorum - 1]
+        return max([each.term for each in self._told.values()]) if self._all_have_told else None
 
     @property
     def is_new_group(self) -> bool:
-        """Whether none of the others has an entry, once all of them have told."""
-        return len(self._terms) == self._others and not any(self._have_entries.values())
+        """Whether none of the others has an entry."""
+        is_known = self._all_had_told and len(self._have_answered) == self._others
+        return is_known and not any(self._have_entries.values())
 
     def end_of(self, leader: str, term: int) -> int | None:
         """Return the last entry that a leader had when it was asked; None: it has not told.
@@ -74,4 +93,5 @@ class Rejoining:
             leader: the leader.
             term: in which it leads: what it said before counts for nothing.
         """
-        return self._ends[leader] if self._terms.get(leader) == term else None
+        told = self._told.get(leader)
+        return None if told is None or told.term != term else told.end

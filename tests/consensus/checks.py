@@ -21,6 +21,7 @@ class Checks:
         places: the index at which each body is committed: it is committed once.
         leaders: who leads in each term: it is one.
         acknowledged: (time asked, time answered, index, term) of each append.
+        expired: index before which some member's entries have expired: no log begins behind it.
         elections, crashes: how many there were.
     """
 
@@ -29,6 +30,7 @@ class Checks:
     places: dict[object, int] = field(default_factory=dict)
     leaders: dict[int, str] = field(default_factory=dict)
     acknowledged: list[tuple[int, int, int, int]] = field(default_factory=list)
+    expired: int = 0
     elections: int = 0
     crashes: int = 0
 
@@ -37,6 +39,14 @@ class Checks:
         for index, term, _, _, body in entries:
             if self.written.setdefault((index, term), body) != body:
                 raise Violation(f"two entries {index} of term {term}")
+
+    def began(self, who: str, disk: Disk) -> None:
+        """A log begins where all is that was committed, but for what has expired."""
+        if disk.begin > self.expired:
+            raise Violation(
+                f"the log of {who} begins at {disk.begin}, and entries have expired up to "
+                f"{self.expired}"
+            )
 
     def commit(self, who: str, disk: Disk, before: int, index: int) -> None:
         """Committed prefixes agree, and a member's never shrinks while it lives.

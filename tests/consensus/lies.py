@@ -60,7 +60,8 @@ def falsehood(chance: random.Random, liar: str, member: GroupMember) -> Request:
     )
     what = PushType.APPEND if leads else chance.choice(_WITH_ENTRIES)
     last = entries[-1].index
-    return Push(what, term + leads, who, first, last, _index(chance, member), entries)
+    commit = _index(chance, member)
+    return Push(what, term + leads, who, first, last, commit, first, entries)
 
 
 def answered_falsely(chance: random.Random, member: GroupMember) -> tuple[int, Answer]:

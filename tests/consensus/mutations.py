@@ -184,6 +184,31 @@ class DoesNotSeeLosses(GroupMember):
             pusher.__class__ = _Blind
 
 
+class _Anywhere(Following):
+    def _is_first(self, push: Push) -> bool:
+        return True
+
+
+class _Stubborn(Pusher):
+    def due(self, now: int, commit: int) -> tuple[PushType, int, int] | None:
+        if self._state.name == "TRUNCATE" and now >= self._late:
+            self._waiting = 0
+        return super().due(now, commit)
+
+
+class BeginsWhereALateRequestSays(GroupMember):
+    """Begins an empty ledger with what another one was to be cut to, which is repeated."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self._following.__class__ = _Anywhere
+
+    def _become_leader(self, now: int) -> None:
+        super()._become_leader(now)
+        for pusher in self._pushers.values():
+            pusher.__class__ = _Stubborn
+
+
 class BelievesLateAnswers(GroupMember):
     """Takes an answer to a comparison for that to a later one."""
 
@@ -301,6 +326,7 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
         CutsTwice,
         CutsWhatItHadBeforeARestart,
         DoesNotSeeLosses,
+        BeginsWhereALateRequestSays,
         BelievesLateAnswers,
     )
 } | {
@@ -317,6 +343,7 @@ SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "AnswersBeforeFlush": (3257, 3353),
     "AppendsUnmatched": (99, 121, 937),
     "AsksNobodyWhileItFollows": (53, 75, 77),
+    "BeginsWhereALateRequestSays": (743, 2841, 3362),
     "BelievesLateAnswers": (3725,),
     "CommitsEarlierTerms": (1488, 2330, 4537),
     "CommitsUnmatched": (4, 5),

@@ -181,6 +181,7 @@ class Run(Simulator):
             begin = self.chance.randint(disk.begin, last)
             member.ledger.expire(begin)
             disk.expire(begin)
+            self.checks.expired = max(self.checks.expired, begin)
 
     def _lie(self, node: Node) -> None:
         """A peer says to a member what cannot be; see `lies`."""
@@ -227,6 +228,7 @@ class Run(Simulator):
 
     def change(self, node: Node, action: Change) -> None:
         super().change(node, action)
+        self.checks.began(node.name, node.disk)
         if type(action) is not Write:
             self._cutters.add(node.name)
         if node.name in self._cutters and self.random() < 0.5:  # now, or when it has written since

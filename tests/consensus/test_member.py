@@ -17,6 +17,7 @@ from rmqstore_spark.consensus.actions import (
     SendRequest,
     Write,
 )
+from rmqstore_spark.consensus.election import NOT_A_VOTER
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import (
@@ -77,7 +78,9 @@ def entry(index: int, term: int) -> LedgerEntry:
 
 
 def push(kind: PushType, term: int, *entries: LedgerEntry, commit: int = -1) -> Push:
-    return Push(kind, term, "n1", entries[0].index, entries[-1].index, commit, entries)
+    first, last = entries[0].index, entries[-1].index
+    begin = first if kind is PushType.TRUNCATE else 0
+    return Push(kind, term, "n1", first, last, commit, begin, entries)
 
 
 def elected(*terms: tuple[int, int], end: int = -1) -> GroupMember:
@@ -320,13 +323,75 @@ def test_a_member_without_files_asks_each_leader() -> None:
     assert lost.is_voter
 
 
-def test_a_group_is_new_when_all_others_have_no_entry() -> None:
+def test_a_group_is_new_when_all_others_say_twice_that_they_have_no_entry() -> None:
     """The leader may be the one that has not told, and count what this member acknowledged."""
     new, nothing = without_files((*GROUP, "n3", "n4")), VoteAnswer(1, VoteVerdict.ACCEPT)
     hear(new, LATER, n1=nothing, n2=nothing, n3=nothing)
     assert not new.is_voter
     hear(new, 2 * LATER, n4=nothing)
+    assert new.wake == 2 * LATER  # at once
+    hear(new, 2 * LATER, n1=nothing, n2=nothing, n3=nothing)
+    assert not new.is_voter
+    hear(new, 3 * LATER, n1=nothing, n2=nothing, n3=nothing, n4=nothing)
     assert new.is_voter
+
+
+def test_a_group_is_not_new_if_an_entry_comes_before_all_others_have_told() -> None:
+    """n4 leads, commits it with what n0 had acknowledged and with n1, and loses its files too."""
+    lost, nothing = without_files((*GROUP, "n3", "n4")), VoteAnswer(1, VoteVerdict.ACCEPT)
+    hear(lost, LATER, n1=nothing, n2=nothing, n3=nothing)
+    hear(lost, 2 * LATER, n4=VoteAnswer(1, NOT_A_VOTER))
+    longer = VoteAnswer(1, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX, 0)
+    hear(lost, 2 * LATER, n1=longer, n2=nothing, n3=nothing, n4=VoteAnswer(1, NOT_A_VOTER))
+    assert not lost.is_voter
+
+
+def test_a_leader_counts_no_more_what_a_peer_had_that_asks_without_entries() -> None:
+    leader = elected((0, 1), end=2)
+    leader.append((entry(3, 3),), LATER)
+    for ask in taken(leader, SendRequest):
+        if ask.peer == "n1" and isinstance(ask.request, Push):
+            has = PushAnswer(ask.request.type, MemberCode.SUCCESS, 3, 2, 0, 2)
+            leader.answered(ask.number, has, LATER)
+    assert leader.behind("n1") == 1
+    leader.receive("a", Vote(0, "n1", -1, -1), LATER)
+    assert leader.behind("n1") is None
+
+
+def test_one_that_is_ahead_of_a_quorum_keeps_no_member_out() -> None:
+    """Each quorum knows in which term this member may have voted. n4 asked for votes alone."""
+    lost, longer = without_files((*GROUP, "n3", "n4")), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    ahead, others = VoteAnswer(9, longer, 7), VoteAnswer(3, longer, 7)
+    hear(lost, LATER, n4=ahead, n1=others, n2=others)
+    lost.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), LATER)
+    assert lost.ledger.is_empty
+    hear(lost, 2 * LATER, n4=ahead, n1=others, n2=others, n3=others)
+    lost.receive("b", push(PushType.TRUNCATE, 3, entry(0, 3), commit=0), 2 * LATER)
+    assert lost.ledger.end == 0
+
+
+def test_a_ledger_begins_with_the_first_entry_of_the_leader_only() -> None:
+    """A TRUNCATE that was sent to a member before it lost its files can come after that."""
+    longer = VoteAnswer(3, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX, 7)
+    lost = without_files()
+    hear(lost, 0, n1=longer, n2=longer)
+    late = push(PushType.TRUNCATE, 3, entry(6, 3), commit=7)
+    lost.receive("a", late._replace(begin=0), 1)
+    assert lost.ledger.is_empty
+    lost.receive("b", late._replace(begin=-1), 1)  # of RocketMQ, which compares before
+    assert lost.ledger.is_empty
+    lost.receive("c", push(PushType.COMPARE, 3, entry(7, 3), commit=7)._replace(begin=-1), 1)
+    lost.receive("d", late._replace(begin=-1), 1)
+    assert lost.ledger.begin == 6
+
+
+def test_a_member_without_files_knows_the_term_that_enough_others_tell() -> None:
+    lost, far = without_files(), VoteAnswer(1 << 40, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX, 7)
+    assert lost.known_term == 0
+    hear(lost, 0, n1=far)
+    assert lost.known_term == 0
+    hear(lost, LATER, n2=far)
+    assert lost.known_term == 1 << 40
 
 
 def test_nobody_takes_over_with_less_than_it_has_acknowledged() -> None:
@@ -359,15 +424,15 @@ def test_a_voter_that_has_no_entries_now_is_believed() -> None:
     hear(new, 0, n1=VoteAnswer(1, longer))
     nothing = VoteAnswer(1, VoteVerdict.ACCEPT)
     hear(new, LATER, n1=nothing, n2=nothing)
+    hear(new, LATER, n1=nothing, n2=nothing)
     assert new.is_voter
 
 
 def test_all_others_count_at_once() -> None:
     """The candidate that may hold the member's vote is one of them, and knows its own term."""
-    lost = without_files()
-    lost.tick(0)
-    for ask in taken(lost, SendRequest):
-        lost.answered(ask.number, VoteAnswer(3, VoteVerdict.ACCEPT), 0)
+    lost, nothing = without_files(), VoteAnswer(3, VoteVerdict.ACCEPT)
+    hear(lost, 0, n1=nothing, n2=nothing)
+    hear(lost, 0, n1=nothing, n2=nothing)
     assert lost.is_voter
 
 
@@ -389,9 +454,9 @@ def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
     new.receive("a", LeaderHeartbeat(6, "n1"), 1)
     for ask in asks:
         new.answered(ask.number, VoteAnswer(5, VoteVerdict.ACCEPT), 2)
-    new.tick(LATER)
-    for ask in taken(new, SendRequest):
-        new.answered(ask.number, VoteAnswer(6, VoteVerdict.REJECT_ALREADY_VOTED), LATER)
+    told = VoteAnswer(6, VoteVerdict.REJECT_ALREADY_VOTED)
+    hear(new, LATER, n1=told, n2=told)
+    hear(new, LATER, n1=told, n2=told)
     assert new.is_voter
     assert (new.term, new.vote, new.leader) == (6, "n1", "n1")
     new.receive("b", Vote(6, "n2", -1, -1), LATER)

@@ -119,3 +119,24 @@ def test_a_peer_that_has_lost_entries_is_not_counted_for_them() -> None:
     lost = PushAnswer(PushType.APPEND, MemberCode.INCONSISTENT_STATE, 1, 6, 0, -1)
     pusher.answered(2, pushed, lost, 3)
     assert pusher.match == -1
+
+
+def test_a_peer_that_does_not_answer_is_compared_with_again_before_it_is_cut() -> None:
+    """It may have lost its files meanwhile, and would begin its ledger in the middle."""
+    timing = Timing()
+    pusher = Pusher(MemberLedger(0, 9, [(0, 1)]), timing, lambda _, last: last)
+    assert pusher.due(0, -1) == (PushType.COMPARE, 9, 9)
+    pusher.sent(1)
+    compared = Push(PushType.COMPARE, 1, "n0", 9, 9, -1)
+    other = MemberCode.INCONSISTENT_STATE
+    pusher.answered(1, compared, PushAnswer(PushType.COMPARE, other, 1, 9, 6, 9), 0)
+    number, now = 1, 0
+    while (due := pusher.due(now, -1)) is not None and due[0] is PushType.COMPARE:
+        number += 1
+        pusher.sent(number)
+        code = MemberCode.SUCCESS if due[1] <= 6 else other
+        pusher.answered(number, compared, PushAnswer(PushType.COMPARE, code, 1, due[1], 6, 9), now)
+    assert due == (PushType.TRUNCATE, 6, 6)
+    pusher.sent(number + 1)
+    assert pusher.due(timing.compare_wait - 1, -1) is None
+    assert pusher.due(timing.compare_wait, -1) == (PushType.COMPARE, 9, 9)

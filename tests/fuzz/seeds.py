@@ -199,12 +199,12 @@ def _peers() -> Iterator[bytes]:
     body = placed(term_record(3, "n1", 1_700_000_000_000), 1048)
     entry = LedgerEntry(41, 3, 1000, len(body) + 48, body)
     for kind, entries in ((PushType.COMPARE, (entry,)), (PushType.APPEND, (entry, entry))):
-        push = Push(kind, 3, "n1", 41, 41, 40, entries)
+        push = Push(kind, 3, "n1", 41, 41, 40, 5, entries)
         yield b"\2" + request_body(push, "G", "n1", "n0")[1]
 
     for bad in (placed(body, 7), b"no record", b"\0" * 4096):  # which none of these is here
         other = LedgerEntry(1 << 40, 3, 1000, len(bad) + 48, bad)
-        push = Push(PushType.TRUNCATE, 3, "n1", 1 << 40, 1 << 40, 1 << 41, (other,))
+        push = Push(PushType.TRUNCATE, 3, "n1", 1 << 40, 1 << 40, 1 << 41, 1 << 40, (other,))
         yield b"\2" + request_body(push, "G", "n1", "n0")[1]
 
 

@@ -8,7 +8,16 @@ from typing import Final
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.wire import Status
 from rmqstore_spark.consensus.ledger import MemberLedger
-from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType
+from rmqstore_spark.consensus.member import GroupMember
+from rmqstore_spark.consensus.messages import (
+    Answer,
+    LedgerEntry,
+    MemberCode,
+    Push,
+    PushType,
+    Request,
+    VoteAnswer,
+)
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.dledger import BLANK_SIZE, ENTRY_HEADER_SIZE
 
@@ -65,16 +74,17 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     return push
 
 
-def why_no_term(term: int, own: int) -> str | None:
-    """Return why a peer cannot have a term; None if it can.
+def why_no_term(said: Request | Answer, member: GroupMember) -> str | None:
+    """Return why a peer cannot have the term that it says; None if it can.
 
-    Args:
-        term: the peer's.
-        own: of this member.
+    A member that has lost its files hears all terms: it believes what enough others say.
     """
-    if term <= own + _MOST_AHEAD:
+    known = member.known_term
+    if said.term <= known + _MOST_AHEAD:
         return None
-    return f"its term {term} is too far ahead of this member's, {own}, to be true"
+    if isinstance(said, VoteAnswer) and not member.is_voter:
+        return None
+    return f"its term {said.term} is too far ahead of the one known here, {known}, to be true"
 
 
 def are_records(entries: Sequence[LedgerEntry]) -> bool:

@@ -21,6 +21,7 @@ from rmqstore_spark.consensus.driver.wire import (
     encoded_entries,
     request_body,
 )
+from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
@@ -48,6 +49,11 @@ class _NotAllowedError(ServiceError):
 
 class PeerAnswers(Protocol):
     """Takes what comes back."""
+
+    @property
+    def member(self) -> GroupMember:
+        """Whose requests they are."""
+        ...
 
     def answered(self, number: int, answer: Answer) -> None:
         """Take the answer to a request."""
@@ -191,7 +197,7 @@ class Peers:
         if isinstance(found, bytes):
             try:
                 answer = answer_of(asked.request, found)
-                why_not = None if answer is None else why_no_term(answer.term, asked.request.term)
+                why_not = answer and why_no_term(answer, self._answers.member)
                 if why_not:
                     self._log.warning(at, "%s of %s: %s.", name, peer, why_not)
                     answer = None

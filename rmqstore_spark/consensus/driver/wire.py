@@ -114,11 +114,17 @@ class WireVoteAnswer(_Message, kw_only=True):
 
 
 class WirePush(_Message, kw_only=True):
-    """`PushEntryRequest`; what is derived is written only."""
+    """`PushEntryRequest`; what is derived is written only.
+
+    Attributes:
+        begin_index: of the first entry that the leader has. RocketMQ does not say it, and ignores
+            it.
+    """
 
     java: ClassVar[str] = "PushEntryRequest"
     type: str = PushType.APPEND.name
     commit_index: int = -1
+    begin_index: int = -1
     entry: WireEntry | None = None
     batch_entry: list[WireEntry] = []
     batch: bool = False
@@ -272,7 +278,7 @@ def request_of(command: int, body: bytes) -> tuple[WireMessage | WireVote | Wire
     entries = tuple(map(_entry, found))
     return push, Push(
         kind, push.term, push.leader_id or "",
-        entries[0].index, entries[-1].index, push.commit_index, entries,
+        entries[0].index, entries[-1].index, push.commit_index, push.begin_index, entries,
     )  # fmt: skip
 
 
@@ -337,6 +343,7 @@ def request_body(
         entries = encoded_entries(request.entries)
     push = _SentPush(
         **ids, leader_id=request.leader, type=request.type.name, commit_index=request.commit,
+        begin_index=request.begin,
         entry=entries if count == 1 else _NO_ENTRY,
         batch_entry=entries if is_batch else _NO_ENTRIES,
         batch=is_batch, count=count, first_entry_index=request.first,

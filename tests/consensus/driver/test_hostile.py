@@ -127,12 +127,13 @@ def requests(given: random.Random, first: bytes) -> Iterator[tuple[int, bytes]]:
         if kind is PushType.TRUNCATE and commit >= index > 5:
             continue  # who claims to have committed so much can have a log begin again
         entries = () if kind is PushType.COMMIT else (entry,) * given.choice((1, 1, 2))
+        begin = given.choice((-1, 0, index))
         said = given.choice(
             (
                 Vote(term, peer, given.choice(ends), given.choice((-1, 0, term, far))),
                 LeaderHeartbeat(term, peer),
-                Push(kind, term, peer, index, index, commit, entries),
-                Push(kind, term, peer, index, index, commit, entries),
+                Push(kind, term, peer, index, index, commit, begin, entries),
+                Push(kind, term, peer, index, index, commit, begin, entries),
             )
         )
         code, text = request_body(said, GROUP, peer, "n0")
@@ -208,7 +209,7 @@ def test_numbers_that_leave_no_room_change_nothing(
     def truncating(index: int, position: int, of: int, commit: int) -> Push:
         body = placed(record("false"), min(position + 48, most - 100))
         entry = LedgerEntry(index, of, position, 48 + len(body), body)
-        return Push(PushType.TRUNCATE, term, "n1", index, index, commit, (entry,))
+        return Push(PushType.TRUNCATE, term, "n1", index, index, commit, index, (entry,))
 
     said: list[Request] = [
         LeaderHeartbeat((1 << 62) - 1, "n1"),

@@ -247,7 +247,7 @@ def test_a_member_with_other_old_messages_ends_and_says_why(tmp_path: Path, coun
 def test_entries_at_other_places_are_refused(tmp_path: Path) -> None:
     """Of a leader that does not say what it had before, as RocketMQ's do not."""
     first = LedgerEntry(0, 1, 2 << 20, 100, b"x" * 52)
-    push = Push(PushType.TRUNCATE, 1, "n1", 0, 0, -1, (first,))
+    push = Push(PushType.TRUNCATE, 1, "n1", 0, 0, -1, 0, (first,))
     log = EntryLog(str(tmp_path / "dledger-n0"), SEGMENT, 1 << 20)
     log.restart()
     ledger = MemberLedger(0, -1, [])
