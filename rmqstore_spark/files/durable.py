@@ -169,12 +169,29 @@ def sync_folder(path: str) -> None:
             os.close(descriptor)
 
 
+def sync_data(descriptor: int) -> None:
+    """Flush the bytes of a file; if that fails, forget those that are in memory only.
+
+    After an error, Linux takes pages that it could not write for clean: a later start would read
+    them, flush them without an error, and rely on what no disk has.
+
+    Raises:
+        OSError: the flush failed.
+    """
+    try:
+        os.fdatasync(descriptor)
+    except OSError:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        raise
+
+
 def sync_file(path: str) -> None:
     """Flush the bytes of a file to disk."""
     with explained(path, "flushed"):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fdatasync(descriptor)
+            sync_data(descriptor)
         finally:
             os.close(descriptor)
 

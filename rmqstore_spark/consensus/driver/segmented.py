@@ -20,6 +20,7 @@ from rmqstore_spark.files.durable import (
     FILE_MODE,
     explained,
     make_folder,
+    sync_data,
     sync_file,
     sync_folder,
     wipe,
@@ -77,7 +78,7 @@ class Unflushed:
         """
         for file in self._files:
             with explained(file.path, "flushed"):
-                os.fdatasync(file.descriptor)
+                sync_data(file.descriptor)
         for folder in self._folders:
             sync_folder(folder)
 

@@ -20,6 +20,7 @@ from rmqstore_spark.files.durable import (
     explained,
     explanation,
     start_write_back,
+    sync_data,
     sync_folder,
 )
 from rmqstore_spark.layout.spans import U1
@@ -156,7 +157,7 @@ class OpenSegments:
             try:
                 with explained(self._files.folder, "flushed"):
                     for descriptor in descriptors:
-                        os.fdatasync(descriptor)
+                        sync_data(descriptor)
             except StoreWriteError as error:
                 self.failure = error
                 raise

@@ -19,7 +19,7 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.open_segments import write_chunks, zeros_backwards
 from rmqstore_spark.engine.log.placement import Placement, blank_head, pieces_to_write
 from rmqstore_spark.engine.log.segment_files import SegmentFiles
-from rmqstore_spark.files.durable import explained, start_write_back
+from rmqstore_spark.files.durable import explained, start_write_back, sync_data
 from rmqstore_spark.layout.constants import BLANK_SIZE
 from rmqstore_spark.layout.fields import MAGIC_PLACE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
@@ -114,7 +114,7 @@ class ReservedBlock:
         reach("flush.before_sync")
         with explained(self._files.folder, "flushed"):
             for start in sorted(self._open):
-                os.fdatasync(self._open[start])
+                sync_data(self._open[start])
 
     def close(self) -> None:
         """Close the files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,6 +87,31 @@ def test_a_member_that_lost_its_files_gets_them_again(
     eventually(lambda: group[follower].committed >= last, 60)
     assert group[follower].output.count(said) == 2
     assert len(logs_until(group, last)) == 1
+
+
+def test_a_group_that_has_lost_most_members_begins_again_with_copies_of_one(
+    group: dict[str, MemberProcess], members: dict[str, str]
+) -> None:
+    """As docs/operate.md says, "If most members are lost"."""
+    client = GroupClient(members)
+    last = client.append(*(record(f"kept {n}", n) for n in range(20)))[-1]
+    eventually(lambda: all(member.committed >= last for member in group.values()), 60)
+    kept, *lost = group.values()
+    for member in group.values():
+        member.kill()
+    for member in lost:
+        shutil.rmtree(member.store)
+        shutil.copytree(kept.store, member.store)
+        folder = member.store / f"dledger-{kept.me}"
+        folder.rename(member.store / f"dledger-{member.me}")
+    for member in group.values():
+        member.start()
+    after = client.append(record("after", 20))[0]
+    assert after > last
+    eventually(lambda: all(member.committed >= after for member in group.values()), 60)
+    assert len(logs_until(group, after)) == 1
+    for text in (*(f"kept {n}" for n in range(20)), "after"):
+        assert [each for each in texts(kept) if has(each, text)]
 
 
 def test_entries_without_a_term_stop_the_start(
