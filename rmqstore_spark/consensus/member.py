@@ -218,8 +218,8 @@ class GroupMember:
 
     @property
     def known_term(self) -> int:
-        """The highest term that this member has seen, or enough others have told it."""
-        return self.term if self.is_voter else max(self.term, self._rejoining.term or 0)
+        """A term that the group has reached: others are not believed that are far beyond it."""
+        return self.term if self.is_voter else max(self.term, self._rejoining.known_term)
 
     def behind(self, peer: str) -> int | None:
         """Return how many entries a leader's peer lacks; None if that is not known."""
@@ -417,6 +417,8 @@ class GroupMember:
         """Whether it has lost its files, and has not been told all that it must know."""
         if self.is_voter:
             return False
+        if self.ledger.is_empty and self._rejoining.may_be_new_group:
+            return True
         return not self._has_asked() or (self.leader is not None and self._leaders_end() is None)
 
     def _rejoin_if_caught_up(self) -> None:

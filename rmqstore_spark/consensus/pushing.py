@@ -132,8 +132,11 @@ class Pusher:
             self.match = max(self.match, push.last)
 
     def shown(self, end: int, now: int) -> None:
-        """The peer says how its ledger ends: it may lack what it had."""
-        if end < self.match:
+        """The peer says how its ledger ends, -1 if it is empty: it may lack what it had.
+
+        Then what it acknowledged before counts no more, also if that comes later.
+        """
+        if end < 0 or end < self.match:
             self.match = -1
             self._compare(now)
 

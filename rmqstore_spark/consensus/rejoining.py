@@ -59,6 +59,8 @@ class Rejoining:
         self._told[peer] = answer
         self._have_answered.add(peer)
         if answer.verdict is NOT_A_VOTER:
+            if answer.end >= 0:  # it may have acknowledged them
+                self._have_entries[peer] = True
             return
         self._have_entries[peer] = answer.verdict in LONGER_LEDGER
         if self._rounds_are_over:
@@ -81,10 +83,20 @@ class Rejoining:
         return max([each.term for each in self._told.values()]) if self._all_have_told else None
 
     @property
+    def known_term(self) -> int:
+        """A term that the group has reached, whatever one of the others says."""
+        return min(self._of_voters.values()) if len(self._of_voters) >= self._quorum else 0
+
+    @property
+    def may_be_new_group(self) -> bool:
+        """Whether none of those that have told has an entry."""
+        return not any(self._have_entries.values())
+
+    @property
     def is_new_group(self) -> bool:
         """Whether none of the others has an entry."""
         is_known = self._all_had_told and len(self._have_answered) == self._others
-        return is_known and not any(self._have_entries.values())
+        return is_known and self.may_be_new_group
 
     def end_of(self, leader: str, term: int) -> int | None:
         """Return the last entry that a leader had when it was asked; None: it has not told.

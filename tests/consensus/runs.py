@@ -43,6 +43,10 @@ MIXES: Final = (
     (15, 5, 15, 10, 5, 5, 5, 60),
 )
 """How often each kind of fault comes in a run, in the order of `Run._fault`."""
+_OF_YOUNG: Final = (15, 40, 30, 15, 0, 0, 0, 0)
+_YOUNG_LOSS: Final = 0.85
+_REACH: Final = 60
+"""Milliseconds in which pushes reach a member of a young group once one has."""
 
 
 class Run(Simulator):
@@ -74,8 +78,17 @@ class Run(Simulator):
         self._unsteady = chance.choice((0.0, 0.0, 0.5))  # members that soon fail after a cut
         self._cutters: set[str] = set()
         self._failing = chance.choice((0.0, 0.0, 0.0, 0.01))  # flushes
+        self._lost: set[str] = set()  # members that have lost their disks, and may not vote yet
+        self._may_wait = False
+        self._reached: set[tuple[int, str]] = set()  # when pushes reached whom
         self._fragile = 0.02 if seed % 4 == 3 else 0.0  # disks that soon fail after a flush
         self._is_faulty = True
+        self._is_young = seed % 8 == 5  # few pushes arrive, so that members stay new
+        if self._is_young:
+            self._differs = self._lies = False
+            self._mix = _OF_YOUNG
+            self.flush = chance.choice((1, 40, 200))
+            self.nodes[chance.choice(self.names)].slow = chance.choice((1, 1, 5))
 
     def play(self) -> Checks:
         """Play the run; raise `Violation` if something does not hold."""
@@ -93,10 +106,13 @@ class Run(Simulator):
             at += chance.randint(1, 200)
         self.until(_FAULTY)
         self._heal()
-        self._progress()
-        self._all_vote()
-        if chance.random() < 0.2:
-            self._catch_up_idle()
+        if self._may_wait:
+            self.until(self.now + HEALTHY)
+        else:
+            self._progress()
+            self._all_vote()
+            if chance.random() < 0.2:
+                self._catch_up_idle()
         self.checks.order()
         return self.checks
 
@@ -140,12 +156,21 @@ class Run(Simulator):
         self.at(self.now + chance.randint(1, chance.choice((5, 300))), self.start, node)
 
     def _lose_disk(self, node: Node) -> None:
-        forgetful = sum(
-            each.disk.saved is None or not each.disk.saved.is_voter
+        """Let a member lose its disk, if fewer than a quorum have then.
+
+        Those that are new have lost nothing. But together with them it can be too many for a
+        leader: what was acknowledged is kept, and the group may wait for ever.
+        """
+        others = {
+            each.name
             for each in self.nodes.values()
-            if each is not node
-        )
-        if forgetful < (len(self.names) - 1) // 2:
+            if each is not node and (each.disk.saved is None or not each.disk.saved.is_voter)
+        }
+        self._lost &= others
+        most = (len(self.names) - 1) // 2
+        if len(self._lost) < most and (len(others) < most or self._is_young):
+            self._may_wait |= len(others) >= most
+            self._lost.add(node.name)
             self.crash(node)
             node.disk = self.disk()
             self.at(self.now + self.chance.randint(1, 200), self.start, node)
@@ -221,6 +246,15 @@ class Run(Simulator):
     def _fail(self, node: Node, life: int) -> None:
         if node.life == life:
             self._crash_for_a_while(node)
+
+    def _send(self, source: str, target: str, what: Callable[..., None], *args: Any) -> None:
+        if self._is_young and self._is_faulty and type(args[-1]) is Push:
+            reached = (self.now // _REACH, target)
+            if reached not in self._reached:
+                if self.random() < _YOUNG_LOSS:
+                    return
+                self._reached.add(reached)
+        super()._send(source, target, what, *args)
 
     def receive(self, node: Node, token: object, request: Any) -> None:
         if not self._lies or type(request) is not Push or is_placed(request):

@@ -346,6 +346,29 @@ def test_a_group_is_not_new_if_an_entry_comes_before_all_others_have_told() -> N
     assert not lost.is_voter
 
 
+def test_a_group_is_not_new_if_one_that_may_not_vote_yet_has_an_entry() -> None:
+    """It may have acknowledged it, and the leader, whose disk was lost, have committed it."""
+    lost, nothing = without_files(), VoteAnswer(1, VoteVerdict.ACCEPT)
+    for now in (0, 0, LATER):
+        hear(lost, now, n1=nothing, n2=VoteAnswer(1, NOT_A_VOTER, 3))
+    assert not lost.is_voter
+    for now in (2 * LATER, 2 * LATER):
+        hear(lost, now, n1=nothing, n2=nothing)
+    assert lost.is_voter
+
+
+def test_a_new_member_asks_until_it_may_vote_though_it_has_a_leader() -> None:
+    """A leader of RocketMQ may have no entry, too, so that there is nothing to catch up with."""
+    new, nothing = without_files(), VoteAnswer(1, VoteVerdict.ACCEPT)
+    hear(new, 0, n1=nothing, n2=nothing)
+    new.receive("a", LeaderHeartbeat(1, "n1"), 0)
+    hear(new, 0, n1=nothing)  # the answer of n2 is lost
+    assert not new.is_voter
+    new.receive("b", LeaderHeartbeat(1, "n1"), 10)
+    hear(new, new.wake, n1=nothing, n2=nothing)
+    assert new.is_voter
+
+
 def test_a_leader_counts_no_more_what_a_peer_had_that_asks_without_entries() -> None:
     leader = elected((0, 1), end=2)
     leader.append((entry(3, 3),), LATER)
@@ -354,7 +377,12 @@ def test_a_leader_counts_no_more_what_a_peer_had_that_asks_without_entries() -> 
             has = PushAnswer(ask.request.type, MemberCode.SUCCESS, 3, 2, 0, 2)
             leader.answered(ask.number, has, LATER)
     assert leader.behind("n1") == 1
+    late = [ask for ask in taken(leader, SendRequest) if ask.peer == "n1"][-1]
+    assert late.request.type is PushType.APPEND
     leader.receive("a", Vote(0, "n1", -1, -1), LATER)
+    assert leader.behind("n1") is None
+    had = PushAnswer(PushType.APPEND, MemberCode.SUCCESS, 3, 3, 0, 3)  # before it lost its files
+    leader.answered(late.number, had, LATER)
     assert leader.behind("n1") is None
 
 
@@ -385,13 +413,12 @@ def test_a_ledger_begins_with_the_first_entry_of_the_leader_only() -> None:
     assert lost.ledger.begin == 6
 
 
-def test_a_member_without_files_knows_the_term_that_enough_others_tell() -> None:
-    lost, far = without_files(), VoteAnswer(1 << 40, VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX, 7)
-    assert lost.known_term == 0
-    hear(lost, 0, n1=far)
-    assert lost.known_term == 0
-    hear(lost, LATER, n2=far)
-    assert lost.known_term == 1 << 40
+def test_a_member_without_files_knows_a_term_that_all_of_a_quorum_have_reached() -> None:
+    lost, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    hear(lost, 0, n1=VoteAnswer(1 << 40, longer, 7), n2=VoteAnswer(5, longer, 7))
+    assert lost.known_term == 0  # n1 may lie
+    hear(lost, LATER, n1=VoteAnswer(1 << 40, longer, 7), n2=VoteAnswer(5, longer, 7))
+    assert lost.known_term == 5
 
 
 def test_nobody_takes_over_with_less_than_it_has_acknowledged() -> None:

@@ -16,7 +16,6 @@ from rmqstore_spark.consensus.messages import (
     Push,
     PushType,
     Request,
-    VoteAnswer,
 )
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.dledger import BLANK_SIZE, ENTRY_HEADER_SIZE
@@ -75,16 +74,36 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
 
 
 def why_no_term(said: Request | Answer, member: GroupMember) -> str | None:
-    """Return why a peer cannot have the term that it says; None if it can.
-
-    A member that has lost its files hears all terms: it believes what enough others say.
-    """
+    """Return why a peer cannot have the term that it says; None if it can."""
     known = member.known_term
     if said.term <= known + _MOST_AHEAD:
         return None
-    if isinstance(said, VoteAnswer) and not member.is_voter:
-        return None
     return f"its term {said.term} is too far ahead of the one known here, {known}, to be true"
+
+
+class FarTerms:
+    """Terms that cannot be true, unless so many peers answer with such ones that one is honest.
+
+    A lie can have lifted the term of a group while this member was away, or before it lost its
+    files.
+
+    Args:
+        quorum: of the group.
+    """
+
+    def __init__(self, quorum: int) -> None:
+        self._quorum = quorum
+        self._terms: dict[str, int] = {}
+
+    def why_no_term(self, peer: str, said: Answer, member: GroupMember) -> str | None:
+        """Return why the answer of a peer is not believed; see `why_no_term`."""
+        why = why_no_term(said, member)
+        if why is None:
+            self._terms.pop(peer, None)
+            return None
+        self._terms[peer] = said.term
+        is_true = len(self._terms) >= self._quorum
+        return None if is_true and said.term <= min(self._terms.values()) + _MOST_AHEAD else why
 
 
 def are_records(entries: Sequence[LedgerEntry]) -> bool:
