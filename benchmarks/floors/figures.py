@@ -192,7 +192,7 @@ def _beside_blocks(store: _Process, folder: Path) -> Iterator[Figure]:
         ratios.append(beside / alone)
     yield Figure(
         _SECTION, "a send over remoting beside puts of 4 MiB, p99", texts[0],
-        "a frame that is answered beside blocks that go to a file", texts[1],
+        "a frame that is appended to a file, to which the blocks go, and answered", texts[1],
         *ratio_cells(ratios[0], at_most=_BESIDE_AIM), note=f"the floor's ratio is {ratios[1]:.1f}",
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -34,7 +35,8 @@ SYNCED: Final = "synced"
 """As APPENDED, and answered when it is on the disk: those that come meanwhile are flushed together.
 """
 BLOCKS: Final = "blocks"
-"""As LOOP; and what comes on another port is written to a file, in a thread."""
+"""As LOOP, but each frame is appended to a file, to which a thread appends what comes on another
+port; the file is flushed now and then, as that of ASYNC_FLUSH is."""
 
 LENGTH: Final = 4
 ANSWER: Final = (96).to_bytes(LENGTH, "big") + bytes(96)
@@ -42,6 +44,7 @@ ANSWER: Final = (96).to_bytes(LENGTH, "big") + bytes(96)
 _ROOM: Final = 4 << 20
 _FILE: Final = 1 << 30
 """Bytes of a file that is there before something is written, as a segment of a log is."""
+_FLUSH_S: Final = 0.5
 
 
 @contextmanager
@@ -62,9 +65,10 @@ def running(name: str, folder: Path) -> Iterator[tuple[Sequence[int], int]]:
 
 
 class _Frames(asyncio.Protocol):
-    """Answers each frame of a connection."""
+    """Answers each frame of a connection, appended to a file before if there is one."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: _File | None = None) -> None:
+        self._file = file
         self._left = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,13 +81,16 @@ class _Frames(asyncio.Protocol):
             end = at + LENGTH + int.from_bytes(data[at : at + LENGTH], "big")
             if end > len(data):
                 break
+            if self._file is not None:
+                self._file.put(memoryview(data)[at:end])
             at, answers = end, answers + 1
         self._left = data[at:]
         self._transport.write(ANSWER * answers)
 
 
-async def _serve_loop() -> None:
-    server = await asyncio.get_running_loop().create_server(_Frames, "127.0.0.1", 0)
+async def _serve_loop(file: _File | None = None) -> None:
+    frames = partial(_Frames, file)
+    server = await asyncio.get_running_loop().create_server(frames, "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -131,14 +138,18 @@ class _File:
             self.put(room[:size])
             connection.sendall(ANSWER)
 
+    def serve_blocks(self, connection: socket.socket) -> None:
+        """Put and answer blocks of one size."""
+        room = memoryview(bytearray(_ROOM))
+        while connection.recv_into(room, 0, socket.MSG_WAITALL):
+            self.put(room)
+            connection.sendall(ANSWER)
 
-def _write_blocks(connection: socket.socket, folder: str) -> None:
-    """Receive blocks of one size, and append each to a file."""
-    room = memoryview(bytearray(_ROOM))
-    descriptor = os.open(Path(folder, "written"), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    while connection.recv_into(room, 0, socket.MSG_WAITALL):
-        os.write(descriptor, room)
-        connection.sendall(ANSWER)
+    def flush(self) -> None:
+        """Flush it now and then."""
+        while True:
+            time.sleep(_FLUSH_S)
+            os.fdatasync(self._descriptor)
 
 
 def main(name: str, folder: str) -> None:
@@ -147,11 +158,14 @@ def main(name: str, folder: str) -> None:
     if name in (APPENDED, SYNCED):
         print(server.getsockname()[1], flush=True)
         _accept(server, _File(folder, is_synced=name == SYNCED).serve)
+    file = None
     if name == BLOCKS:
         print(server.getsockname()[1], end=" ")
-        serve = partial(_write_blocks, folder=folder)
-        threading.Thread(target=_accept, args=(server, serve), daemon=True).start()
-    uvloop.run(_serve_loop())
+        file = _File(folder, is_synced=False)
+        accept = partial(_accept, server, file.serve_blocks)
+        for work in (accept, file.flush):
+            threading.Thread(target=work, daemon=True).start()
+    uvloop.run(_serve_loop(file))
 
 
 if __name__ == "__main__":

@@ -229,6 +229,9 @@ class _Anywhere(Following):
 
 
 class _Stubborn(Pusher):
+    def shown(self, end: int, now: int) -> None:
+        pass
+
     def due(self, now: int, commit: int) -> tuple[PushType, int, int] | None:
         if self._state.name == "TRUNCATE" and now >= self._late:
             self._waiting = 0
@@ -381,23 +384,24 @@ MUTATIONS: Final[dict[str, Callable[[int], Checks]]] = {
 
 SEEDS: Final[dict[str, tuple[int, ...]]] = {
     "AnswersBeforeFlush": (346, 2543),
-    "AppendsUnmatched": (93, 962, 1734),
+    "AppendsUnmatched": (962, 1734),
     "AsksNobodyWhileItFollows": (1, 3, 7),
-    "BeginsWhereALateRequestSays": (821, 2760, 5048),
-    "BelievesLateAnswers": (3725,),
+    "BeginsWhereALateRequestSays": (2760, 5048, 6528),
+    "BelievesLateAnswers": (13, 35, 67),
     "CommitsEarlierTerms": (1224, 1488),
     "CommitsUnmatched": (4, 31),
-    "CountsItselfBeforeFlush": (6028, 8152),
+    "CountsItselfBeforeFlush": (8152,),
     "CutsTwice": (2143, 9355, 10387),
-    "DoesNotSeeLosses": (11, 44, 61),
-    "FollowsOldLeaders": (178, 312, 389),
+    "DoesNotSeeLosses": (11, 44),
+    "FollowsOldLeaders": (1834, 1864),
     "HasNoBodies": (8, 26),
     "KeepsWhatWasCut": (73753, 127935),
     "LeadsAgainInItsTerm": (116, 452),
     "SaveIsNotFlushed": (292, 511, 518),
     "StartsWithoutFlush": (35212,),
+    "TakesNewMembersForEmpty": (26789, 57669, 79365),
     "TermIsLost": (898, 953, 1227),
-    "VotesForShorterLedgers": (11, 17, 24),
+    "VotesForShorterLedgers": (17, 24),
     "VotesTwice": (0, 2, 3),
     "VotesWithoutMemory": (74, 221),
 }
