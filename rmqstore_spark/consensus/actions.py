@@ -26,14 +26,11 @@ class Save(NamedTuple):
 
     Attributes:
         is_voter: False as long as this member may have forgotten what it voted for and stored.
-        floor: term and index of the entry with which the ledger was begun again; it votes for
-            nobody who has less.
     """
 
     term: int
     vote: str | None
     is_voter: bool
-    floor: tuple[int, int] = (-1, -1)
 
 
 class Write(NamedTuple):
@@ -92,7 +89,20 @@ class Stop(NamedTuple):
 
 
 class CutRefused(NamedTuple):
-    """A leader wanted all behind an entry cut, which is committed. It may have asked long ago."""
+    """A leader wanted what is behind an entry cut, of which some may be acknowledged.
+
+    It may have asked long ago.
+    """
+
+    leader: str
+    index: int  # type: ignore[assignment]
+
+
+class BeginRefused(NamedTuple):
+    """A leader's first entry is behind the end of this ledger.
+
+    What is between them may have expired, and nobody but the leader says that it was committed.
+    """
 
     leader: str
     index: int  # type: ignore[assignment]
@@ -109,4 +119,5 @@ Action: TypeAlias = (
     | RoleChanged
     | Stop
     | CutRefused
+    | BeginRefused
 )

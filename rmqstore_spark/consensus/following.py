@@ -15,18 +15,17 @@ class Taken(NamedTuple):
     Attributes:
         code: of the answer.
         changes: of the ledger.
-        floor: term and index of the entry with which the ledger begins again, if the member has
-            acknowledged more than it has until that entry is on disk.
         conflict: index of a committed entry of which the leader has another; -1 if there is none.
         kept: index of the last entry of which the leader wanted what is committed behind it cut; -1
             if it did not.
+        is_behind: the leader's first entry does not follow this ledger.
     """
 
     code: MemberCode
     changes: tuple[Write | Cut | Restart, ...] = ()
-    floor: tuple[int, int] | None = None
     conflict: int = -1
     kept: int = -1
+    is_behind: bool = False
 
 
 _REFUSED = Taken(MemberCode.INCONSISTENT_STATE)
@@ -55,20 +54,21 @@ class Following:
         self.matched = self._has_refused = False
         self.commit = self.shown = -1
 
-    def take(self, push: Push, term: int, commit: int) -> Taken:
+    def take(self, push: Push, term: int, commit: int, *, is_voter: bool) -> Taken:
         """Do what a push of the leader wants.
 
         Args:
             push: the push.
             term: the leader's.
             commit: the member's commit index: nothing up to it is cut.
+            is_voter: whether the group relies on what this member has.
         """
         if not self.matched:
             self.shown = max(self.shown, push.last)
         if push.type is PushType.COMPARE:
             taken = self._compare(push.entries[0], commit)
         elif push.type is PushType.TRUNCATE:
-            taken = self._truncate(push, term, commit)
+            taken = self._truncate(push, term, commit, is_voter)
         elif push.type is PushType.APPEND:
             taken = self._append(push.entries, term)
         else:
@@ -81,13 +81,15 @@ class Following:
         term = self._ledger.term_of(entry.index)
         if term != entry.term:
             self._has_refused = True
-            if term >= 0 and entry.index <= commit:
-                return _REFUSED._replace(conflict=entry.index)
+            if term >= 0:
+                self.matched = False  # a leader of RocketMQ can lose entries, and lead on
+                if entry.index <= commit:
+                    return _REFUSED._replace(conflict=entry.index)
             return _REFUSED
         self.matched = self.matched or entry.index == self._ledger.end
         return _DONE
 
-    def _truncate(self, push: Push, term: int, commit: int) -> Taken:
+    def _truncate(self, push: Push, term: int, commit: int, is_voter: bool) -> Taken:
         """End with this entry, unless all of the ledger is known to be the leader's.
 
         Then the request is late: it was sent before others that have been answered since.
@@ -98,12 +100,12 @@ class Following:
         if self.matched and entry.index <= ledger.end:
             return _DONE
         if entry.index < ledger.end and self._ends_as_leader(term):
-            return _REFUSED
+            return _REFUSED._replace(kept=entry.index)
         taken = _DONE
         if ledger.term_of(entry.index) != entry.term:
             if not self._is_first(push):
                 return _REFUSED
-            taken = self._begin_again(entry, commit, push.commit)
+            taken = self._begin_again(entry, commit, is_voter)
         elif entry.index < ledger.end:
             if entry.index < commit:  # it is late, or wrong: what is committed stays
                 return _REFUSED._replace(kept=entry.index)
@@ -126,14 +128,16 @@ class Following:
         """
         return self._ledger.end_term == term
 
-    def _begin_again(self, entry: LedgerEntry, commit: int, of_leader: int) -> Taken:
+    def _begin_again(self, entry: LedgerEntry, commit: int, is_voter: bool) -> Taken:
         """Begin with the leader's first entry: of this ledger, none is one of the leader's.
+
+        If entry 0 differs, nothing is committed. Otherwise what is between may have expired, but
+        nobody except the leader says so: a voter keeps what it has.
 
         Args:
             entry: the leader's first.
             commit: this member's commit index.
-            of_leader: the leader's. What was before its first entry has expired, so that is
-                committed.
+            is_voter: whether the group relies on what this member has.
         """
         ledger = self._ledger
         if ledger.is_empty:
@@ -141,14 +145,10 @@ class Following:
         if entry.index <= commit:
             is_other = ledger.term_of(entry.index) >= 0
             return _REFUSED._replace(conflict=entry.index if is_other else -1, kept=entry.index)
-        if entry.index > max(of_leader, 0):
-            return _REFUSED
-        # The leader has committed what has expired before its first entry. Until that is on disk,
-        # this member has less than it has acknowledged. But if entry 0 differs, nothing is
-        # committed, and that entry can be lost.
-        floor = (entry.term, entry.index) if entry.index > 0 else None
+        if entry.index > 0 and is_voter:
+            return _REFUSED._replace(is_behind=True)
         restart = Restart(ledger.restart(entry.index))
-        return Taken(MemberCode.SUCCESS, (restart, write(ledger, (entry,))), floor)
+        return _DONE._replace(changes=(restart, write(ledger, (entry,))))
 
     def _append(self, entries: tuple[LedgerEntry, ...], term: int) -> Taken:
         ledger = self._ledger

@@ -12,6 +12,7 @@ from typing import Final
 
 from rmqstore_spark.consensus.actions import (
     Action,
+    BeginRefused,
     CommittedUpTo,
     Cut,
     CutRefused,
@@ -91,7 +92,7 @@ class GroupMember:
         self.peers = tuple(peer for peer in group if peer != me)
         self.quorum = len(group) // 2 + 1
         new = Save(0, None, is_voter=not self.peers)  # a member alone has nobody to ask
-        self.term, self.vote, self.is_voter, self.floor = saved or new
+        self.term, self.vote, self.is_voter = saved or new
         self._is_saved = saved is not None
         self.ledger = ledger
         self.commit = min(committed, ledger.end)
@@ -118,6 +119,7 @@ class GroupMember:
         self._pushers: dict[str, Pusher] = {}
         self._heard: dict[str, int] = {}  # when a leader last heard of each peer
         self._beat_at = now
+        self._leader_heard = now
         self._deadline = now + self._patience()
         if not self.is_voter:
             self._deadline = now
@@ -144,8 +146,6 @@ class GroupMember:
         elif now >= self._deadline:
             if not self.is_voter:
                 self._ask_to_rejoin(now)
-            elif self._lacks_entries():
-                self._deadline = now + self._patience()
             elif self.role is MemberRole.FOLLOWER:
                 self._become_candidate(now)
             else:
@@ -210,16 +210,11 @@ class GroupMember:
         """
         if self.stopped or not self.is_voter or (leader, term) != (self.leader, self.term):
             return False
-        if self.role is not MemberRole.FOLLOWER or self._lacks_entries():
+        if self.role is not MemberRole.FOLLOWER:
             return False
         self._raise_term(term + 1)
         self._become_candidate(now)
         return True
-
-    @property
-    def known_term(self) -> int:
-        """A term that the group has reached: others are not believed that are far beyond it."""
-        return self.term if self.is_voter else max(self.term, self._rejoining.known_term)
 
     def behind(self, peer: str) -> int | None:
         """Return how many entries a leader's peer lacks; None if that is not known."""
@@ -242,7 +237,7 @@ class GroupMember:
 
     def _save(self) -> None:
         self._is_saved = True
-        self.actions.append(Save(self.term, self.vote, self.is_voter, self.floor))
+        self.actions.append(Save(self.term, self.vote, self.is_voter))
 
     def _become(self, role: MemberRole, leader: str | None) -> None:
         self.role, self.leader = role, leader
@@ -366,17 +361,15 @@ class GroupMember:
             self._next_term = max(self._next_term, vote.term + 1)
         return VoteAnswer(self.term, verdict, self.ledger.end)
 
-    def _lacks_entries(self) -> bool:
-        """Whether it has less than it has acknowledged, so that it must not lead."""
-        return self._reach() > (self.ledger.end_term, self.ledger.end)
-
     def _reach(self) -> tuple[int, int]:
-        """Term and index of the last entry, or of that with which the ledger has to begin again."""
-        return max(self.floor, (self.ledger.end_term, self.ledger.end))
+        """Term and index of the last entry."""
+        return self.ledger.end_term, self.ledger.end
 
     # ---- rejoining -------------------------------------------------------------------------------
 
     def _ask_to_rejoin(self, now: int) -> None:
+        if self.leader is not None and now - self._leader_heard > self._timing.silence:
+            self._become(MemberRole.FOLLOWER, None)  # another may lead in this term
         self._deadline = now + self._timing.vote_wait
         self._rejoining.ask(now)
         self._asked.clear()
@@ -427,8 +420,7 @@ class GroupMember:
             return
         # A leader of RocketMQ tells no end, but it shows its last entry when it begins to compare.
         goal = max(told if told >= 0 else following.shown, following.commit)
-        has_all = following.matched and self.ledger.flushed >= goal
-        if has_all and self.ledger.term_of(following.commit) == self.term:
+        if following.matched and self.ledger.flushed >= goal:
             self.is_voter = True
             self.vote = self.leader  # it has led in this term: no other can
             self._save()
@@ -463,8 +455,6 @@ class GroupMember:
             self._heard[peer] = now
         elif answer.code is MemberCode.TERM_NOT_READY:
             self._beat_at = min(self._beat_at, now + self._timing.heartbeat // 100)
-        elif answer.code is MemberCode.INCONSISTENT_LEADER:
-            self._become_candidate(now)
 
     def _push_all(self, now: int) -> None:
         for peer in self.peers:
@@ -528,6 +518,7 @@ class GroupMember:
             self._begin_to_follow(leader, now)
         elif self.leader != leader:
             return MemberCode.INCONSISTENT_LEADER
+        self._leader_heard = now
         if is_beat or not is_known:
             self._wait_for_leader(now)
         elif not self._still_asks():
@@ -554,7 +545,7 @@ class GroupMember:
     def _take(self, push: Push) -> MemberCode:
         assert self.role is MemberRole.FOLLOWER, "a leader's ledger only grows"
         held = -1 if self.ledger.is_empty else self.ledger.end  # what is not here may come again
-        taken = self._following.take(push, self.term, self.commit)
+        taken = self._following.take(push, self.term, self.commit, is_voter=self.is_voter)
         for change in taken.changes:
             if isinstance(change, Cut):
                 assert change.end >= self.commit, "nothing that is committed is cut"
@@ -565,9 +556,8 @@ class GroupMember:
             self._stop(taken.conflict)
         elif taken.kept >= 0:
             self.actions.append(CutRefused(push.leader, taken.kept))
-        if taken.floor is not None:
-            self.floor = taken.floor
-            self._save()
+        elif taken.is_behind:
+            self.actions.append(BeginRefused(push.leader, push.first))
         if taken.changes and not self._is_saved:
             self._save()  # entries without a term would look like a lost file at the next start
         if any(isinstance(each, Cut | Restart) for each in taken.changes):

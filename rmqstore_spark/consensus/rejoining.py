@@ -83,11 +83,6 @@ class Rejoining:
         return max([each.term for each in self._told.values()]) if self._all_have_told else None
 
     @property
-    def known_term(self) -> int:
-        """A term that the group has reached, whatever one of the others says."""
-        return min(self._of_voters.values()) if len(self._of_voters) >= self._quorum else 0
-
-    @property
     def may_be_new_group(self) -> bool:
         """Whether none of those that have told has an entry."""
         return not any(self._have_entries.values())

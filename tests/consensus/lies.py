@@ -97,7 +97,7 @@ def is_placed(push: Push) -> bool:
 
 
 def _term(chance: random.Random, member: GroupMember) -> int:
-    return max(member.term + chance.choice((-2, -1, 0, 1, 2, 1000)), 0)
+    return max(member.term + chance.choice((-2, -1, 0, 1, 2, 1000, 1 << 40)), 0)
 
 
 def _index(chance: random.Random, member: GroupMember) -> int:

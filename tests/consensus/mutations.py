@@ -188,23 +188,6 @@ class CutsTwice(CutsWhatItHadBeforeARestart):
         return super()._take(push)
 
 
-class ForgetsItsFloor(GroupMember):
-    """Begins its ledger again, and forgets what it had acknowledged.
-
-    In a group of ours alone that cannot matter, and no seed finds it. Let E be the last entry that
-    was committed, and Q the quorum that has it on disk. A member begins again if no entry of its
-    ledger is one of the leader's. What is committed is in both, unless the leader's has expired
-    up to an entry that is committed too. So a member of Q that begins again does so behind E, with
-    an entry that is committed, against what E is. Hence all of Q keep E, and in each quorum one
-    refuses a candidate without it. The first entry of a leader of RocketMQ need not be committed:
-    the rule is for these.
-    """
-
-    def _save(self) -> None:
-        self.floor = (-1, -1)
-        super()._save()
-
-
 class _Blind(Pusher):
     def shown(self, end: int, now: int) -> None:
         pass

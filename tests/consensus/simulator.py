@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from rmqstore_spark.consensus.actions import (
+    BeginRefused,
     CommittedUpTo,
     Cut,
     CutRefused,
@@ -116,6 +117,7 @@ class Simulator:
             RoleChanged: self.role_changed,
             Stop: self._stop,
             CutRefused: lambda *_: None,  # it was told of
+            BeginRefused: lambda *_: None,  # it was told of
         }
 
     # ---- time -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from tests.consensus import compiled, playing
-from tests.consensus.mutations import MUTATIONS, SEEDS, ForgetsItsFloor
+from tests.consensus.mutations import MUTATIONS, SEEDS
 from tests.consensus.runs import run
 
 RUNS = int(os.environ.get("CONSENSUS_RUNS", "100000"))
@@ -33,11 +33,6 @@ def test_a_group_without_a_rule_is_found_out(name: str, seed: int) -> None:
     run(seed)
     with pytest.raises(AssertionError):
         MUTATIONS[name](seed)
-
-
-def test_where_a_ledger_began_again_need_not_be_known_among_ours() -> None:
-    for seed in range(300):
-        run(seed, ForgetsItsFloor)
 
 
 def test_a_seed_plays_the_same_run_again() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.consensus.actions import (
+    BeginRefused,
     CommittedUpTo,
     CutRefused,
     MemberRole,
@@ -138,27 +139,6 @@ def test_a_follower_answers_when_it_has_flushed() -> None:
     assert [reply.token for reply in taken(follower, Respond)] == ["b"]
 
 
-def test_a_member_that_begins_again_votes_for_nobody_with_less_than_that() -> None:
-    follower = member((0, 2), end=4)
-    follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3), commit=40), 1)
-    actions, follower.actions = follower.actions, []
-    kinds = [type(action) for action in actions]
-    assert kinds.index(Save) < kinds.index(Restart) < kinds.index(Write)
-    (save,) = [action for action in actions if isinstance(action, Save)]
-    assert save.floor == (3, 40)
-    lost = member(end=-1, term=3, floor=save.floor)  # it crashes before the entry is on disk
-    lost.receive("b", Vote(4, "n2", 30, 2), 1)
-    lost.receive("c", Vote(4, "n2", 39, 3), 2)
-    assert [reply.answer.verdict for reply in taken(lost, Respond)] == [
-        VoteVerdict.REJECT_EXPIRED_LEDGER_TERM,
-        VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX,
-    ]
-    lost.tick(LATER)
-    assert lost.role is MemberRole.FOLLOWER
-    lost.receive("d", Vote(4, "n2", 40, 3), LATER + 1)
-    assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
-
-
 def test_a_request_to_cut_that_comes_after_a_restart_cuts_nothing_of_its_leaders() -> None:
     follower = member((0, 2), (5, 3), end=5)  # it has acknowledged entry 5 of term 3 before
     follower.receive("a", push(PushType.TRUNCATE, 3, entry(4, 2)), 1)
@@ -168,19 +148,51 @@ def test_a_request_to_cut_that_comes_after_a_restart_cuts_nothing_of_its_leaders
     assert follower.ledger.end == 4
 
 
-def test_a_member_begins_again_where_its_leader_has_expired_what_follows() -> None:
+def test_a_member_forgets_nothing_because_its_leader_says_that_it_has_expired() -> None:
+    """A lie could make it lose what is committed. Its folder is moved away if it is true."""
     follower = member((0, 2), (5, 3), end=5)
     follower.receive("a", push(PushType.TRUNCATE, 3, entry(40, 3), commit=40), 1)
-    assert (follower.ledger.begin, follower.ledger.end) == (40, 40)
+    refused, reply = follower.actions[-2:]
+    assert refused == BeginRefused("n1", 40)
+    assert isinstance(reply, Respond)
+    assert (follower.ledger.begin, follower.ledger.end) == (0, 5)
 
 
-def test_a_member_whose_entry_0_differs_owes_nothing() -> None:
+def test_a_member_whose_entry_0_differs_begins_again() -> None:
     follower = member((0, 2), end=0)
     follower.receive("a", push(PushType.TRUNCATE, 3, entry(0, 3)), 1)
-    assert follower.floor == (-1, -1)
-    lost = member(end=-1, term=3, floor=follower.floor)  # it crashes before the entry is on disk
+    assert [type(action) for action in follower.actions[-2:]] == [Restart, Write]
+    lost = member(end=-1, term=3)  # it crashes before the entry is on disk
     lost.receive("b", Vote(4, "n2", -1, -1), 1)
     assert taken(lost, Respond)[0].answer.verdict is VoteVerdict.ACCEPT
+
+
+def test_a_leader_that_has_lost_entries_and_leads_on_is_not_believed() -> None:
+    """One of RocketMQ can lose its page cache, and be elected again in the same term."""
+    follower = member((0, 2), end=4)
+    follower.receive("a", push(PushType.COMPARE, 3, entry(4, 2)), 1)
+    follower.receive("b", push(PushType.APPEND, 3, entry(5, 3)), 2)
+    follower.receive("c", push(PushType.COMPARE, 3, entry(5, 2)), 3)
+    follower.receive("d", push(PushType.TRUNCATE, 3, entry(4, 2), commit=5), 4)
+    assert CutRefused("n1", 4) in follower.actions
+    assert (follower.commit, follower.ledger.end) == (-1, 5)
+
+
+def test_a_member_that_may_not_vote_forgets_a_leader_that_is_silent() -> None:
+    """A peer that said that it leads may have lied, and another leads in that term."""
+    lost, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
+    lost.receive("a", LeaderHeartbeat(3, "n1"), 0)
+    hear(lost, LATER, n2=VoteAnswer(3, longer, 7))
+    lost.receive("b", LeaderHeartbeat(3, "n2"), LATER)
+    assert lost.leader == "n2"
+
+
+def test_a_leader_that_one_peer_does_not_know_leads_on() -> None:
+    leader = elected((0, 1), end=2)
+    beats = [ask for ask in taken(leader, SendRequest) if isinstance(ask.request, LeaderHeartbeat)]
+    other = HeartbeatAnswer(MemberCode.INCONSISTENT_LEADER, -1)
+    leader.answered(beats[0].number, other, LATER + 2)
+    assert leader.role is MemberRole.LEADER
 
 
 def test_what_is_committed_is_not_cut() -> None:
@@ -413,20 +425,6 @@ def test_a_ledger_begins_with_the_first_entry_of_the_leader_only() -> None:
     assert lost.ledger.begin == 6
 
 
-def test_a_member_without_files_knows_a_term_that_all_of_a_quorum_have_reached() -> None:
-    lost, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
-    hear(lost, 0, n1=VoteAnswer(1 << 40, longer, 7), n2=VoteAnswer(5, longer, 7))
-    assert lost.known_term == 0  # n1 may lie
-    hear(lost, LATER, n1=VoteAnswer(1 << 40, longer, 7), n2=VoteAnswer(5, longer, 7))
-    assert lost.known_term == 5
-
-
-def test_nobody_takes_over_with_less_than_it_has_acknowledged() -> None:
-    follower = member((0, 1), end=60, floor=(3, 50))
-    follower.receive("a", LeaderHeartbeat(3, "n1"), 1)
-    assert not follower.take_over("n1", 3, 2)
-
-
 def test_a_member_that_follows_from_the_first_term_on_saves_it_before_entries() -> None:
     """RocketMQ's first term can be 0; without its file, the next start would be refused."""
     new, longer = without_files(), VoteVerdict.REJECT_SMALL_LEDGER_END_INDEX
@@ -482,6 +480,7 @@ def test_a_member_of_a_new_group_stays_in_the_term_of_its_leader() -> None:
     for ask in asks:
         new.answered(ask.number, VoteAnswer(5, VoteVerdict.ACCEPT), 2)
     told = VoteAnswer(6, VoteVerdict.REJECT_ALREADY_VOTED)
+    new.receive("a", LeaderHeartbeat(6, "n1"), LATER)
     hear(new, LATER, n1=told, n2=told)
     hear(new, LATER, n1=told, n2=told)
     assert new.is_voter

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.wire import Status
 from rmqstore_spark.consensus.ledger import MemberLedger
-from rmqstore_spark.consensus.member import GroupMember
-from rmqstore_spark.consensus.messages import (
-    Answer,
-    LedgerEntry,
-    MemberCode,
-    Push,
-    PushType,
-    Request,
-)
+from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.dledger import BLANK_SIZE, ENTRY_HEADER_SIZE
 
 _OTHER_TERM: Final = -2
-_MOST_AHEAD: Final = 1 << 32
-"""Terms: a group has an election for each. Behind the greatest one, none could follow."""
+_TERMS_IN_A_MS: Final = 1 << 20
+"""Far more than elections can take. By 2100, that is less than `MOST_TERM`."""
 
 
 class RefusedPush(Exception):
@@ -73,37 +66,16 @@ def checked(push: Push, log: EntryLog, ledger: MemberLedger) -> Push:
     return push
 
 
-def why_no_term(said: Request | Answer, member: GroupMember) -> str | None:
-    """Return why a peer cannot have the term that it says; None if it can."""
-    known = member.known_term
-    if said.term <= known + _MOST_AHEAD:
-        return None
-    return f"its term {said.term} is too far ahead of the one known here, {known}, to be true"
+def why_no_term(term: int) -> str | None:
+    """Return why no group can have reached a term; None if one can.
 
-
-class FarTerms:
-    """Terms that cannot be true, unless so many peers answer with such ones that one is honest.
-
-    A lie can have lifted the term of a group while this member was away, or before it lost its
-    files.
-
-    Args:
-        quorum: of the group.
+    The bound is the same for all members, but for their clocks, and moves on: one that is lied to
+    still understands the others.
     """
-
-    def __init__(self, quorum: int) -> None:
-        self._quorum = quorum
-        self._terms: dict[str, int] = {}
-
-    def why_no_term(self, peer: str, said: Answer, member: GroupMember) -> str | None:
-        """Return why the answer of a peer is not believed; see `why_no_term`."""
-        why = why_no_term(said, member)
-        if why is None:
-            self._terms.pop(peer, None)
-            return None
-        self._terms[peer] = said.term
-        is_true = len(self._terms) >= self._quorum
-        return None if is_true and said.term <= min(self._terms.values()) + _MOST_AHEAD else why
+    most = round(time.time() * 1000) * _TERMS_IN_A_MS
+    if term <= most:
+        return None
+    return f"its term {term} is more than a group can have reached by this machine's clock, {most}"
 
 
 def are_records(entries: Sequence[LedgerEntry]) -> bool:

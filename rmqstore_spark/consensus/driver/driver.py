@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from rmqstore_spark.consensus.actions import (
     Action,
+    BeginRefused,
     CommittedUpTo,
     Cut,
     CutRefused,
@@ -330,8 +331,16 @@ class Driver:
             leader = action.leader
             self._peerlog.warning(
                 f"{leader}:", "%s, the leader, wants all behind entry %d cut, and more than that "
-                "is committed here. This is refused. If it happens again, %s has lost what was "
-                "committed: see docs/dledger.md.", leader, action.index, leader,
+                "is committed or acknowledged here. This is refused. If it happens again, %s has "
+                "lost entries: see docs/dledger.md.", leader, action.index, leader,
+            )  # fmt: skip
+        elif isinstance(action, BeginRefused):
+            leader = action.leader
+            self._peerlog.warning(
+                f"{leader}:", "%s, the leader, has entries from %d on only, and this member ends "
+                "with %d. If those between have expired, move its folder dledger-%s away: it then "
+                "gets what the others have (docs/operate.md, \"Repair a member\").",
+                leader, action.index, self.log.last, self.member.me,
             )  # fmt: skip
         elif isinstance(action, Stop):
             raise CorruptStoreError(action.cause, file=self.log.data.folder)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from rmqstore_spark.base.printable import escaped, shortened
-from rmqstore_spark.consensus.driver.checks import FarTerms
+from rmqstore_spark.consensus.driver.checks import why_no_term
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.protection import MemberProtection, request_to
 from rmqstore_spark.consensus.driver.wire import (
@@ -21,7 +21,6 @@ from rmqstore_spark.consensus.driver.wire import (
     encoded_entries,
     request_body,
 )
-from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push, Request
 from rmqstore_spark.errors import FrameError, ServiceError
 from rmqstore_spark.remoting.backlog import Limits
@@ -49,11 +48,6 @@ class _NotAllowedError(ServiceError):
 
 class PeerAnswers(Protocol):
     """Takes what comes back."""
-
-    @property
-    def member(self) -> GroupMember:
-        """Whose requests they are."""
-        ...
 
     def answered(self, number: int, answer: Answer) -> None:
         """Take the answer to a request."""
@@ -88,7 +82,6 @@ class Peers:
         self._answers = answers
         self._clients: dict[str, RemotingClient] = {}
         self._tasks: dict[str, set[asyncio.Task[None]]] = {peer: set() for peer in group.ids}
-        self._far = FarTerms(len(group.ids) // 2 + 1)
         self._is_closed = False
         self._log = PeerLog(logging.getLogger(__name__))
         self._entries: tuple[LedgerEntry, ...] = ()  # of the last push
@@ -198,7 +191,7 @@ class Peers:
         if isinstance(found, bytes):
             try:
                 answer = answer_of(asked.request, found)
-                why_not = answer and self._far.why_no_term(peer, answer, self._answers.member)
+                why_not = answer and why_no_term(answer.term)
                 if why_not:
                     self._log.warning(at, "%s of %s: %s.", name, peer, why_not)
                     answer = None

@@ -169,7 +169,7 @@ class MemberService:
             why = "it says that it is this member; each needs a dLegerSelfId of its own"
             self._refuse(request, MemberCode.UNEXPECTED_MEMBER, why)
             return
-        if why_not := why_no_term(known, self.driver.member):
+        if why_not := why_no_term(known.term):
             self._refuse(request, Status.UNEXPECTED_ARGUMENT, why_not)
             return
         if isinstance(known, Push) and known.entries:

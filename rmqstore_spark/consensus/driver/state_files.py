@@ -57,18 +57,15 @@ class StateFiles:
             return None
         lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
         found = {line[1]: line[2] for line in lines}
-        numbers = [found.get("currTerm", ""), found.get("floorTerm", "-1")]
-        numbers.append(found.get("floorIndex", "-1"))
-        are_numbers = all(_NUMBER.fullmatch(number) for number in numbers)
-        if not are_numbers or not 0 <= int(numbers[0]) <= MOST_TERM:
+        term = found.get("currTerm", "")
+        if not _NUMBER.fullmatch(term) or not 0 <= int(term) <= MOST_TERM:
             raise CorruptStoreError(
                 "the file does not have a line currTerm=NUMBER", file=self._term,
                 remedy="Without its term, a member could vote twice. Move its folder away: it then "
                 "joins its group without entries, and gets them from the leader.",
             )  # fmt: skip
-        term, *floor = map(int, numbers)
         is_voter = found.get("isVoter", "true") == "true"
-        return Save(term, found.get("voteLeader") or None, is_voter, (floor[0], floor[1]))
+        return Save(int(term), found.get("voteLeader") or None, is_voter)
 
     def write_term(self, save: Save) -> None:
         """Save term and vote.
@@ -79,8 +76,6 @@ class StateFiles:
         lines = [f"voteLeader={save.vote or ''}", f"currTerm={save.term}"]
         if not save.is_voter:
             lines.append("isVoter=false")
-        if save.floor != (-1, -1):
-            lines += [f"floorTerm={save.floor[0]}", f"floorIndex={save.floor[1]}"]
         replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
 
     def save_committed(self, known: Callable[[], tuple[int, int]]) -> None:
