@@ -172,7 +172,7 @@ class GroupMember:
             self._raise_term(answer.term)
             self._follow(None, now)
         elif isinstance(answer, VoteAnswer):
-            self._vote_answered(peer, answer, now)
+            self._vote_answered(peer, number, answer, now)
         elif isinstance(request, Push) and isinstance(answer, PushAnswer):
             self._push_answered(peer, number, request, answer, now)
         elif isinstance(answer, HeartbeatAnswer):
@@ -304,9 +304,9 @@ class GroupMember:
                 self._raise_term(self._asks_in)
             self._give_vote(self.me)
 
-    def _vote_answered(self, peer: str, answer: VoteAnswer, now: int) -> None:
+    def _vote_answered(self, peer: str, number: int, answer: VoteAnswer, now: int) -> None:
         if not self.is_voter:
-            self._rejoining.note(peer, answer)
+            self._rejoining.note(peer, number, answer)
             if self._rejoining.wants_to_ask_again:
                 self._deadline = now
             self._rejoin_if_new(now)
@@ -371,8 +371,7 @@ class GroupMember:
         if self.leader is not None and now - self._leader_heard > self._timing.silence:
             self._become(MemberRole.FOLLOWER, None)  # another may lead in this term
         self._deadline = now + self._timing.vote_wait
-        self._rejoining.ask(now)
-        self._asked.clear()
+        self._rejoining.ask(self._number + 1, now)
         for peer in self.peers:
             self._ask(peer, Vote(self.term, self.me, -1, -1))
 

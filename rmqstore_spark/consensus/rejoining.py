@@ -25,6 +25,7 @@ from rmqstore_spark.consensus.messages import LONGER_LEDGER, VoteAnswer, VoteVer
 _TELLS_NOTHING = frozenset(
     {VoteVerdict.REJECT_UNKNOWN_LEADER, VoteVerdict.REJECT_UNEXPECTED_LEADER}
 )
+_NEVER = 1 << 62
 
 
 class Rejoining:
@@ -39,31 +40,35 @@ class Rejoining:
         self._others = members - 1
         self._quorum = members // 2 + 1
         self._rounds_end = rounds_end
-        self._rounds_are_over = False
+        self._numbers: dict[str, int] = {}  # of the last request that each has answered
         self._told: dict[str, VoteAnswer] = {}  # each was asked after the loss
         self._of_voters: dict[str, int] = {}  # their terms, when rounds were over
-        self._have_entries: dict[str, bool] = {}  # by voter
-        self._all_had_told = False  # when they were asked the last time
-        self._have_answered: set[str] = set()  # since
+        self._have_entries: dict[str, bool] = {}
+        self._later = _NEVER  # the first request when rounds were over
+        self._again = _NEVER  # the first request when all had told
+        self._have_told_again: set[str] = set()
 
-    def ask(self, now: int) -> None:
-        """The others are asked; what they were asked before is not answered any more."""
-        self._rounds_are_over = now >= self._rounds_end
-        self._all_had_told = self._all_have_told
-        self._have_answered.clear()
+    def ask(self, number: int, now: int) -> None:
+        """The others are asked, with requests from this number on."""
+        if now >= self._rounds_end:
+            self._later = min(self._later, number)
+        if self._all_have_told:
+            self._again = min(self._again, number)
 
-    def note(self, peer: str, answer: VoteAnswer) -> None:
+    def note(self, peer: str, number: int, answer: VoteAnswer) -> None:
         """Take the answer of a peer to a request with an empty ledger."""
-        if answer.verdict in _TELLS_NOTHING:
+        if answer.verdict in _TELLS_NOTHING or number < self._numbers.get(peer, 0):
             return
+        self._numbers[peer] = number
         self._told[peer] = answer
-        self._have_answered.add(peer)
+        if number >= self._again:
+            self._have_told_again.add(peer)
         if answer.verdict is NOT_A_VOTER:
             if answer.end >= 0:  # it may have acknowledged them
                 self._have_entries[peer] = True
             return
         self._have_entries[peer] = answer.verdict in LONGER_LEDGER
-        if self._rounds_are_over:
+        if number >= self._later:
             self._of_voters[peer] = answer.term
 
     @property
@@ -73,7 +78,7 @@ class Rejoining:
     @property
     def wants_to_ask_again(self) -> bool:
         """Whether all have told once, so that the next answers say whether the group is new."""
-        return self._all_have_told and not self._all_had_told
+        return self._all_have_told and self._again == _NEVER
 
     @property
     def term(self) -> int | None:
@@ -90,8 +95,7 @@ class Rejoining:
     @property
     def is_new_group(self) -> bool:
         """Whether none of the others has an entry."""
-        is_known = self._all_had_told and len(self._have_answered) == self._others
-        return is_known and self.may_be_new_group
+        return len(self._have_told_again) == self._others and self.may_be_new_group
 
     def end_of(self, leader: str, term: int) -> int | None:
         """Return the last entry that a leader had when it was asked; None: it has not told.

@@ -97,8 +97,9 @@ class AcknowledgesBeforeItHasAsked(GroupMember):
 
 
 class _Deaf(Rejoining):
-    def note(self, peer: str, answer: VoteAnswer) -> None:
-        super().note(peer, answer._replace(end=-1) if answer.verdict is NOT_A_VOTER else answer)
+    def note(self, peer: str, number: int, answer: VoteAnswer) -> None:
+        deaf = answer._replace(end=-1) if answer.verdict is NOT_A_VOTER else answer
+        super().note(peer, number, deaf)
 
 
 class TakesNewMembersForEmpty(GroupMember):
