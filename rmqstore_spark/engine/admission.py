@@ -25,7 +25,13 @@ from rmqstore_spark.layout.constants import (
     is_topic_of_group,
     topic_fault,
 )
-from rmqstore_spark.layout.record.block import Block, Route, check_block, check_bodies
+from rmqstore_spark.layout.record.block import (
+    Block,
+    Route,
+    check_block,
+    check_bodies,
+    check_properties,
+)
 from rmqstore_spark.layout.record.delayed import schedule
 from rmqstore_spark.layout.record.single import SingleRecord, single_record
 from rmqstore_spark.layout.spans import U1
@@ -274,6 +280,8 @@ class Admission:
         if block.compressed:
             with self._unpacking:
                 check_bodies(block)
+        if self._log.lead:  # a start would take zeros for what has not reached the disk
+            check_properties(block)
         self.check_routes(block.routes, creates=creates)
 
     def check_routes(self, routes: Collection[Route], *, creates: bool = True) -> None:

@@ -60,6 +60,14 @@ class Spans:
         )
         return out.view(np.bool_)
 
+    def with_zeros(self) -> I8:
+        """Return the rows of the spans that hold a zero byte, ascending."""
+        offsets, data = self.texts()
+        rows = np.flatnonzero(self.lengths > 0)
+        if data.all():
+            return rows[:0]
+        return rows[np.minimum.reduceat(data, offsets[rows]) == 0]
+
     def crc32(self) -> npt.NDArray[np.uint32]:
         """Return the CRC-32 of each span."""
         out = np.empty(len(self), np.uint32)

@@ -71,16 +71,18 @@ class Unflushed:
         self._folders.add(path)
 
     def flush(self) -> None:
-        """Flush all, in any thread.
+        """Flush all, in any thread: names first, then files in the order in which they came.
+
+        If the power fails meanwhile, what is lost is likely to be the end.
 
         Raises:
             StoreWriteError: something could not be flushed.
         """
+        for folder in self._folders:
+            sync_folder(folder)
         for file in self._files:
             with explained(file.path, "flushed"):
                 sync_data(file.descriptor)
-        for folder in self._folders:
-            sync_folder(folder)
 
 
 class SegmentedFile:
@@ -91,8 +93,12 @@ class SegmentedFile:
         size: bytes of each file.
         ahead: whether small writes write zeros ahead.
 
+    Attributes:
+        apart: offsets of files that follow a missing or empty one, which a power cut can leave of
+            what was not flushed. They are not read. `cut` and `clear` remove them.
+
     Raises:
-        CorruptStoreError: files have another size, or one is missing between others.
+        CorruptStoreError: files have another size.
         StoreWriteError: a file could not be flushed.
     """
 
@@ -107,23 +113,26 @@ class SegmentedFile:
         with explained(folder, "read"):
             self._starts = sorted(int(name) for name in os.listdir(folder) if _NAME.fullmatch(name))
         self._written: set[int] = set()  # offsets of files that are not flushed
-        for at, start in enumerate(self._starts):
-            if start != self._starts[0] + at * size or start % size:
+        self.apart: list[int] = []
+        for row, start in enumerate(self._starts):
+            if start % size:
                 raise CorruptStoreError(
-                    f"a file of {size} bytes does not belong here, or one is missing before it",
-                    file=self._path(start),
+                    f"a file of {size} bytes does not belong here", file=self._path(start),
                     remedy="All members of a group need the same mappedFileSizeCommitLog.",
-                )
-        for start in self._starts:
+                )  # fmt: skip
             with explained(self._path(start), "read"):
                 found = os.path.getsize(self._path(start))
-            # The last one is empty if the process was killed when it had just made it.
-            if found != size and (found or start != self._starts[-1]):
+            if found not in (0, size):
                 raise CorruptStoreError(
                     f"the file has {found} bytes, and with this configuration {size}",
                     file=self._path(start),
                     remedy="Set mappedFileSizeCommitLog to the size that the group uses.",
                 )
+            # The last one is empty if the process was killed when it had just made it.
+            is_lost = not found and start != self._starts[-1]
+            if is_lost or self.apart or start != self._starts[0] + row * size:
+                self.apart.append(start)
+        del self._starts[len(self._starts) - len(self.apart) :]
         for start in self._starts:
             sync_file(self._path(start))
         if self._starts:
@@ -133,6 +142,11 @@ class SegmentedFile:
     def starts(self) -> list[int]:
         """The offsets of the files, in order."""
         return list(self._starts)
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last file; 0 without one."""
+        return self._starts[-1] + self.size if self._starts else 0
 
     @property
     def has_other_files(self) -> bool:
@@ -193,6 +207,7 @@ class SegmentedFile:
             StoreWriteError: a file could not be changed.
         """
         self._zeroed = 0
+        self.drop_apart()
         for start in reversed([start for start in self._starts if start >= offset]):
             self._remove(start)
         start = offset - offset % self.size
@@ -226,12 +241,23 @@ class SegmentedFile:
             StoreWriteError: a file could not be removed.
         """
         self._zeroed = 0
+        self.drop_apart()
         for start in reversed(self._starts):
             self._remove(start)
 
+    def drop_apart(self) -> None:
+        """Remove the files that are apart.
+
+        Raises:
+            StoreWriteError: a file could not be removed.
+        """
+        while self.apart:
+            self._unlink(self.apart[-1])
+            self.apart.pop()
+
     def take_unflushed(self, into: Unflushed) -> None:
         """Add all that was written since the last time to what must be flushed."""
-        for start in self._written:
+        for start in sorted(self._written):
             into.add(self._file(start))
         self._written.clear()
         if self._renamed:
@@ -263,10 +289,13 @@ class SegmentedFile:
 
     def _remove(self, start: int) -> None:
         self._open.pop(start, None)
-        with explained(self._path(start), "removed"):
-            os.unlink(self._path(start))
+        self._unlink(start)
         self._starts.remove(start)
         self._written.discard(start)
+
+    def _unlink(self, start: int) -> None:
+        with explained(self._path(start), "removed"):
+            os.unlink(self._path(start))
         self._renamed = True
 
 

@@ -10,6 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+import numpy as np
+
 from rmqstore_spark.base.printable import escaped, shortened
 from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked, why_no_term
@@ -39,6 +41,7 @@ from rmqstore_spark.consensus.driver.wire import (
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -270,6 +273,8 @@ class MemberService:
             status = Status.UNEXPECTED_ARGUMENT
         elif not driver.log.room.has_now(len(asked.body)):
             status = Status.DISK_FULL
+        elif _has_zeros(asked.body):
+            raise FrameError("topic or properties of the record hold a zero byte")
         if status is not None:
             return encode(self._status(status))
         entry, committed = driver.append(asked.body)
@@ -400,6 +405,13 @@ class MemberService:
 
 def _told(name: str | None) -> str:
     return "of no name" if name is None else repr(shortened(name, MOST_TOLD))
+
+
+def _has_zeros(body: bytes) -> bool:
+    """Whether a start would take parts of a record for what has not reached the disk."""
+    size = np.array([len(body)], np.int32)
+    record = decode_records(np.frombuffer(body, np.uint8), np.zeros(1, np.int64), size)
+    return any(len(texts.with_zeros()) for texts in (record.topic, record.properties))
 
 
 def _is_record(body: bytes) -> bool:

@@ -56,6 +56,7 @@ __all__ = [
     "body_sizes",
     "check_block",
     "check_bodies",
+    "check_properties",
     "digest_text",
     "index_hashes",
     "not_packed",
@@ -251,6 +252,21 @@ def body_sizes(block: Block) -> I4:
     wide = (flags >> _BORN_V6_BIT & 1) + (flags >> _STORE_V6_BIT & 1)
     at = starts + BODY_LENGTH_AT + V6_EXTRA * wide
     return values_at(block.data, np.dtype(">i4"), at).astype(np.int32)
+
+
+def check_properties(block: Block) -> None:
+    """Check that no properties hold a zero byte.
+
+    Raises:
+        BlockError: those of a record do.
+    """
+    found = decode_records(block.data, block.starts, block.sizes).properties.with_zeros()
+    if len(found):
+        row = int(found[0])
+        raise BlockError(
+            row, int(block.starts[row]), PutStatus.MESSAGE_ILLEGAL,
+            "its properties hold a zero byte, which a member of a DLedger group does not take",
+        )  # fmt: skip
 
 
 def number_rows(route_of: I4, queued: npt.NDArray[np.bool_], next_offsets: I8) -> I8:
