@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -192,6 +193,157 @@ def test_a_write_of_which_a_sector_is_lost_is_cut(tmp_path: Path) -> None:
         found, _ = opened(tmp_path / "torn", committed=2)
         assert found.last == 2
         shutil.rmtree(tmp_path / "torn")
+
+
+def test_a_topic_of_which_a_sector_is_lost_is_cut(tmp_path: Path) -> None:
+    """A message without properties ends with its topic, which no CRC covers."""
+    made = record("y" * 100, topic="orders", properties=b"")
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 1))
+    within = ENTRY_HEADER_SIZE + made.index(b"orders") + 2
+    before = ENTRY_HEADER_SIZE + len(record(""))
+    fill = -(log.end + before + within) % 512
+    log.write(entries(log, 1, size=fill))
+    position = log.end
+    assert (position + within) % 512 == 0
+    body = placed(made, position + ENTRY_HEADER_SIZE)
+    log.write((LedgerEntry(2, 1, position, ENTRY_HEADER_SIZE + len(body), body),))
+    log.data.write(position + within, bytes(512))
+    found, _ = opened(tmp_path, committed=1)
+    assert (found.last, found.end) == (1, position)
+
+
+def test_zeros_in_what_is_committed_stay(tmp_path: Path) -> None:
+    """A leader of RocketMQ's takes them."""
+    log = EntryLog(str(tmp_path), SEGMENT)
+    position = log.next_position(2000)
+    made = record("y", properties=b"key\x01" + bytes(1500) + b"\x02")
+    body = placed(made, position + ENTRY_HEADER_SIZE)
+    log.write((LedgerEntry(0, 1, position, ENTRY_HEADER_SIZE + len(body), body),))
+    assert opened(tmp_path, committed=0)[0].read(0, 0)[0].body == body
+    assert opened(tmp_path, committed=-1)[0].is_empty
+
+
+UNFLUSHED = 6  # segments: a leader writes up to 64 MiB before the first flush is over
+
+
+def half_flushed(folder: Path) -> tuple[EntryLog, int]:
+    """A log of which the first two segments are flushed; returns it and the last entry there."""
+    log = EntryLog(str(folder), SEGMENT)
+    log.write(entries(log, UNFLUSHED * 900, 1, 1000))
+    assert len(log.data.starts) == UNFLUSHED
+    headers = log.data.read(2 * SEGMENT, ENTRY_HEADER_SIZE)
+    log.close()
+    return log, int.from_bytes(headers[8:16], "big") - 1
+
+
+def lose(folder: Path, start: int) -> None:
+    (folder / "data" / f"{start:020d}").write_bytes(bytes(SEGMENT))
+
+
+@pytest.mark.parametrize("is_saved", [True, False])
+@pytest.mark.parametrize(
+    "lost", [[2, 3, 4, 5], [2], [2, 4], [5]], ids=["all", "the first", "some", "the last"]
+)
+def test_segments_of_which_nothing_reached_the_disk(
+    tmp_path: Path, lost: list[int], is_saved: bool
+) -> None:
+    _, last = half_flushed(tmp_path)
+    for number in lost:
+        lose(tmp_path, number * SEGMENT)
+    found, terms = opened(tmp_path, committed=last if is_saved else -1)
+    end = found.read(found.last, found.last)[0]
+    assert terms == [(0, 1)]
+    assert found.end == end.position + end.size
+    assert len(found.data.starts) == lost[0]
+    assert found.end > lost[0] * SEGMENT - 2000
+    assert (found.last == last) == (lost[0] == 2)
+    assert opened(tmp_path, committed=last)[0].last == found.last
+
+
+@pytest.mark.parametrize("gone", [[2], [3], [2, 4]])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_names_that_did_not_reach_the_disk(
+    tmp_path: Path, gone: list[int], is_empty: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, last = half_flushed(tmp_path)
+    for number in gone:
+        path = tmp_path / "data" / f"{number * SEGMENT:020d}"
+        path.unlink()
+        if is_empty:
+            path.touch()
+    found, _ = opened(tmp_path, committed=last)
+    assert list(data_of(tmp_path)) == [f"{row * SEGMENT:020d}" for row in range(gone[0])]
+    assert found.last >= last
+    assert "is not whole, and is cut off" in caplog.text
+    found.write(entries(found, 2000, 2, 1000))
+    assert opened(tmp_path, committed=last)[0].last == found.last
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+@pytest.mark.parametrize("gone", [1, 2])
+def test_a_missing_file_with_committed_entries_stops_the_start(
+    tmp_path: Path, gone: int, is_empty: bool
+) -> None:
+    _, last = half_flushed(tmp_path)
+    path = tmp_path / "data" / f"{gone * SEGMENT:020d}"
+    path.unlink()
+    if is_empty:
+        path.touch()
+    before = data_of(tmp_path)
+    with pytest.raises(CorruptStoreError, match="the file before this one is missing, or empty"):
+        opened(tmp_path, committed=last + 1)
+    assert data_of(tmp_path) == before
+
+
+def test_a_missing_file_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is written again, but for what is committed in older segments."""
+    monkeypatch.setattr("rmqstore_spark.consensus.driver.entry_log.INDEX_FILE_SIZE", 1000 * 32)
+    _, last = half_flushed(tmp_path)
+    (tmp_path / "index" / f"{3 * 32_000:020d}").unlink()
+    with pytest.raises(CorruptStoreError, match="the file of the index before this one"):
+        opened(tmp_path, committed=3000)
+    found, _ = opened(tmp_path, committed=last)
+    assert (found.last, len(found.index.starts)) == (UNFLUSHED * 900 - 1, 6)
+    assert found.read(2999, 3001)[2].index == 3001
+
+
+def test_names_are_flushed_before_files_and_these_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+
+    def note(descriptor: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.write(entries(log, 40 * 900, 1, 1000))
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "fdatasync", note)
+    log.take_unflushed().flush()
+    assert set(flushed[:2]) == {str(tmp_path / "data"), str(tmp_path / "index")}
+    segments = [path for path in flushed if path.startswith(str(tmp_path / "data" / "0"))]
+    assert segments == [str(tmp_path / "data" / f"{row * SEGMENT:020d}") for row in range(40)]
+
+
+@pytest.mark.parametrize("begin", [0, 5 << 20])
+def test_a_start_takes_little_memory_for_many_entries(tmp_path: Path, begin: int) -> None:
+    size = 32 << 20
+    log = EntryLog(str(tmp_path), size)
+    log.last, log.begin, log.end = 6, 7, begin
+    while log.end < size - (1 << 20):
+        log.write(entries(log, 5000, 1, 100))
+    log.close()
+    tracemalloc.start()
+    try:
+        again = EntryLog(str(tmp_path), size)
+        recover(again, -1)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (again.begin, again.last, again.end) == (7, log.last, log.end)
+    assert again.last > 80_000
+    assert most < size // 2
 
 
 @pytest.mark.parametrize("count", [20, 2000])

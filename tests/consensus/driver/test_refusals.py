@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.consensus.driver.members import (
     GroupClient,
     MemberProcess,
     addresses,
+    record,
 )
 from tests.support.waiting import eventually
 
@@ -61,6 +63,24 @@ def test_a_line_says_what_is_wrong_and_repeats_little_of_it(
         (line,) = [each for each in member.output.splitlines() if "is refused" in each]
     assert text in line
     assert len(line) < MOST_LINE
+
+
+def test_a_record_with_a_zero_byte_in_its_texts_is_refused(tmp_path: Path) -> None:
+    """A start could not tell it from what has not reached the disk."""
+    members = addresses(1)
+    client = GroupClient(members)
+
+    def append(made: bytes) -> int:
+        return int(client.ask("n0", DLedgerRequest.APPEND, body=base64.b64encode(made).decode())["code"])
+
+    with MemberProcess(tmp_path, "n0", members) as member:
+        first = client.append(record("one", properties=b""))[0]
+        assert append(record("two", properties=b"k\x01v\0")) == Status.UNEXPECTED_ARGUMENT
+        assert append(record("two", topic="or\0ders")) == Status.UNEXPECTED_ARGUMENT
+        assert client.append(record("\0")) == [first + 1]
+        lines = [each for each in member.output.splitlines() if "is refused" in each]
+    assert len(lines) == 2
+    assert "topic or properties of the record hold a zero byte" in lines[0]
 
 
 @pytest.mark.threat("Members of a group")

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
 from rmqstore_spark.cli.app import app
 from rmqstore_spark.client import StoreClient
@@ -31,9 +32,10 @@ from rmqstore_spark.errors import (
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.groups import group_offset
 from rmqstore_spark.reader.options import ReadOptions
+from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.server.metrics import StoreCollector
 from rmqstore_spark.verify import verify
-from tests.broker.broker import name_server, route
+from tests.broker.broker import ask, batch, message, name_server, route
 from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
@@ -69,6 +71,34 @@ def test_a_follower_refuses_messages_and_serves_pulls(tmp_path: Path) -> None:
             assert eventually(lambda follower=follower: follower.pulled() == sent)
         (stats,) = [store.stats() for store in group.stores.values() if store is group.leader()]
         assert stats["groupRole"] == "LEADER"
+
+
+def test_properties_with_a_zero_byte_are_refused(tmp_path: Path) -> None:
+    """A start of a member could not tell them from what has not reached the disk."""
+    text = "k\1v\0\2"
+    with group_of(tmp_path, 1) as group:
+        sent = group.send("one")
+        leader = group.leader()
+        wrong = (
+            message(b"two", i=text),
+            message(b"two", i=text + "DELAY\0011\2"),
+            message(b"two", i=text + "TRAN_MSG\1true\2PGROUP\1p\2"),
+            batch([b"two", b"three"], text.encode()),
+        )
+        for answer in ask(leader.broker, *wrong):
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "properties hold a zero byte" in (answer.remark or "")
+        good, bad = block_of([b"two"]), block_of([b"three"], properties=text.encode())
+        with StoreClient(leader.endpoint) as client, client.put_stream() as stream:
+            told = stream.put(np.concatenate([good, bad]))
+        assert told.status == PutStatus.MESSAGE_ILLEGAL
+        assert "record 1 of the block" in told.remark
+        with StoreClient(leader.endpoint) as client, client.stage_stream() as stages:
+            with pytest.raises(RmqStoreError, match="properties hold a zero byte"):
+                stages.send(bad)
+                stages.finish()
+        sent += group.send("\0")
+        assert eventually(lambda: leader.pulled() == sent)
 
 
 def progress_of(store: Path) -> int | None:

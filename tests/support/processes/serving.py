@@ -202,7 +202,12 @@ class StoreProcess:
         return code
 
 
-def block_of(bodies: list[bytes], topic: str = "orders", queue_ids: list[int] | None = None) -> U1:
+def block_of(
+    bodies: list[bytes],
+    topic: str = "orders",
+    queue_ids: list[int] | None = None,
+    properties: bytes = b"",
+) -> U1:
     """A block of messages, as an executor encodes them."""
     count = len(bodies)
     return encoded(
@@ -211,7 +216,7 @@ def block_of(bodies: list[bytes], topic: str = "orders", queue_ids: list[int] | 
                 "topic": pa.array([topic] * count, pa.string()),
                 "queueId": pa.array(queue_ids or [0] * count, pa.int32()),
                 "body": pa.array(bodies, pa.binary()),
-                "properties": pa.array([b""] * count, pa.binary()),
+                "properties": pa.array([properties] * count, pa.binary()),
                 "bornTimestamp": pa.array([FIRST_TIME] * count, pa.int64()),
             }
         )
