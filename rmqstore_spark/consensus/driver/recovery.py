@@ -66,9 +66,7 @@ def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:
         log.begin = _first_index(log, starts[0], reader.first) if first else reader.first
         log.last, log.end = reader.last, reader.end
     if log.last < committed:
-        cause = (
-            f"entries up to {committed} are committed, and the log has whole ones to {log.last}"
-        )
+        cause = f"entries up to {committed} are committed, and the log has whole ones to {log.last}"
         if log.data.apart:
             cause += "; the file before this one is missing, or empty"
         raise CorruptStoreError(
@@ -216,7 +214,9 @@ def _first_index(log: EntryLog, start: int, read: int) -> int:
     at = _first_place(log, start)
     index = _index_at(log, at)
     if index is None or index >= read:
-        raise CorruptStoreError("no entry begins the log", file=log.data.path(at), offset=at - start)
+        raise CorruptStoreError(
+            "no entry begins the log", file=log.data.path(at), offset=at - start
+        )
     return index
 
 

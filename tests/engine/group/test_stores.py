@@ -93,10 +93,14 @@ def test_properties_with_a_zero_byte_are_refused(tmp_path: Path) -> None:
             told = stream.put(np.concatenate([good, bad]))
         assert told.status == PutStatus.MESSAGE_ILLEGAL
         assert "record 1 of the block" in told.remark
-        with StoreClient(leader.endpoint) as client, client.stage_stream() as stages:
-            with pytest.raises(RmqStoreError, match="properties hold a zero byte"):
+
+        def stage_bad() -> None:
+            with StoreClient(leader.endpoint) as client, client.stage_stream() as stages:
                 stages.send(bad)
                 stages.finish()
+
+        with pytest.raises(RmqStoreError, match="properties hold a zero byte"):
+            stage_bad()
         sent += group.send("\0")
         assert eventually(lambda: leader.pulled() == sent)
 
