@@ -142,6 +142,23 @@ def test_entries_roll_to_the_next_segment_and_are_found_again(tmp_path: Path) ->
     assert log.within(5, 5, 1) == 5
 
 
+@pytest.mark.parametrize("part", [600, 5000, 1 << 16])
+def test_entries_are_found_wherever_a_part_ends(
+    tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.consensus.driver.recovery._PART", part)
+    log = EntryLog(str(tmp_path), SEGMENT)
+    log.last, log.begin, log.end = 2, 3, 7001
+    for number in range(800):
+        log.write(entries(log, 1, number // 300, 50 + 10 * number % 9000))
+    assert len(log.data.starts) > 2
+    shutil.rmtree(tmp_path / "index")
+    found, terms = opened(tmp_path)
+    assert (found.begin, found.last, found.end) == (3, 802, log.end)
+    assert terms == [(3, 0), (303, 1), (603, 2)]
+    assert found.read(3, 802) == log.read(3, 802)
+
+
 def test_what_is_cut_reads_as_zeros(tmp_path: Path) -> None:
     log = EntryLog(str(tmp_path), SEGMENT)
     log.write(entries(log, 2000, 1, 1000))
