@@ -99,9 +99,10 @@ class DecisionQueue:
     def put(self, decision: Decision) -> None:
         """Add a decision; never waits for the engine."""
         with self._decided:
-            if not isinstance(decision, MemberEnd) and self._held:  # the first end tells why
-                if type(self._held[-1]) is type(decision):
-                    self._held.pop()
+            last = self._held[-1] if self._held else None
+            # Of two ends, the first tells why.
+            if type(last) is type(decision) and not isinstance(decision, MemberEnd):
+                self._held.pop()
             self._held.append(decision)
             self._decided.notify()
 

@@ -378,7 +378,7 @@ class Transactions:
         """Wait until what was proposed to a group so far is committed: then queues have it.
 
         Half messages and op messages are proposed under the lock that the caller holds, so none
-        follows. Other records do, all the time: the log's end itself is no condition to wait for.
+        follows. Other records do, all the time, so the log's end may never be committed as a whole.
         """
         log = self._store.log
         term, end = log.term, log.end

@@ -19,7 +19,7 @@ from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import GroupChange, MemberThread
 from rmqstore_spark.engine.log.member_log import MemberLog
 from rmqstore_spark.engine.tables.topics import TopicConfig, TopicTable
-from rmqstore_spark.errors import OptionError, RefusedError, StoreWriteError
+from rmqstore_spark.errors import RefusedError, StoreWriteError
 from tests.engine.group.stores import problems_of
 from tests.support.processes.halving import as_block, ends, half_config, halves, put_halves
 from tests.support.processes.ports import free_port
@@ -141,9 +141,8 @@ def test_a_topic_for_which_the_table_has_no_room_ends_no_member(
             for queue_id in range(4):
                 put_later(store, b"%d" % queue_id, queue_id)
             topics.delete(["late"])
-            with pytest.raises(OptionError, match="maxTopics"):
-                for number in range(31):
-                    topics.create(f"other-{number}", 1, 1)
+            for number in range(30 - len(topics)):
+                topics.create(f"other-{number}", 1, 1)
         eventually(lambda: store.state == "FAILED" or is_applied(store), PATIENCE)
         assert store.state == "RUNNING"
         assert "late" not in topics
@@ -178,7 +177,7 @@ def test_a_topic_that_the_leaders_table_lacks_in_that_moment_is_made(
         eventually(lambda: store.state == "FAILED" or is_applied(store), PATIENCE)
         assert store.state == "RUNNING"
         made = store._store.topics.content["late"]
-        assert (made.read_queue_nums, made.write_queue_nums) >= (4, 4)
+        assert min(made.read_queue_nums, made.write_queue_nums) >= 4
     assert in_queues(tmp_path)["late", 3] == [b"m"]
 
 
