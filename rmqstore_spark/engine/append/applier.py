@@ -189,9 +189,12 @@ class Applier:
         try:
             make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
         except ReplicationError as error:
-            # Its queues are kept all the same, and the table is the leader's with its next copy.
             if not self._lacks_topic:
-                _log.warning("%s Further ones are not told.", error)
+                _log.warning(
+                    "%s Its messages are kept, and the topic comes with the next copy of the "
+                    "leader's topics, if there is room for it then. Further ones are not told.",
+                    error,
+                )
             self._lacks_topic = True
         self._take(copied, int(part.records.store_timestamp.min()))
 
