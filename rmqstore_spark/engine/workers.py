@@ -5,7 +5,6 @@ The threads start one after the other, and end in reverse order, also if one can
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from rmqstore_spark.engine.append.puts import Puts, Singles
 from rmqstore_spark.engine.append.replica import Replica
 from rmqstore_spark.engine.batches.batches import Batches
 from rmqstore_spark.engine.delay.delivery import Delivery
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher, QueueFlusher
+from rmqstore_spark.engine.dispatch.dispatcher import NO_ROOM, Dispatcher, QueueFlusher
 from rmqstore_spark.engine.expiry.expiry import Expiry
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.health import Health, Periodic
@@ -36,8 +35,6 @@ from rmqstore_spark.errors import StoreWriteError
 _log = logging.getLogger(__name__)
 
 _LOOK_INTERVAL_MS: Final = 1000
-# No room on the disk, or for open files: the next try flushes all that is left.
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
 
 class Workers:
@@ -132,6 +129,7 @@ class Workers:
 
     def _take_over(self) -> None:
         """Learn what a master has to know, when all of its log is in queues and index."""
+        self.transactions.forget()  # before a half message comes, which no queue has yet
         self.batches.catch_up()
         store = self._store
         store.topics.renew()  # name servers take those of a master only with a new version
@@ -152,7 +150,7 @@ class Workers:
         try:
             self._queues.flush(sync_index=True)
         except StoreWriteError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:
                 self.health.fail(error)
             raise
 
@@ -205,7 +203,7 @@ class Workers:
         try:
             self._queues.flush()
         except StoreWriteError as error:
-            if error.errno not in _NO_ROOM:
+            if error.errno not in NO_ROOM:  # the next try flushes what is left
                 raise
             if not self._lacks_room:
                 _log.warning("Queues and index cannot be flushed for now: %s", error)

@@ -8,6 +8,8 @@ back. It also carries out the changes of role, between the entries:
               -> queue offsets and times continue from there -> messages are accepted
     follows:  no more messages are accepted -> those who wait are told -> the role of a slave
 
+Room that is lacking for now holds it up, and ends nothing: a commit is tried again until it is
+applied, and a master begins its work as soon as there is room, if its term lasts that long.
 (Upstream: DLedgerCommitLog, DLedgerRoleChangeHandler.)
 """
 
@@ -16,12 +18,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from rmqstore_spark.engine.append.copied import Copied, feed_of, make_topics
 from rmqstore_spark.engine.append.member_appender import MemberAppender
+from rmqstore_spark.engine.dispatch.dispatcher import NO_ROOM
 from rmqstore_spark.engine.dispatch.jobs import DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
@@ -38,7 +41,12 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.member import member_log_of
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed
 from rmqstore_spark.engine.recovery.whole_batches import WholeBatches
-from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreWriteError
+from rmqstore_spark.errors import (
+    RefusedError,
+    ReplicationError,
+    RmqStoreError,
+    StoreWriteError,
+)
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
@@ -88,6 +96,8 @@ class Applier:
         self._listed: CommitLog | None = None  # with all segments that there were
         self._batches = WholeBatches(log.max_offset)
         self._election: GroupChange | None = None  # that is won, and has not begun
+        self._told_lack = ""  # what was logged last of what is lacking for now
+        self._lacks_topic = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="rmqstore-applier", daemon=True)
         self._thread.start()
@@ -103,7 +113,8 @@ class Applier:
     def _run(self) -> None:
         try:
             while all(map(self._apply, self._next())):
-                pass
+                if self._is_elected:
+                    self._try_to_lead()
         except Exception as error:  # noqa: BLE001 - nothing that follows may be applied
             if isinstance(error, AssertionError):
                 self._health.fail_wrong_state(error)
@@ -114,16 +125,9 @@ class Applier:
             self._log.stop_leading()
             self._files.close()
 
-    def _next(self) -> Iterator[Decision]:
-        """Yield what was decided since the last time; of commits in a row, only the last."""
-        decisions = self._member.decisions
-        decision = decisions.get()
-        while not decisions.empty():
-            following = decisions.get()
-            if not (isinstance(decision, CommittedLog) and isinstance(following, CommittedLog)):
-                yield decision
-            decision = following
-        yield decision
+    def _next(self) -> Sequence[Decision]:
+        """Return what was decided since the last time; nothing if it is time to try to lead."""
+        return self._member.decisions.take(_AGAIN_S if self._is_elected else None)
 
     def _apply(self, decision: Decision) -> bool:
         """Carry out a decision; return whether more follow."""
@@ -135,8 +139,6 @@ class Applier:
             if decision.error is not None:
                 self._health.fail(decision.error)
             return False
-        if self._election is not None and self._batches.at >= self._election.end:
-            self._lead(self._election)
         return True
 
     def _commit(self, committed: CommittedLog) -> None:
@@ -184,7 +186,16 @@ class Applier:
         if self._feed is None:
             self._feed = feed_of(store, is_group=True)
         copied = Copied(part, self._feed)
-        make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
+        try:
+            make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
+        except ReplicationError as error:
+            if not self._lacks_topic:
+                _log.warning(
+                    "%s Its messages are kept, and the topic comes with the next copy of the "
+                    "leader's topics, if there is room for it then. Further ones are not told.",
+                    error,
+                )
+            self._lacks_topic = True
         self._take(copied, int(part.records.store_timestamp.min()))
 
     def _take(self, job: DispatchJob, first: int) -> None:
@@ -202,19 +213,22 @@ class Applier:
 
     def _patiently(self, work: Callable[[], None]) -> None:
         """Do something that may lack room for now, until it succeeds or the store is closed."""
-        told = ""
         while True:
             try:
                 work()
             except RefusedError as error:
                 if self._is_closed or self._health.failure is not None:
                     raise
-                if str(error) != told:
-                    _log.warning("What the group has committed waits: %s", error)
-                told = str(error)
+                self._tell_lack("What the group has committed waits", error)
                 time.sleep(_AGAIN_S)
             else:
+                self._told_lack = ""
                 return
+
+    def _tell_lack(self, what: str, error: RmqStoreError) -> None:
+        if str(error) != self._told_lack:
+            _log.warning("%s: %s", what, error)
+        self._told_lack = str(error)
 
     def _change(self, changed: GroupChange) -> None:
         self._role.leader = changed.leader or ""
@@ -228,18 +242,36 @@ class Applier:
         _log.warning("%s is a slave now: it does not lead its group any more.", self._store.path)
         self._role.changed()
 
+    @property
+    def _is_elected(self) -> bool:
+        """Whether an election is won, and what the term's first entry follows was taken."""
+        return self._election is not None and self._batches.at >= self._election.end
+
+    def _try_to_lead(self) -> None:
+        """Be the master, unless room is lacking for now: then it is tried again."""
+        assert self._election is not None
+        try:
+            self._lead(self._election)
+        except RefusedError as error:
+            if self._health.failure is not None:
+                raise
+            self._tell_lack("The store cannot lead yet", error)
+        except StoreWriteError as error:
+            if error.errno not in NO_ROOM:
+                raise RmqStoreError(f"The store cannot lead: {error}") from error
+            self._tell_lack("The store cannot lead yet", error)
+        else:
+            self._election = None
+            self._told_lack = ""
+
     def _lead(self, election: GroupChange) -> None:
         """Be the master: what the term's first entry follows is in queues and index."""
-        self._election = None
-        try:
-            self._drain()
-            self._take_over()
-            with self._appender.appending(patient=True):
-                self._appender.continue_from_log()
-                self._log.lead_from(election.term, election.end)
-                self._role.lead()
-        except StoreWriteError as error:
-            raise RmqStoreError(f"The store cannot lead: {error}") from error
+        self._drain()
+        self._take_over()
+        with self._appender.appending(patient=True):
+            self._appender.continue_from_log()
+            self._log.lead_from(election.term, election.end)
+            self._role.lead()
         _log.warning(
             "%s is the master now: it leads its group in term %d, from physical offset %d on.",
             self._store.path, election.term, election.end,

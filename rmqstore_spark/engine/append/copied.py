@@ -14,7 +14,7 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, QueueFeed, Run
-from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig
+from rmqstore_spark.engine.tables.topics import MOST_QUEUES, TopicConfig, TopicTable
 from rmqstore_spark.errors import OptionError, RefusedError, ReplicationError, StoreWriteError
 from rmqstore_spark.layout.constants import (
     FILLER_TOPIC,
@@ -89,7 +89,7 @@ def make_topics(
         queues_of_new: how many queues a client's new topic gets at least.
 
     Raises:
-        ReplicationError: a topic cannot be kept.
+        ReplicationError: a topic cannot be kept; all others are.
         RefusedError: a topic cannot be written for now.
     """
     least: dict[str, int] = {}
@@ -100,26 +100,38 @@ def make_topics(
             continue
         if queue_id >= 0 and is_safe_topic_name(name) and not is_deleted:
             least[name] = max(least.get(name, 0), min(queue_id + 1, MOST_QUEUES))
-    made = []
+    if all(_has_queues(topics.get(name), count) for name, count in least.items()):
+        return
+    refused: OptionError | None = None
     try:
-        for name, needed in least.items():
-            count = needed
-            topic = topics.get(name)
-            if topic is None:
-                if not (is_system_topic(name) or is_topic_of_group(name)):
-                    count = max(count, queues_of_new)
-                made.append(TopicConfig(name, count, count))
-            elif topic.write_queue_nums < count or topic.read_queue_nums < count:
-                read = max(topic.read_queue_nums, count)
-                write = max(topic.write_queue_nums, count)
-                topics.update(name, read_queue_nums=read, write_queue_nums=write)
-        if made:
-            topics.create_all(made)
-    except OptionError as error:
-        raise ReplicationError(f"The master has a topic that cannot be kept: {error}") from error
+        with topics.together():  # the master's table does not take one away meanwhile
+            for name, count in least.items():
+                try:
+                    _make_topic(topics, name, count, queues_of_new)
+                except OptionError as error:
+                    refused = refused or error
     except StoreWriteError as error:
         text = f"A topic of the master cannot be created: {error}"
         raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
+    if refused is not None:
+        text = f"The master has a topic that cannot be kept: {refused}"
+        raise ReplicationError(text) from refused
+
+
+def _has_queues(topic: TopicConfig | None, count: int) -> bool:
+    return topic is not None and min(topic.read_queue_nums, topic.write_queue_nums) >= count
+
+
+def _make_topic(topics: TopicTable, name: str, count: int, queues_of_new: int) -> None:
+    topic = topics.content.get(name)
+    if topic is None:
+        if not (is_system_topic(name) or is_topic_of_group(name)):
+            count = max(count, queues_of_new)
+        topics.create(name, count, count)
+    elif not _has_queues(topic, count):
+        read = max(topic.read_queue_nums, count)
+        write = max(topic.write_queue_nums, count)
+        topics.update(name, read_queue_nums=read, write_queue_nums=write)
 
 
 def keeps_queue(store: OpenStore, topic: str, queue_id: int, _slot: int) -> bool:

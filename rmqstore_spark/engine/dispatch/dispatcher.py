@@ -33,7 +33,8 @@ from rmqstore_spark.errors import StoreWriteError
 
 _log = logging.getLogger(__name__)
 
-_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""There is no room on the disk, or for open files: a later try may succeed."""
 _RETRY_S: Final = 0.2
 _LOOK_S: Final = 0.2
 _SMALL: Final = 1 << 16
@@ -397,7 +398,7 @@ class Dispatcher:
             try:
                 self._dispatch(work)
             except StoreWriteError as error:
-                if error.errno not in _NO_ROOM:
+                if error.errno not in NO_ROOM:
                     raise
                 if self.stalled is None:
                     _log.warning(

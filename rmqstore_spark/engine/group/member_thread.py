@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import uvloop
@@ -84,6 +84,43 @@ class MemberEnd(NamedTuple):
 Decision: TypeAlias = CommittedLog | GroupChange | MemberEnd
 
 
+class DecisionQueue:
+    """What a member decides, in order, until the engine takes it. Thread-safe.
+
+    Of commits in a row it holds only the last, which has the others. So it stays short, however
+    long a follower's engine waits, such as for room on its disk. It keeps the last of changes in a
+    row, too: whatever comes between two that it has not taken, the engine would end it again.
+    """
+
+    def __init__(self) -> None:
+        self._decided = threading.Condition()
+        self._held: deque[Decision] = deque()
+
+    def put(self, decision: Decision) -> None:
+        """Add a decision; never waits for the engine."""
+        with self._decided:
+            last = self._held[-1] if self._held else None
+            # Of two ends, the first tells why.
+            if type(last) is type(decision) and not isinstance(decision, MemberEnd):
+                self._held.pop()
+            self._held.append(decision)
+            self._decided.notify()
+
+    def take(self, timeout: float | None = None) -> Sequence[Decision]:
+        """Wait for decisions, and return all there are.
+
+        Args:
+            timeout: seconds; None: however long it takes.
+
+        Returns:
+            The decisions, in order; none if there are none in time.
+        """
+        with self._decided:
+            self._decided.wait_for(lambda: self._held, timeout)
+            taken, self._held = self._held, deque()
+        return taken
+
+
 class MemberThread:
     """A member that runs, from `start` until `close`. Its methods are for any thread.
 
@@ -122,7 +159,7 @@ class MemberThread:
         self.group.require_members(config.preferred_leaders)
         self._store = store
         self._config = config
-        self.decisions: SimpleQueue[Decision] = SimpleQueue()
+        self.decisions = DecisionQueue()
         self.segment_size = config.mapped_file_size_commit_log
         self.data_folder = ""
         self.committed = 0
@@ -285,7 +322,7 @@ class _Decisions:
         elections: how many were won.
     """
 
-    def __init__(self, queue: SimpleQueue[Decision]) -> None:
+    def __init__(self, queue: DecisionQueue) -> None:
         self._queue = queue
         self._leads = False
         self._gathered: CommittedLog | None = None

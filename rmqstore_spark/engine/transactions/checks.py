@@ -48,7 +48,6 @@ class Checks:
         """Begin to check, or end it: what waits is another store's work then."""
         if self._role.checks:
             self._checked = self._saved = self._resume = time.monotonic()
-            self._transactions.forget()  # what was known before the store was a slave
             look = min(_LOOK_MS, self._interval_ms)
             self._thread = Periodic("rmqstore-transactions", look, self._run, self._health)
         elif self._thread is not None:
@@ -59,7 +58,9 @@ class Checks:
                 self._transactions.save()
             except RmqStoreError as error:
                 _log.warning("The progress of transactions is in the log only: %s", error)
-            self._transactions.forget()
+            finally:
+                # Not when it is the master again: it has accepted half messages by then.
+                self._transactions.forget()
 
     def stop(self) -> None:
         """Stop the thread; waits for a running round. The store is closed already for puts."""

@@ -358,6 +358,7 @@ class Transactions:
         self._admission.require_master()  # a slave would remember it when it becomes the master
         if not self.has_halves:
             return WaitingTransactions(())
+        self._await_proposed()
         while not self._dispatcher.drain(_DRAIN_S):
             if self._dispatcher.stalled is not None:
                 raise self._dispatcher.stalled
@@ -372,6 +373,24 @@ class Transactions:
             waiting.remove(done)
             self._is_saved = False
         return waiting
+
+    def _await_proposed(self) -> None:
+        """Wait until what was proposed to a group so far is committed: then queues have it.
+
+        Half messages and op messages are proposed under the lock that the caller holds, so none
+        follows. Other records do, all the time, so the log's end may never be committed as a whole.
+        """
+        log = self._store.log
+        term, end = log.term, log.end
+        if term is None:
+            is_known = end == log.max_offset
+        else:
+            is_known = self._durability.await_put(end, term) is None
+        if not is_known:
+            raise RefusedError(
+                "a quorum of the group does not have all that was proposed to it yet. Try again.",
+                PutStatus.SERVICE_NOT_AVAILABLE,
+            )
 
     def save(self) -> None:
         """Write the progress, after what it covers is flushed; if the queues are behind, later.

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.group.member_thread import (
     CommittedLog,
-    Decision,
+    DecisionQueue,
     GroupChange,
+    MemberEnd,
     _Decisions,
 )
 from rmqstore_spark.engine.log.member_log import MemberLog
@@ -200,24 +200,38 @@ def test_a_put_whose_term_is_over_when_it_is_written_is_not_acknowledged(
 
 
 def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
-    told: SimpleQueue[Decision] = SimpleQueue()
-
-    def all_told() -> list[Decision]:
-        return [told.get() for _ in range(told.qsize())]
+    told = DecisionQueue()
 
     async def decide() -> None:
         decisions = _Decisions(told)
         for end in range(1, 100):
             decisions.committed(0, end)
-        assert all_told() == [CommittedLog(0, 1)]
-        while told.empty():
+        assert [*told.take(0)] == [CommittedLog(0, 1)]
+        while not (gathered := told.take(0)):
             await asyncio.sleep(0.001)
-        assert all_told() == [CommittedLog(0, 99)]
+        assert [*gathered] == [CommittedLog(0, 99)]
         decisions.committed(0, 100)
         decisions.role_changed(RoleChanged(MemberRole.LEADER, 3, "n0"), 200)
-        assert all_told() == [CommittedLog(0, 100), GroupChange(True, 3, "n0", 200)]
+        assert [*told.take(0)] == [CommittedLog(0, 100), GroupChange(True, 3, "n0", 200)]
         for end in (200, 300):
             decisions.committed(0, end)
-        assert all_told() == [CommittedLog(0, 200), CommittedLog(0, 300)]
+            assert [*told.take(0)] == [CommittedLog(0, end)]
 
     asyncio.run(decide())
+
+
+def test_what_is_decided_stays_short_as_long_as_nobody_takes_it() -> None:
+    told = DecisionQueue()
+    for term in (1, 2):
+        for end in range(1000 * term):
+            told.put(CommittedLog(0, end))
+        for leads in (False, True) * 1000:
+            told.put(GroupChange(leads, term, "n0", end))
+    why = MemberEnd(OSError("a disk is lost"))
+    told.put(why)
+    told.put(MemberEnd(None))
+    assert [*told.take()] == [
+        CommittedLog(0, 999), GroupChange(True, 1, "n0", 999),
+        CommittedLog(0, 1999), GroupChange(True, 2, "n0", 1999), why, MemberEnd(None),
+    ]  # fmt: skip
+    assert not told.take(0)
