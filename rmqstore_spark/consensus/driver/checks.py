@@ -75,7 +75,10 @@ def why_no_term(term: int) -> str | None:
     most = round(time.time() * 1000) * _TERMS_IN_A_MS
     if term <= most:
         return None
-    return f"its term {term} is more than a group can have reached by this machine's clock, {most}"
+    return (
+        f"its term {term} is more than a group can have reached by this machine's clock, {most}: "
+        "it is not a true one, or a clock is wrong"
+    )
 
 
 def are_records(entries: Sequence[LedgerEntry]) -> bool:

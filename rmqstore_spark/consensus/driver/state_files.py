@@ -1,8 +1,8 @@
 """Term, vote and commit index of a member, in texts that DLedger reads: `currterm`, `checkpoint`.
 
 `currterm` has `currTerm` and `voteLeader`, which is empty if there is no vote. DLedger skips other
-lines: ours has some while a member may not vote, or began its ledger again. A text is replaced as
-a whole, and is on disk then.
+lines: ours has one while a member may not vote. A text is replaced as a whole, and is on disk
+then.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ back. It also carries out the changes of role, between the entries:
     follows:  no more messages are accepted -> those who wait are told -> the role of a slave
 
 Room that is lacking for now holds it up, and ends nothing: a commit is tried again until it is
-applied, and a master begins its work as soon as there is room, if its term lasts that long.
+applied, and a master begins its work as soon as there is room. If that takes long, the store ends,
+so that a member with room is elected.
 (Upstream: DLedgerCommitLog, DLedgerRoleChangeHandler.)
 """
 
@@ -53,6 +54,8 @@ from rmqstore_spark.reader.log.commitlog import CommitLog
 _log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.1
+_LACK_S: Final = 5.0
+"""Seconds that a group waits for its leader to have room; then another member shall lead."""
 
 
 class Applier:
@@ -96,6 +99,7 @@ class Applier:
         self._listed: CommitLog | None = None  # with all segments that there were
         self._batches = WholeBatches(log.max_offset)
         self._election: GroupChange | None = None  # that is won, and has not begun
+        self._lacks_since = 0.0  # since when room was lacking to lead; 0 if it was not
         self._told_lack = ""  # what was logged last of what is lacking for now
         self._lacks_topic = False
         self._is_closed = False
@@ -233,6 +237,7 @@ class Applier:
     def _change(self, changed: GroupChange) -> None:
         self._role.leader = changed.leader or ""
         self._election = changed if changed.leads else None
+        self._lacks_since = 0.0
         if self._role.follows:
             return
         self._log.stop_leading()  # those who wait must not, while others hold the lock
@@ -252,17 +257,17 @@ class Applier:
         assert self._election is not None
         try:
             self._lead(self._election)
-        except RefusedError as error:
-            if self._health.failure is not None:
-                raise
-            self._tell_lack("The store cannot lead yet", error)
-        except StoreWriteError as error:
-            if error.errno not in NO_ROOM:
+        except (RefusedError, StoreWriteError) as error:
+            now = time.monotonic()
+            self._lacks_since = self._lacks_since or now
+            is_over = now - self._lacks_since > _LACK_S or self._health.failure is not None
+            if is_over or (isinstance(error, StoreWriteError) and error.errno not in NO_ROOM):
                 raise RmqStoreError(f"The store cannot lead: {error}") from error
             self._tell_lack("The store cannot lead yet", error)
         else:
             self._election = None
             self._told_lack = ""
+            self._lacks_since = 0.0
 
     def _lead(self, election: GroupChange) -> None:
         """Be the master: what the term's first entry follows is in queues and index."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -105,6 +106,7 @@ class Transactions:
         self._known: WaitingTransactions | None = None
         self._file: ConfigFile | None = None
         self._ops = OpNotes()
+        self._waits_since = 0.0  # for what is proposed; 0 if nobody does
         self._half_end = 0
         self._is_saved = True
         self._saved_end = 0
@@ -379,13 +381,17 @@ class Transactions:
 
         Half messages and op messages are proposed under the lock that the caller holds, so none
         follows. Other records do, all the time, so the log's end may never be committed as a whole.
+        Who comes later waits no longer than who came first.
         """
         log = self._store.log
         term, end = log.term, log.end
         if term is None:
             is_known = end == log.max_offset
         else:
-            is_known = self._durability.await_put(end, term) is None
+            self._waits_since = self._waits_since or time.monotonic()
+            is_known = self._durability.await_put(end, term, self._waits_since) is None
+        if is_known or term is None:
+            self._waits_since = 0.0
         if not is_known:
             raise RefusedError(
                 "a quorum of the group does not have all that was proposed to it yet. Try again.",
@@ -434,6 +440,7 @@ class Transactions:
             self._known = self._file = None
             self._ops = OpNotes()
             self._half_end = 0
+            self._waits_since = 0.0
             self._is_saved = True
             self._saved_end = 0
 
