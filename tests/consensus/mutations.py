@@ -89,7 +89,8 @@ class VotesWithoutMemory(GroupMember):
 class AcknowledgesBeforeItHasAsked(GroupMember):
     """Without its files, it takes entries before it knows in which terms it may have voted.
 
-    Two runs of 6.6 million needed the rule; `test_member` shows it in a few steps.
+    Two runs of 6.6 million needed the rule, and their seeds play other runs now; `test_member`
+    shows it in a few steps.
     """
 
     def _may_acknowledge(self) -> bool:
@@ -117,7 +118,10 @@ class _Hasty(Rejoining):
 
 
 class AsksOnce(GroupMember):
-    """Takes a group for new when all have told once, each at its time, that they have no entry."""
+    """Takes a group for new when all have told once, each at its time, that they have no entry.
+
+    No seed has found it; `test_member` shows it in a few steps.
+    """
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
