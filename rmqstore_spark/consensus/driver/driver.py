@@ -338,8 +338,8 @@ class Driver:
             leader = action.leader
             self._peerlog.warning(
                 f"{leader}:", "%s, the leader, has entries from %d on only, and this member ends "
-                "with %d. If those between have expired, move its folders dledger-%s, consumequeue "
-                "and index away: it then gets what the others have (docs/operate.md).",
+                "with %d. If those between have expired, stop it, move its folder dledger-%s away, "
+                "and start it: it then gets what the others have (docs/operate.md).",
                 leader, action.index, self.log.last, self.member.me,
             )  # fmt: skip
         elif isinstance(action, Stop):

@@ -87,8 +87,8 @@ def recover_member(
         survey = QueueSurvey(directory, log)
         if _is_of_former_log(directory, log, survey):
             _log.warning(
-                "%s: the log begins again, at physical offset %d, behind all that queues and index "
-                "have. They are built again.", store, log.min_offset,
+                "%s: queues and index are those of a log that is gone. They are built again from "
+                "what the log has or gets, from physical offset %d on.", store, log.min_offset,
             )  # fmt: skip
             for name in ("consumequeue", "index"):
                 shutil.rmtree(os.path.join(store, name), ignore_errors=True)
@@ -136,10 +136,15 @@ def recover_member(
 
 
 def _is_of_former_log(directory: StoreDirectory, log: CommitLog, survey: QueueSurvey) -> bool:
-    """Return whether all that the queues name is before the log's begin.
+    """Return whether the queues are those of a log that this store does not have any more.
 
-    Expiry does not lead to that: the last segment stays. The others had removed entries that this
-    member lacked, and its log began again behind them.
+    A log without files may get entries that begin anywhere, so queues that began earlier cannot
+    be kept for it. Or all that the queues name is before the log's begin: expiry does not lead to
+    that, as the last segment stays. The others had removed entries that this member lacked, and
+    its log began again behind them.
     """
-    has_expired = bool(len(log) and log.min_offset and directory.topology.queues)
-    return has_expired and not record_ends(directory, log, survey)  # of what has not expired
+    if not directory.topology.queues:
+        return False
+    if not len(log):
+        return True
+    return bool(log.min_offset) and not record_ends(directory, log, survey)  # what has not expired
