@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.support.waiting import eventually
 
 RESTARTS = 5
 MESSAGES = 300
-"""Sent before all members are killed, and acknowledged after they were started again."""
+"""Acknowledged before all members are killed, and after they were started again."""
 CLIENTS = 8
 
 
@@ -49,7 +50,7 @@ def test_members_that_begin_as_slaves_do_not(
 def given_again(
     rocketmq: RocketMq, name_server: str, folder: Path, of_brokers: Mapping[str, Any]
 ) -> Iterator[list[str]]:
-    """Kill all members of a group, and start them, the leader first, several times; then send.
+    """Kill all members of a group that take messages, and start them, the leader first; again.
 
     Yields:
         After each time, what consumers do not get of the messages that were acknowledged.
@@ -58,40 +59,68 @@ def given_again(
         group = Group(rocketmq, name_server, folder, (), of_brokers=of_brokers)
         ends.callback(group.close)
         group.send(["first"])
-        acknowledged: list[str] = []
+        sends = Sends(group)
         for _ in range(RESTARTS):
-            send(group, acknowledged, len(acknowledged) + MESSAGES)
-            leader = group.leading(group.theirs)
-            for me in group.members:
-                group.kill(me)
+            with sends.running():
+                sends.await_more(MESSAGES)
+                leader = group.leading(group.theirs)
+                # What is on its way is then in the leader's log, and in no queue.
+                for me in (leader, *(each for each in group.members if each != leader)):
+                    group.kill(me)
             group.start(leader)
             eventually(lambda me=leader: group.max_offset(me) >= 0, PATIENCE)  # it takes requests
-            for me in group.members:
-                if me != leader:
-                    group.start(me)
-            send(group, acknowledged, len(acknowledged) + MESSAGES)
-            entries = group.have_all(len(acknowledged))
+            with sends.running():
+                for me in group.members:
+                    if me != leader:
+                        group.start(me)
+                sends.await_more(MESSAGES)
+            entries = group.have_all(sends.acknowledged)
             odd = odd_offsets(entries, group.ports)
             yield [str(each) for each in odd if each.offset < each.expected]
 
 
-def send(group: Group, acknowledged: list[str], until: int) -> None:
-    """Send to all members at once, until so many messages have been acknowledged in all."""
+class Sends:
+    """Clients that send to all members of a group at once.
 
-    async def one(address: str, number: int) -> None:
+    Args:
+        group: the group.
+
+    Attributes:
+        acknowledged: how many messages have been, in all.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._are_to_end = False
+        self.acknowledged = 0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Send in this block."""
+        self._are_to_end = False
+        with ThreadPoolExecutor(1) as pool:
+            sends = pool.submit(lambda: asyncio.run(self._send_to_all()))
+            try:
+                yield
+            finally:
+                self._are_to_end = True
+            sends.result(PATIENCE)
+
+    def await_more(self, count: int) -> None:
+        """Wait until so many more messages have been acknowledged."""
+        wanted = self.acknowledged + count
+        eventually(lambda: self.acknowledged >= wanted, PATIENCE)
+
+    async def _send_to_all(self) -> None:
+        addresses = [f"127.0.0.1:{port}" for port in self._group.ports.values()]
+        await asyncio.gather(*(self._send(at) for at in addresses for _ in range(CLIENTS)))
+
+    async def _send(self, address: str) -> None:
         async with RemotingClient(address) as client:
-            while len(acknowledged) < until:
-                text = f"message {number} {len(acknowledged)}"
+            while not self._are_to_end:
                 try:
-                    answer = await client.ask(message(text.encode()), 4)
+                    answer = await client.ask(message(b"a message"), 4)
                 except ServiceError:
                     await asyncio.sleep(0.01)
                     continue
-                if answer.code == ResponseCode.SUCCESS:
-                    acknowledged.append(text)
-
-    async def all_of_them() -> None:
-        addresses = [f"127.0.0.1:{port}" for port in group.ports.values()]
-        await asyncio.gather(*(one(at, n) for at in addresses for n in range(CLIENTS)))
-
-    asyncio.run(asyncio.wait_for(all_of_them(), PATIENCE))
+                self.acknowledged += answer.code == ResponseCode.SUCCESS
