@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.proposals import placed, term_record
 from rmqstore_spark.consensus.driver.wire import (
     WireMetadataAnswer,
     WireVote,

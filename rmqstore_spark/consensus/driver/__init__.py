@@ -10,8 +10,8 @@
     peers        asks the other members
     flush_thread flushes what was written
     checks       what of a leader's push can be stored
-    term_record  the entry with which a leader begins its term
-    proposals    what a leader's engine wants to have appended
+    proposals    what a leader appends: the entry with which its term begins, and others
+    upkeep       saves the commit index, and removes what has expired
     driver       carries out what the member decides
     introduction asks who is at each address: another process, or another group
     service      what peers and clients of the group ask

@@ -34,12 +34,11 @@ from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.flush_thread import FlushThread
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
-from rmqstore_spark.consensus.driver.proposals import Proposals
+from rmqstore_spark.consensus.driver.proposals import Proposals, placed, term_record
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.recovery import recover
-from rmqstore_spark.consensus.driver.segmented import Unflushed
 from rmqstore_spark.consensus.driver.state_files import StateFiles
-from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.upkeep import LogUpkeep
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
@@ -54,7 +53,6 @@ _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
-_CHECKPOINT_SECONDS: Final = 3.0
 _WITHOUT_TERM: Final = (
     "Without its term, a member could vote twice. Move the folder away: the member then joins its "
     "group without entries, and gets them from the leader."
@@ -89,8 +87,7 @@ class Driver:
         group: the group, and who of it this is.
         store: the store directory.
         segment_size: bytes of a segment, the same for all members.
-        reserved_seconds: a segment that was written longer ago is removed, if all of it is
-            committed and others follow.
+        reserved_seconds: see `LogUpkeep`.
         answer: sends the answer to a request that came with a token.
         timing: how long it waits.
         watcher: is told what it decides.
@@ -100,6 +97,7 @@ class Driver:
     Attributes:
         member: what it decides with.
         log: its entries.
+        upkeep: saves its commit index, and removes segments.
         timing: how long it waits.
         failed: is done, with the error, when it cannot continue.
 
@@ -125,7 +123,6 @@ class Driver:
         folder = os.path.join(store, f"dledger-{group.me}")
         make_folder(folder)
         self.group = group
-        self._reserved = reserved_seconds
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.timing = timing or Timing()
@@ -164,7 +161,8 @@ class Driver:
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
             timing=self.timing, within=self._within,
         )  # fmt: skip
-        self._saving = self._loop.create_task(self._save_commit_index())
+        self.upkeep = LogUpkeep(self.member, self.log, self._state, reserved_seconds)
+        self._keeping_up = self._loop.create_task(self._keep_up())
         self.act()
 
     # ---- what comes from outside ---------------------------------------------------------------
@@ -227,14 +225,6 @@ class Driver:
         self._proposals.are_held = False
         self._append_proposed()
 
-    def note_committed(self) -> None:
-        """Let readers of the files see all that is committed now. In any thread.
-
-        Raises:
-            StoreWriteError: the file with the commit index could not be written.
-        """
-        self._state.note_committed(self._known)
-
     @property
     def pending(self) -> int:
         """How many appends are not committed yet."""
@@ -267,15 +257,13 @@ class Driver:
         self.member.stopped = self.member.stopped or "it is closed"
         if self._timer is not None:
             self._timer.cancel()
-        self._saving.cancel()
+        self._keeping_up.cancel()
         self._forget_waiting()
         await self._peers.close()
         self._flusher.close()
         try:
             if not self.failed.done():
-                self.log.take_unflushed().flush()
-                self.log.take_unflushed_index().flush()
-                self._state.save_committed(self._known)
+                self.upkeep.save_all()
         finally:
             self._state.close()
             self.log.close()
@@ -425,54 +413,11 @@ class Driver:
         self._step(lambda now: self.member.flushed(number, now))
         self._append_proposed()
 
-    def remove_first(self, start: int) -> None:
-        """Remove the first segment, whatever its time; all of it is committed.
-
-        Args:
-            start: where it begins.
-
-        Raises:
-            StoreWriteError: it could not be removed.
-        """
-        begin = self.log.second_segment()
-        assert self.log.data.starts[:1] == [start], f"the log does not begin at {start}"
-        assert begin is not None, "the last segment does not expire"
-        self.member.ledger.expire(begin)
-        self.log.expire(begin)
-
-    def expire(self) -> None:
-        """Remove the first segment, if its time is over."""
-        begin = self.log.second_segment()
-        ledger = self.member.ledger
-        if begin is None or begin > min(self._state.saved_commit, ledger.flushed):
-            return
-        if time.time() - self.log.oldest_written() > self._reserved:
-            _log.info("The entries %d to %d have expired.", ledger.begin, begin - 1)
-            ledger.expire(begin)
-            self.log.expire(begin)
-
-    async def _save_commit_index(self) -> None:
-        while True:
-            await asyncio.sleep(_CHECKPOINT_SECONDS)
-            try:
-                committed, index = self._committed, self.log.take_unflushed_index()
-                await asyncio.to_thread(self._save_committed, committed, index)
-                self.expire()
-            except RmqStoreError as error:
-                self.fail(error)
-                return
-
-    def _save_committed(self, committed: int, index: Unflushed) -> None:
-        index.flush()  # readers of the files look the last entry up
-        # It can be less than it was: the log was begun again.
-        self._state.save_committed(lambda: (min(committed, self._committed), self.log.last))
-
-    def _known(self) -> tuple[int, int]:
-        return self._committed, self.log.last
-
-    @property
-    def _committed(self) -> int:
-        return min(self.member.commit, self.member.ledger.flushed)
+    async def _keep_up(self) -> None:
+        try:
+            await self.upkeep.run()
+        except Exception as error:  # noqa: BLE001 - its files would not be kept up any more
+            self.fail(error)
 
     def _within(self, first: int, last: int) -> int:
         """Return the last entry of a push: all of its entries are written, or none is."""

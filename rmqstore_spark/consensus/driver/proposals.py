@@ -1,12 +1,17 @@
-"""Records that a leader's engine wants to have appended, from any thread, until they are.
+"""What a leader appends: the entry with which its term begins, and what its engine proposes.
 
-Those that come while a flush is under way wait for its end: they share a push to each peer, and the
-flushes here and there. If they are many, they need not wait: they fill a push.
+Until an entry of its own term is committed, a leader commits none of earlier terms. RocketMQ's
+brokers take an entry for damage that is not a record. So the first one is a record, of a kind that
+no broker puts into a queue or an index: a message that was rolled back.
+
+What the engine proposes while a flush is under way waits for its end: it shares a push to each
+peer, and the flushes here and there. If it is much, it need not wait: it fills a push.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,10 +21,37 @@ from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import LedgerEntry
+from rmqstore_spark.layout.constants import TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
+from rmqstore_spark.layout.fields import PHYSICAL_OFFSET_AT, STORE_TIMESTAMP_AT
+from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
+
+_TERM_TOPIC: Final = b"rmqstore_term"
 
 _STEP_BYTES: Final = 256 << 10
 """Bytes of records from which on they need not wait, and after which others have their turn."""
+_HOST: Final = "127.0.0.1:0"
+_LONG: Final = struct.Struct(">q")
+
+
+def term_record(term: int, leader: str, now: int) -> bytes:
+    """Return the record of a leader's first entry, without its place.
+
+    Args:
+        term: which begins.
+        leader: who leads in it.
+        now: milliseconds since 1970.
+    """
+    text = f"term {term} of {leader}".encode()
+    fields = MessageFields(_TERM_TOPIC, text, b"", _HOST, now, 0, 0, TRANSACTION_ROLLBACK_TYPE, 0)
+    record = bytearray(encode_messages([fields], _HOST).data.tobytes())
+    _LONG.pack_into(record, STORE_TIMESTAMP_AT, now)
+    return bytes(record)
+
+
+def placed(record: bytes, position: int) -> bytes:
+    """Return a record that says at which position in the log it is."""
+    return record[:PHYSICAL_OFFSET_AT] + _LONG.pack(position) + record[PHYSICAL_OFFSET_AT + 8 :]
 
 
 class _Proposal(NamedTuple):
@@ -30,7 +62,7 @@ class _Proposal(NamedTuple):
 
 
 class Proposals:
-    """Such records. Use it in the thread of the running event loop, but for `add`.
+    """Records that the engine proposes. Use it in the running event loop, but for `add`.
 
     Args:
         log: where they are appended.

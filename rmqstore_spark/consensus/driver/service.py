@@ -18,8 +18,8 @@ from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, che
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
+from rmqstore_spark.consensus.driver.proposals import placed
 from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
-from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.driver.wire import (
     MOST_TOLD,
     DLedgerRequest,

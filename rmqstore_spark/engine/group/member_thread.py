@@ -181,8 +181,8 @@ class MemberThread:
         self._driver_now.propose(term, position, records)
 
     def note_committed(self) -> None:
-        """Let readers of the files see what was decided; see `Driver.note_committed`."""
-        self._driver_now.note_committed()
+        """Let readers of the files see what was decided; see `LogUpkeep.note`."""
+        self._driver_now.upkeep.note()
 
     def remove_first(self, start: int) -> None:
         """Remove the first segment of the log.
@@ -193,7 +193,7 @@ class MemberThread:
         """
 
         async def remove() -> None:
-            self._driver_now.remove_first(start)
+            self._driver_now.upkeep.remove_first(start)
 
         self._in_loop(remove())
 
@@ -295,7 +295,7 @@ class MemberThread:
             watcher=self._told,
         )
         driver = self._driver = member.driver
-        driver.note_committed()
+        driver.upkeep.note()
         self.data_folder = driver.log.data.folder
         self.committed = self._told.committed_to
         ended = asyncio.Event()

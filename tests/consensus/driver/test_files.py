@@ -12,9 +12,9 @@ import pytest
 
 from rmqstore_spark.consensus.actions import Save
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.proposals import placed
 from rmqstore_spark.consensus.driver.recovery import recover
 from rmqstore_spark.consensus.driver.state_files import StateFiles
-from rmqstore_spark.consensus.driver.term_record import placed
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, parse_committed_index

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.proposals import placed, term_record
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest, Status, request_body
 from rmqstore_spark.consensus.messages import (
     LeaderHeartbeat,

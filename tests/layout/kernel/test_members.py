@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmqstore_spark.consensus.driver.term_record import placed, term_record
+from rmqstore_spark.consensus.driver.proposals import placed, term_record
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.buffers import octets
 from rmqstore_spark.layout.kernel.reference import plain
