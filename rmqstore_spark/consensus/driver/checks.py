@@ -105,7 +105,7 @@ def _place(entry: LedgerEntry) -> str:
 def _begin(entry: LedgerEntry, log: EntryLog) -> str:
     return (
         f"entry {entry.index} begins at {entry.position}, and the messages that this store had "
-        f"before, in commitlog/, end at {log.begins_at}. If the others had the same before, copy "
-        "their store; else, or if the entries behind it have expired there, move commitlog/, "
-        "consumequeue/ and index/ of this one away: it then joins without its old messages"
+        f"before, in commitlog/, end at {log.begins_at}. If the entries behind it have expired "
+        "there, move commitlog/ of this one away: it then joins without its old messages. "
+        "Otherwise move its store away, and copy commitlog/ of that member into a new one"
     )

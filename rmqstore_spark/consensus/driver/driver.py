@@ -156,6 +156,7 @@ class Driver:
         self._peerlog = PeerLog(_log)
         self._unwritten: list[LedgerEntry] = []  # appended in this step
         self._newest: tuple[LedgerEntry, ...] = ()  # written last
+        self._may_vote = saved is not None and saved.is_voter
         self.member = GroupMember(
             group.me, group.ids, saved, MemberLedger(self.log.begin, self.log.last, terms),
             committed=self._state.saved_commit, now=self._now(), chance=random.random,
@@ -311,6 +312,9 @@ class Driver:
             self._change_log(action)
         elif isinstance(action, Save):
             self._state.write_term(action)
+            if action.is_voter and not self._may_vote:
+                _log.info("%s may vote.", self.group.me)
+            self._may_vote = action.is_voter
         elif isinstance(action, CommittedUpTo):
             self._tell_committed(action.index)
         elif isinstance(action, RoleChanged):

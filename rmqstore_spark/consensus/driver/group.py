@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from collections.abc import Iterable
@@ -9,6 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqstore_spark.errors import OptionError, ServiceError
+from rmqstore_spark.files.durable import explained
+from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.remoting.addresses import bound_port, parse_address
 
 _MOST: Final = 9
@@ -21,12 +24,34 @@ class OldLog(NamedTuple):
     Attributes:
         end: where its segments end, and the group's log begins; 0 without one.
         folder: of its segments.
-        mark: tells it from others that end there; "" if that is not known.
+        mark: tells it from others that end there; "" if that is not known. One that has expired
+            has it still.
     """
 
     end: int = 0
     folder: str = ""
     mark: str = ""
+
+    @property
+    def told_end(self) -> int:
+        """Where it ends, as long as messages of it are left; otherwise 0."""
+        if not self.end:
+            return 0
+        with explained(self.folder, "read"):
+            names = os.listdir(self.folder)
+        return self.end if any(segment_start(name) is not None for name in names) else 0
+
+
+class ServedStore(NamedTuple):
+    """What a store that serves clients says of itself to the other members.
+
+    Attributes:
+        broker_name: `brokerName`.
+        old: what it had before it became a member.
+    """
+
+    broker_name: str
+    old: OldLog
 
 
 @dataclass(frozen=True)

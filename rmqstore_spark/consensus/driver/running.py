@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.driver import Driver, MemberWatcher
-from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog
+from rmqstore_spark.consensus.driver.group import MemberGroup, ServedStore
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.peers import FRAME
 from rmqstore_spark.consensus.driver.protection import MemberProtection
@@ -33,7 +33,7 @@ class RunningMember:
         store, segment_size, reserved_seconds, timing, watcher: see `Driver`.
         takes_records, broker: see `MemberService`.
         protection: TLS and accounts.
-        old: what the store had before.
+        served: the store, if it serves clients.
 
     Attributes:
         driver: carries out what the member decides.
@@ -53,11 +53,11 @@ class RunningMember:
         takes_records: bool = True,
         broker: str = "",
         protection: MemberProtection | None = None,
-        old: OldLog | None = None,
+        served: ServedStore | None = None,
         watcher: MemberWatcher | None = None,
     ) -> None:
         protection = protection or MemberProtection()
-        self._contact = GroupIntroduction(old or OldLog())
+        self._contact = GroupIntroduction(served)
         self._service = MemberService(
             group, takes_records=takes_records, broker=broker, gate=protection.gate,
             contact=self._contact,
@@ -66,7 +66,7 @@ class RunningMember:
         self.driver = Driver(
             group, store, segment_size, reserved_seconds,
             answer=self._service.answer, timing=timing, watcher=watcher, protection=protection,
-            begins_at=old.end if old else 0,
+            begins_at=served.old.end if served else 0,
         )  # fmt: skip
         self._service.driver = self.driver
         if not self.driver.member.is_voter:

@@ -241,7 +241,7 @@ class MemberService:
         asked = decode(WireMessage, body)
         if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
             return encode(self._status(wrong[0]))
-        member = self.driver.member
+        member, served = self.driver.member, self._contact.served
         return encode(
             WireMetadataAnswer(
                 group=self._group.name,
@@ -252,8 +252,9 @@ class MemberService:
                 process=self._contact.process,
                 segment_size=self.driver.log.segment_size,
                 heartbeat=self.driver.timing.heartbeat,
-                begins_at=self._contact.old.end,
-                old_log=self._contact.old.mark,
+                begins_at=served.old.told_end if served else 0,
+                old_log=served.old.mark if served else "",
+                broker_name=served.broker_name if served else "",
             )
         )
 

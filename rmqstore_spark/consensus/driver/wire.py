@@ -195,8 +195,10 @@ class WireMetadataAnswer(_Message, kw_only=True):
         process: tells the member's process from others.
         segment_size: bytes of a segment; 0: not known.
         heartbeat: milliseconds between a leader's heartbeats; 0: not known.
-        begins_at: where its log begins behind an older one of its store; 0: it has none.
+        begins_at: where its log begins behind an older one of its store; 0: it has none, or all
+            messages of that one have expired.
         old_log: tells that one from others; "" if that is not known.
+        broker_name: `brokerName`; "" without a broker, or if that is not known.
     """
 
     java: ClassVar[str] = "MetadataResponse"
@@ -207,6 +209,7 @@ class WireMetadataAnswer(_Message, kw_only=True):
     heartbeat: _Position = 0
     begins_at: _Position = 0
     old_log: str = ""
+    broker_name: str = ""
 
 
 class WireMessage(_Message, kw_only=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from contextlib import suppress
 from typing import Final
 
 from rmqstore_spark.consensus.driver.group import OldLog
@@ -19,6 +20,7 @@ from rmqstore_spark.engine.recovery.log_files import look_over
 from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import recover
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
+from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import (
     explained,
     make_folder,
@@ -26,8 +28,11 @@ from rmqstore_spark.files.durable import (
     sync_file,
     write_all,
 )
+from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import OLD_LOG_NAME, OWN_FOLDER
+from rmqstore_spark.reader.log.commitlog import CommitLog
+from rmqstore_spark.reader.log.walk import Stretch, walk_log
 
 _log = logging.getLogger(__name__)
 
@@ -55,19 +60,22 @@ def close_old_log(store: str, settings: RecoverySettings, segment_size: int, me:
         StoreWriteError: a file could not be written or flushed.
     """
     folder = os.path.join(store, "commitlog")
+    noted = os.path.join(store, OWN_FOLDER, OLD_LOG_NAME)
     if not os.path.isdir(folder):
+        with explained(noted, "removed"), suppress(FileNotFoundError):
+            os.unlink(noted)  # of one that was moved away
         return OldLog()
     files = look_over(folder)
+    mark = _mark(noted, files.end or None)
     if not files.segment_size:
-        return OldLog()
+        return OldLog(mark=mark)  # of one that has expired, if there was one
     if files.segment_size != segment_size:
         raise UnsupportedStoreError(
             f"{store} has messages in its folder commitlog, in segments of {files.segment_size} "
             f"bytes, and mappedFileSizeCommitLog is {segment_size}. The group's log continues "
             "behind them: set mappedFileSizeCommitLog to their size, at all members."
         )
-    noted = os.path.join(store, OWN_FOLDER, OLD_LOG_NAME)
-    found = OldLog(files.end, folder, _mark(noted, files.end))
+    found = OldLog(files.end, folder, mark)
     begin = _begin(os.path.join(store, f"dledger-{me}", "data"))
     if begin is None:
         # With a mark, the group's log was moved away, and comes again from the other members.
@@ -77,9 +85,9 @@ def close_old_log(store: str, settings: RecoverySettings, segment_size: int, me:
             f"the old log in commitlog/ ends at {files.end}, and the group's begins at {begin}: "
             "files are missing, or the store was written without its group",
             file=folder,
-            remedy="Restore the files of both from a copy of the store. Or move commitlog/, "
-            "consumequeue/, index/ and the dledger- folder away: the member then joins its group "
-            "without the old messages, and gets the others from the leader.",
+            remedy="Restore the files of both from a copy of the store. Or move the store away, "
+            "and copy commitlog/ of another member, if it has messages still, into a new one: the "
+            "group gives it what came later.",
         )
     return found
 
@@ -93,15 +101,15 @@ def _begin(folder: str) -> int | None:
     )
 
 
-def _mark(path: str, end: int) -> str:
-    """Return the mark of an old log that ends here; "" if none was written down."""
+def _mark(path: str, end: int | None) -> str:
+    """Return the mark of an old log that ends here, or anywhere; "" if none was written down."""
     with explained(path, "read"):
         try:
             with open(path, "rb") as file:
                 noted = file.read(_MOST).decode("ascii", "replace").split()
         except FileNotFoundError:
             return ""
-    return noted[1] if len(noted) == 2 and noted[0] == str(end) else ""
+    return noted[1] if len(noted) == 2 and (end is None or noted[0] == str(end)) else ""
 
 
 def _closed(
@@ -111,11 +119,11 @@ def _closed(
     found.queues.close()
     if found.indexes is not None:
         found.indexes.close()
-    end = found.log_end
     files_end = look_over(folder, segment_size).end
     if not files_end:
         return OldLog()
     start = files_end - segment_size
+    end = _end_of_records(store, start, found.log_end)
     assert start <= end <= files_end, f"the log ends at {end}, and its files at {files_end}"
     path = os.path.join(folder, f"{start:020}")
     reach("group.before_close")
@@ -135,3 +143,16 @@ def _closed(
         "begins at %d. All members that have an old log need the same.", store, end, files_end,
     )  # fmt: skip
     return OldLog(files_end, folder, mark)
+
+
+def _end_of_records(store: str, start: int, end: int) -> int:
+    """Return where the last record from an offset on ends: in a copy, the log is closed already."""
+    files = LocalFiles()
+    try:
+        log = CommitLog(StoreDirectory(files, store).commit_log())
+        for step in walk_log(log, start, end, check_crc=False, resume=False):
+            if isinstance(step, Stretch):
+                start = int(step.offsets[-1] + step.records.store_size[-1])
+    finally:
+        files.close()
+    return start

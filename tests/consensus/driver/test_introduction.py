@@ -153,3 +153,18 @@ def test_a_member_that_does_not_fit_to_the_others_ends_when_it_has_met_them(
         assert "This member does not fit into its group" in other.output
         assert f"and this member {value}. All members need the same" in other.output
         assert all(member.process.poll() is None for member in right)
+
+
+def test_a_group_without_a_leader_tells_who_is_missing_and_when_a_member_may_vote(
+    tmp_path: Path,
+) -> None:
+    members = addresses(3)
+    with ExitStack() as running:
+        first, _ = [running.enter_context(MemberProcess(tmp_path, me, members, **FAST))
+                    for me in ("n0", "n1")]  # fmt: skip
+        told = "n2 cannot be reached from here. An election needs 2 members that may vote"
+        eventually(lambda: told in first.output, 60)
+        assert "may vote when it has heard from enough of the others" in first.output
+        assert "n0 may vote." not in first.output
+        running.enter_context(MemberProcess(tmp_path, "n2", members, **FAST))
+        eventually(lambda: "n0 may vote." in first.output, 60)

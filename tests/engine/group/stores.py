@@ -87,13 +87,15 @@ class StoreGroup:
     """Stores in one group.
 
     Attributes:
+        members: the address of each, by its id.
         stores: by the ids of the members.
     """
 
     def __init__(self, folder: Path, count: int, **settings: Any) -> None:
-        members = addresses(count)
+        self.members = addresses(count)
         self.stores = {
-            me: StoreProcess(folder, me, members, **{**FAST, **settings}) for me in members
+            me: StoreProcess(folder, me, self.members, **{**FAST, **settings})
+            for me in self.members
         }
 
     def leader(self) -> StoreProcess:

@@ -36,7 +36,7 @@ from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.server.metrics import StoreCollector
 from rmqstore_spark.verify import verify
 from tests.broker.broker import ask, batch, message, name_server, route
-from tests.engine.group.stores import StoreProcess, bodies_in, group_of, problems_of
+from tests.engine.group.stores import FAST, StoreProcess, bodies_in, group_of, problems_of
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.processes.ports import free_port
@@ -386,6 +386,18 @@ def test_a_member_whose_next_entries_have_expired_is_repaired_by_hand(
         group.stop()
     assert bodies_in(follower.store)[-15:] == new
     assert not problems_of(follower.store)
+
+
+def test_a_member_with_another_broker_name_ends(tmp_path: Path) -> None:
+    with group_of(tmp_path) as group:
+        group.send("one")
+        (follower, _) = group.followers()
+        follower.kill()
+        settings = {**FAST, "brokerName": "others"}
+        with StoreProcess(tmp_path, follower.me, group.members, **settings) as other:
+            assert other.process.wait() != 0
+            assert "has brokerName=orders, and this member others" in other.output
+        group.send("two")
 
 
 def test_a_preferred_leader_takes_over_without_losing_a_put(tmp_path: Path) -> None:
