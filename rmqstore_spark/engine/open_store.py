@@ -16,6 +16,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import MemberThread
+from rmqstore_spark.engine.group.store_group import brokers_of_group
 from rmqstore_spark.engine.lock import StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.flush import FlushMarkKeeper
@@ -200,11 +201,12 @@ def _opened(
                     "archiveTo is not supported with enableDLegerCommitLog=true: segments of a "
                     "group's log expire without being copied."
                 )
-            role: Role = GroupRole(path, config)
+            brokers = brokers_of_group(config)  # what is wrong is refused before the old log ends
+            role: Role = GroupRole(path, config, brokers)
             old = close_old_log(
                 path, settings, config.mapped_file_size_commit_log, config.d_leger_self_id
             )
-            member = MemberThread(path, config, protection, old)
+            member = MemberThread(path, config, brokers, protection, old)
             files.callback(member.close)
             log_folder = member.data_folder
             found = recover_member(path, settings, log_folder, member.committed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import re
 import socket
@@ -13,6 +14,7 @@ from rmqstore_spark.errors import ServiceError
 BACKLOG: Final = 1024
 _MAPPED: Final = "::ffff:"
 _PORT: Final = re.compile("[0-9]{1,5}")
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "localhost.localdomain"})
 
 
 def address_text(address: object) -> str:
@@ -36,6 +38,15 @@ def parse_address(address: str) -> tuple[str, int]:
     if not (_can_be_looked_up(host) and _PORT.fullmatch(port) and 0 < int(port) < 1 << 16):
         raise ServiceError(f"{address_text(address)!r} is not an address; use HOST:PORT.")
     return host, int(port)
+
+
+def means_this_machine(host: str) -> bool:
+    """Return whether a host, name or IP address, means the machine of whoever connects to it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower() in _LOOPBACK_NAMES
+    return address.is_loopback or address.is_unspecified
 
 
 def bound_port(host: str, port: int) -> socket.socket:

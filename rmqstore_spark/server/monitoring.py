@@ -275,7 +275,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _health(self) -> None:
         stats = self.server.stats()
         state = str(stats["state"])
-        follows = stats.get("replicationState", _STOPPED) != _STOPPED
+        # A member of a group knows who leads, or gets nothing; a slave goes on trying.
+        follows = stats.get("groupHasLeader", False) or (
+            stats.get("replicationState", _STOPPED) != _STOPPED
+        )
         body = json.dumps({"state": state}).encode() + b"\n"
         is_well = state in (HEALTHY, READ_ONLY) or (state == _SLAVE and follows)
         status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE

@@ -29,6 +29,10 @@ from tests.support.processes.ports import free_port
 from tests.support.waiting import PATIENCE, eventually
 
 
+UNREACHABLE = "192.0.2.1:9876"
+"""Documentation has this address, and no machine (RFC 5737)."""
+
+
 def perm_in_route(name_server: str, topic: str) -> int:
     found = route(name_server, topic)
     return found["queueDatas"][0]["perm"] if found else -1
@@ -267,3 +271,14 @@ def test_a_port_in_use_and_a_wrong_id_are_refused(tmp_path: Path) -> None:
             pass
     with pytest.raises(OptionError, match="brokerId is 1"), broker(tmp_path / "s", broker_id=1):
         pass
+
+
+def test_a_loopback_address_at_another_machines_name_server_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "and cannot reach it. Set brokerIP1 and bindAddress."
+    with broker(tmp_path / "one", namesrv_addr="127.0.0.1:1;localhost:2;[::1]:3"):
+        assert told not in caplog.text
+    with broker(tmp_path / "two", namesrv_addr=f"127.0.0.1:1;{UNREACHABLE}"):
+        assert f"with the name server {UNREACHABLE}: clients" in caplog.text
+        assert told in caplog.text

@@ -21,6 +21,8 @@ from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.server.monitoring import Monitoring
 from tests.consensus.driver.members import GROUP, MemberProcess, addresses, as_peers
+from tests.engine.group.stores import StoreProcess as GroupStore
+from tests.engine.group.stores import group_of
 from tests.fault.rounds.disk import fill, opened, small_disk
 from tests.support.processes.alerts import firing, recommended
 from tests.support.processes.serving import StoreProcess, block_of, eventually
@@ -224,3 +226,22 @@ def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> N
     labelled = set(re.findall(r'rmqstore_\w+{\w+="\w+"}', " ".join(recommended().values())))
     assert len(labelled) > 2
     assert [one for one in labelled if f"\n{one} " not in exposed] == []
+
+
+def test_a_member_of_a_group_is_well_while_it_knows_a_leader(tmp_path: Path) -> None:
+    """A follower was always unwell: it follows no master."""
+    with group_of(tmp_path, metricsPromExporterPort=0) as group:
+
+        def told(store: GroupStore) -> tuple[int, Any]:
+            found = re.findall(r"metrics on http://([0-9.:]+)/metrics", store.output)
+            return health(found[-1])
+
+        leader, followers = group.leader(), group.followers()
+        assert eventually(lambda: told(leader) == (200, "RUNNING"))
+        assert all(eventually(lambda one=one: told(one) == (200, "SLAVE")) for one in followers)
+        left = followers.pop()
+        for store in (leader, *followers):
+            store.kill()
+        assert eventually(lambda: told(left) == (503, "SLAVE"))
+        leader.start()
+        assert eventually(lambda: told(left)[0] == 200)

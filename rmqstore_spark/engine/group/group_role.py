@@ -11,6 +11,7 @@ import re
 from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.group.store_group import MemberBrokers
 from rmqstore_spark.engine.role import SLAVE, SYNC_MASTER, KeptRole, Promotion, Role
 from rmqstore_spark.errors import OptionError
 
@@ -23,6 +24,7 @@ class GroupRole(Role):
     Args:
         store: the store directory.
         config: has the member's id.
+        brokers: tell where the others are.
 
     Attributes:
         leader: the id of the member that leads; "" as long as that is not known.
@@ -33,7 +35,7 @@ class GroupRole(Role):
 
     is_elected = True
 
-    def __init__(self, store: str, config: StoreConfig) -> None:
+    def __init__(self, store: str, config: StoreConfig, brokers: MemberBrokers) -> None:
         super().__init__(store, config)
         number = _ID.fullmatch(config.d_leger_self_id)
         if number is None:
@@ -45,6 +47,7 @@ class GroupRole(Role):
         self._kept = KeptRole()
         self._is_settled = True
         self._name = SLAVE
+        self._brokers = brokers
         self.leader = ""
 
     @property
@@ -52,7 +55,7 @@ class GroupRole(Role):
         """Where to write, for people."""
         if not self.leader:
             return "Its DLedger group has no leader now: try again."
-        return f"The leader of its DLedger group is {self.leader}: write there."
+        return f"The leader of its DLedger group is {self._brokers.place(self.leader)}: write there."
 
     @property
     def serves_slaves(self) -> bool:

@@ -20,7 +20,7 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberGroup, OldLog, ServedStore
+from rmqstore_spark.consensus.driver.group import OldLog, ServedStore
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
@@ -32,6 +32,7 @@ from rmqstore_spark.consensus.driver.wire import (
 )
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.group.store_group import MemberBrokers
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 
 _log = logging.getLogger(__name__)
@@ -126,7 +127,8 @@ class MemberThread:
 
     Args:
         store: the store directory.
-        config: names the group, and the member.
+        config: of the store.
+        brokers: those of its group.
         protection: of its port and its calls; None: as the configuration says, without accounts.
         old: what the store had before.
 
@@ -139,7 +141,7 @@ class MemberThread:
         old: as given.
 
     Raises:
-        OptionError: the keys of the group, or files of its protection, are wrong.
+        OptionError: files of its protection are wrong.
         ServiceError: nothing can listen at its address.
         CorruptStoreError: its files are damaged.
     """
@@ -148,15 +150,14 @@ class MemberThread:
         self,
         store: str,
         config: StoreConfig,
+        brokers: MemberBrokers,
         protection: MemberProtection | None,
         old: OldLog,
     ) -> None:
         self.old = old
         self._protection = protection or MemberProtection.of(config, None)
-        self.group = MemberGroup.of(
-            config.d_leger_group, config.d_leger_self_id, config.d_leger_peers
-        )
-        self.group.require_members(config.preferred_leaders)
+        self.group = brokers.group
+        self._brokers = brokers
         self._store = store
         self._config = config
         self.decisions = DecisionQueue()
@@ -201,7 +202,7 @@ class MemberThread:
         """Return where the broker of another member that leads is, as `host:port`; "" for none.
 
         Raises:
-            ServiceError: that member cannot be reached.
+            ServiceError: that member cannot be reached, or tells an address of this machine.
         """
 
         async def ask() -> str:
@@ -211,7 +212,8 @@ class MemberThread:
                 return ""
             asked = encode(WireMessage(group=self.group.name, remote_id=leader))
             body = await driver.send(leader, DLedgerRequest.METADATA, asked)
-            return decode(WireMetadataAnswer, body).broker_addr
+            told = decode(WireMetadataAnswer, body).broker_addr
+            return self._brokers.learn(leader, told)
 
         try:
             return self._in_loop(ask())

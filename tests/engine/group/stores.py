@@ -41,8 +41,8 @@ class StoreProcess(MemberProcess):
         super().__init__(
             folder, me, members,
             enableDLegerCommitLog="true", dLegerBindAddress="127.0.0.1", clients="all",
-            listenPort=self.broker.rpartition(":")[2],
             **{
+                "listenPort": self.broker.rpartition(":")[2],
                 "brokerName": "orders", "vipListenPort": 0,
                 "maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings,
             },

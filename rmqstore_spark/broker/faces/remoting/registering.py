@@ -19,6 +19,7 @@ from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.remoting.access.identity import ClientIdentity
+from rmqstore_spark.remoting.addresses import means_this_machine
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode
@@ -68,6 +69,13 @@ class Registering:
             for address in config.namesrv_addr.split(";")
             if address
         ]
+        remote = next(filter(_is_remote, config.namesrv_addr.split(";")), None)
+        if remote is not None and means_this_machine(config.broker_ip1):
+            _log.warning(
+                "The broker registers as %s with the name server %s: clients on other machines "
+                "find that address there, and cannot reach it. Set brokerIP1 and bindAddress.",
+                config.host[0], remote,
+            )  # fmt: skip
 
     def topics_changed(self) -> None:
         """Register again at once; see `TopicWatcher`."""
@@ -169,3 +177,8 @@ class _NameServer:
         if not self._is_registered:
             _log.info("The broker is registered with the name server %s.", self._address)
         self._is_registered, self._has_failed = True, False
+
+
+def _is_remote(address: str) -> bool:
+    host = address.strip().rpartition(":")[0]
+    return bool(host) and not means_this_machine(host.strip("[]"))
