@@ -7,6 +7,8 @@
     connection     calls a process, over connections that it keeps, with time limits and retries
     link           one connection: requests and answers as frames
     contact        how a process is reached: names of hosts, pauses between tries, first contact
+    masters        finds the master among the replicas of a store
+    patience       how often these are tried
     brokers/       asks name servers and brokers, in RocketMQ's protocol
 
 From outside it imports `wire`, `remoting.codec`, `produce`, `layout.constants`, `base` and

@@ -41,7 +41,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def means_this_machine(host: str) -> bool:
-    """Return whether a host, name or IP address, means the machine of whoever connects to it."""
+    """Return whether a host, name or IP address, is the machine of a client that connects."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

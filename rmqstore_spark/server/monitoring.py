@@ -275,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _health(self) -> None:
         stats = self.server.stats()
         state = str(stats["state"])
-        # A member of a group knows who leads, or gets nothing; a slave goes on trying.
+        # A member that knows no leader gets nothing; a slave tries again by itself.
         follows = stats.get("groupHasLeader", False) or (
             stats.get("replicationState", _STOPPED) != _STOPPED
         )

@@ -16,6 +16,10 @@ from rmqstore_spark.errors import OptionError
 TCP: Final = "rmq"
 TLS: Final = "rmqs"
 UNIX: Final = "unix"
+REPLICA: Final = "|"
+"""Separates the replicas of one store."""
+
+_BETWEEN: Final = re.compile(r"\|(?=\s*(?:rmqs?://|unix:))", re.IGNORECASE)
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 _ADDRESS: Final = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^\s:/@\[\]?#]+)):([0-9]{1,5})/?")
@@ -72,6 +76,8 @@ def parse_endpoint(text: str) -> Endpoint:
     Raises:
         OptionError: the text is not an endpoint; the message lists the valid forms.
     """
+    if _BETWEEN.search(text):
+        raise _wrong(text, "it names replicas of a store, and one of them is needed")
     address, mark, store = text.strip().partition("#")
     if mark and not is_store_name(store):
         raise _wrong(text, "the name of a store has 1 to 127 letters, digits and . _ - % |")
@@ -107,10 +113,28 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
     Raises:
         OptionError: one of them is invalid or occurs twice, or the list is empty.
     """
-    found = tuple(parse_endpoint(part) for part in text.split(","))
+    return _distinct(text.split(","), "Name each store once.")
+
+
+def parse_replicas(text: str) -> tuple[Endpoint, ...]:
+    """Parse the endpoints of the replicas of one store, with `REPLICA` between them.
+
+    Raises:
+        OptionError: one of them is invalid or occurs twice.
+    """
+    return _distinct(replica_endpoints(text), "Name each replica once.")
+
+
+def replica_endpoints(text: str) -> list[str]:
+    """Return the endpoints of the replicas of one store; its name may contain `|`."""
+    return _BETWEEN.split(text)
+
+
+def _distinct(texts: Iterable[str], remedy: str) -> tuple[Endpoint, ...]:
+    found = tuple(map(parse_endpoint, texts))
     for number, endpoint in enumerate(found):
         if endpoint in found[:number]:
-            raise OptionError(f"The endpoint {endpoint} is given twice. Name each store once.")
+            raise OptionError(f"The endpoint {endpoint} is given twice. {remedy}")
     return found
 
 

@@ -28,7 +28,6 @@ from tests.namesrv.registering import registration
 from tests.support.processes.ports import free_port
 from tests.support.waiting import PATIENCE, eventually
 
-
 UNREACHABLE = "192.0.2.1:9876"
 """Documentation has this address, and no machine (RFC 5737)."""
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rmqstore_spark.base.printable import escaped
-from rmqstore_spark.cli.shared.parameters import EndpointOf, connect, parse_time
+from rmqstore_spark.cli.shared.parameters import (
+    EndpointOf,
+    MasterOf,
+    connect,
+    master_of,
+    parse_time,
+)
 from rmqstore_spark.cli.shared.tables import Column, print_table, show_time
 from rmqstore_spark.errors import OptionError, ServiceError
 
@@ -40,7 +46,7 @@ _Perm = typer.Option("--perm", min=0, max=7, metavar="N", help="4: readable, 2: 
 
 
 def create_topic(
-    endpoint: EndpointOf,
+    endpoint: MasterOf,
     topic: Annotated[str, _Topic],
     queues: Annotated[int | None, _Queues] = None,
     read_queues: Annotated[int | None, _ReadQueues] = None,
@@ -48,7 +54,7 @@ def create_topic(
     perm: Annotated[int, _Perm] = 6,
 ) -> None:
     """Create a topic, or change its numbers of queues."""
-    with connect(endpoint) as client:
+    with connect(master_of(endpoint)) as client:
         client.create_topic(
             topic,
             read_queue_nums=read_queues or queues,
@@ -62,12 +68,12 @@ def create_topic(
     )
 
 
-def delete_topic(endpoint: EndpointOf, topic: Annotated[str, _Topic]) -> None:
+def delete_topic(endpoint: MasterOf, topic: Annotated[str, _Topic]) -> None:
     """Delete a topic: its settings and its queues.
 
     Its messages stay in the CommitLog until they expire, but can no longer be consumed.
     """
-    with connect(endpoint) as client:
+    with connect(master_of(endpoint)) as client:
         client.delete_topic(topic)
     typer.echo(f"topic {topic} is deleted")
 

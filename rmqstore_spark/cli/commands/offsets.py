@@ -13,11 +13,12 @@ from rmqstore_spark.cli.shared.parameters import (
     AllTopics,
     AsJson,
     CommitLogPaths,
-    EndpointOf,
+    MasterOf,
     QueueIds,
     StoreAt,
     Topics,
     connect,
+    master_of,
     parse_time,
 )
 from rmqstore_spark.cli.shared.tables import Column, json_text, print_table
@@ -221,7 +222,7 @@ _Yes = typer.Option("--yes", help="Set the offsets. Without it, only show what w
 
 
 def reset_offset(
-    endpoint: EndpointOf,
+    endpoint: MasterOf,
     group: Annotated[str, _ResetGroup],
     topic: Annotated[str, _Topic],
     queue_ids: QueueIds = None,
@@ -256,7 +257,8 @@ def reset_offset(
 
     from rmqstore_spark.reader.groups import group_offsets
 
-    with StoreAt(endpoint).open() as store:
+    master = master_of(endpoint)
+    with StoreAt(master).open() as store:
         held = {
             entry.queue_id: entry.offset
             for entry in group_offsets(store)
@@ -266,7 +268,7 @@ def reset_offset(
         rows = [(queue.queue_id, target(queue), queue.max_offset) for queue in chosen]
     outcome = "Nothing was changed. Add --yes to set these offsets."
     if yes:
-        with connect(endpoint) as client:
+        with connect(master) as client:
             offsets = {topic: {queue_id: new for queue_id, new, _ in rows}}
             changed = client.commit_offsets(group, offsets, reset=True)
         outcome = f"{changed} offset(s) of group {group} have changed"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import EndpointOf, connect
+from rmqstore_spark.cli.shared.parameters import MasterOf, connect, master_of
 from rmqstore_spark.cli.shared.terminal import say
 from rmqstore_spark.errors import OptionError, RmqStoreError
 from rmqstore_spark.layout.constants import topic_fault
@@ -42,7 +42,7 @@ _DelayLevel = typer.Option(
 
 
 def put(
-    endpoint: EndpointOf,
+    endpoint: MasterOf,
     topic: Annotated[str | None, _Topic] = None,
     tag: Annotated[str | None, _Tag] = None,
     keys: Annotated[list[str] | None, _Key] = None,
@@ -66,7 +66,7 @@ def put(
     if any(" " in key for key in keys or ()):
         raise OptionError("A key contains a space, but spaces separate keys: give --key twice.")
     template = Template(topic, tag, " ".join(keys or ()), queue_id, as_json, delay_level)
-    with connect(endpoint) as client:
+    with connect(master_of(endpoint)) as client:
         count = _put(client, template)
     where = f" to topic {topic}" if topic else ""
     typer.echo(f"{count} message(s) put{where}")

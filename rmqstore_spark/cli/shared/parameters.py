@@ -23,10 +23,24 @@ if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig
     from rmqstore_spark.reader.store import Store
 
+_MASTER_SECONDS: Final = 30.0
+"""How long a command waits for a master: an election takes less."""
+
 EndpointOf = Annotated[
     str,
     typer.Argument(
         metavar="ENDPOINT", help="Endpoint of a store process, as `rmqstore serve` prints it."
+    ),
+]
+
+
+MasterOf = Annotated[
+    str,
+    typer.Argument(
+        metavar="ENDPOINT",
+        help="Endpoint of a store process, as `rmqstore serve` prints it. With `|` between, those "
+        "of the members of a DLedger group, or of other replicas of a store: the one that is the "
+        "master takes it.",
     ),
 ]
 
@@ -138,6 +152,26 @@ def connect(endpoint: str) -> StoreClient:
     from rmqstore_spark.client import StoreClient
 
     return StoreClient(endpoint, **given_credentials().options())
+
+
+def master_of(endpoints: str) -> str:
+    """Return the endpoint of the master among the replicas of a store; one alone is not asked.
+
+    Raises:
+        OptionError: one is not an endpoint, or they belong to different stores.
+        ServiceError: none of them is the master, or several are.
+    """
+    from rmqstore_spark.client.masters import PROBE_SECONDS, find_master
+    from rmqstore_spark.client.store_client import StoreClient
+    from rmqstore_spark.wire.endpoint import parse_replicas
+
+    def probe(endpoint: str) -> StoreClient:
+        given = given_credentials().options()
+        return StoreClient(
+            endpoint, timeout_s=PROBE_SECONDS, connect_s=PROBE_SECONDS, retries=0, **given
+        )
+
+    return find_master([str(each) for each in parse_replicas(endpoints)], probe, _MASTER_SECONDS)
 
 
 CommitLogPaths = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,15 +15,18 @@ from rmqstore_spark.datasource.options.values import (
 )
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.remoting.access.identity import IdentityFiles
-from rmqstore_spark.wire.endpoint import parse_endpoint, parse_endpoints
+from rmqstore_spark.wire.endpoint import (
+    REPLICA,
+    parse_endpoint,
+    parse_endpoints,
+    replica_endpoints,
+)
 
 if TYPE_CHECKING:
     from rmqstore_spark.client import StoreClient
     from rmqstore_spark.client.brokers.routes import NameServers
 
-REPLICA: Final = "|"
-"""Separates the replicas of one store."""
-_BETWEEN: Final = re.compile(r"\|(?=\s*(?:rmqs?://|unix:))", re.IGNORECASE)
+_DEFAULT_PATIENCE: Final = 60.0
 
 
 def _text(text: str) -> str:
@@ -38,11 +40,6 @@ def _endpoints(text: str) -> tuple[str, ...]:
     stores = [replica_endpoints(part) for part in text.split(",")]
     parse_endpoints(",".join(one for store in stores for one in store))  # refuses doubles
     return tuple(REPLICA.join(str(parse_endpoint(one)) for one in store) for store in stores)
-
-
-def replica_endpoints(text: str) -> list[str]:
-    """Return the endpoints of the replicas of one store; its name may contain `|`."""
-    return _BETWEEN.split(text)
 
 
 @dataclass(frozen=True)
@@ -215,6 +212,11 @@ class ConnectionOptions:
         from rmqstore_spark.client import StoreClient
 
         return StoreClient(endpoint, **dict(self.storage_options))
+
+
+def patience_s(connection: ConnectionOptions | None) -> float:
+    """Return for how many seconds a query waits for any replica of a store."""
+    return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
 
 
 def check_remoting(given: Given) -> None:

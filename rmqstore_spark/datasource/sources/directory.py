@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 
 from rmqstore_spark.datasource.failures import some
-from rmqstore_spark.datasource.options.connection import REPLICA
 from rmqstore_spark.datasource.options.table import PlaceOptions
 from rmqstore_spark.datasource.sources.store import StoreSpec, check_names, different_names, spec_at
 from rmqstore_spark.errors import OptionError, StoreNotFoundError
+from rmqstore_spark.wire.endpoint import REPLICA
 
 
 def at_paths(places: PlaceOptions) -> list[tuple[StoreSpec, ...]]:

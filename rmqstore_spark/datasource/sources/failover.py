@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.datasource.patience import patience_s, rounds, told
+from rmqstore_spark.client.patience import rounds, told
+from rmqstore_spark.datasource.options.connection import patience_s
 from rmqstore_spark.datasource.sources.evidence import Evidence
 from rmqstore_spark.datasource.sources.store import (
     StorePartition,

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.datasource.failures import host_name, some
-from rmqstore_spark.datasource.options.connection import replica_endpoints
 from rmqstore_spark.datasource.options.values import Earliest, Latest
 from rmqstore_spark.datasource.sources.source import Clock, QueueName, Source, SourcePartition
 from rmqstore_spark.datasource.sources.store_watch import StoreWatch
@@ -25,6 +24,7 @@ from rmqstore_spark.layout.constants import (
     TRANSACTION_MASK,
     TRANSACTION_NOT_TYPE,
 )
+from rmqstore_spark.wire.endpoint import replica_endpoints
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+from rmqstore_spark.client.patience import rounds
 from rmqstore_spark.datasource.offsets import (
     Mark,
     Offsets,
@@ -14,10 +15,10 @@ from rmqstore_spark.datasource.offsets import (
     as_start,
     packed_by_topic,
 )
+from rmqstore_spark.datasource.options.connection import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.options.table import PositionOptions
 from rmqstore_spark.datasource.partitions import batch_partitions
-from rmqstore_spark.datasource.patience import patience_s, rounds
 from rmqstore_spark.datasource.resolve import starting_offsets
 from rmqstore_spark.datasource.sources.failover import FAILURES
 from rmqstore_spark.datasource.sources.queues import check_topics, topics_of

@@ -55,7 +55,9 @@ class GroupRole(Role):
         """Where to write, for people."""
         if not self.leader:
             return "Its DLedger group has no leader now: try again."
-        return f"The leader of its DLedger group is {self._brokers.place(self.leader)}: write there."
+        return (
+            f"The leader of its DLedger group is {self._brokers.place(self.leader)}: write there."
+        )
 
     @property
     def serves_slaves(self) -> bool:

@@ -77,7 +77,7 @@ def test_the_example_of_the_page_is_complete_for_three_machines(tmp_path: Path) 
     hosts = {peer[:2]: peer[3:].partition(":")[0] for peer in given["dLegerPeers"].split(";")}
     assert given["brokerIP1"] == given["bindAddress"] == hosts[given["dLegerSelfId"]]
     config = StoreConfig.from_file(file)
-    Protection.of(config)  # clients are let in
+    Protection.of(config)  # accepts clients
     assert len(brokers_of_group(config).group.ids) == 3
 
 

@@ -1,4 +1,4 @@
-"""How long, and how often, a query tries the replicas of a store."""
+"""How often the replicas of a store are tried, and what their failures are."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from rmqstore_spark.datasource.options.connection import ConnectionOptions
-
-_DEFAULT_PATIENCE: Final = 60.0
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 2.0
-
-
-def patience_s(connection: ConnectionOptions | None) -> float:
-    """Return for how many seconds a query waits for any replica of a store."""
-    return _DEFAULT_PATIENCE if connection is None else connection.timeout_ms / 1000
 
 
 def rounds(

@@ -1,0 +1,86 @@
+"""Find the master among the replicas of a store: it takes the writes.
+
+Which one it is can change at any time: a slave is promoted, or a DLedger group elects another
+leader. A write that meets a slave changes nothing, so it is enough to ask before each step.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from rmqstore_spark.client.patience import rounds, told
+from rmqstore_spark.client.store_client import StoreClient
+from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
+
+_log = logging.getLogger("rmqstore_spark")
+
+PROBE_SECONDS: Final = 2.0
+"""A process that is stopped would be waited for otherwise, while another one leads."""
+
+Probe: TypeAlias = Callable[[str], StoreClient]
+
+
+def find_master(endpoints: Sequence[str], probe: Probe, seconds: float) -> str:
+    """Return the endpoint of the master among replicas.
+
+    Args:
+        endpoints: of the replicas; if there is one only, it is not asked.
+        probe: returns a client of one of them, which tries once, for at most `PROBE_SECONDS`.
+        seconds: how long to wait for a master.
+
+    Raises:
+        OptionError: they belong to different stores.
+        ServiceError: none of them is the master, or several are, for that long.
+    """
+    if len(endpoints) == 1:
+        return endpoints[0]
+    failures: dict[str, Exception] = {}
+    found: Sequence[str] = ()
+    for number, _ in enumerate(rounds(seconds)):
+        failures.clear()
+        found = _masters(probe, endpoints, failures)
+        if len(found) == 1:
+            return found[0]
+        if number == 1:
+            _log.warning("%s Waiting until one replica of the store does.", _why(found, failures))
+    remedy = (
+        "Each would take other messages: stop the one that was replaced, and read docs/"
+        "replication.md, A pair of store processes."
+        if found
+        else "Promote one of them (rmqstore promote), or start enough members of its group."
+    )
+    raise ServiceError(f"{_why(found, failures)} {remedy}", can_pass=True)
+
+
+def _why(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
+    if masters:
+        return f"Several replicas of a store take writes: {', '.join(masters)}."
+    return f"No replica of a store takes writes. {told(failures)}"
+
+
+def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Exception]) -> list[str]:
+    """Return those that are masters; say of the others why they are not."""
+    found = []
+    names: dict[str, str] = {}
+    for endpoint in endpoints:
+        try:
+            with probe(endpoint) as client:
+                reply = client.open(())
+        except RmqStoreError as error:
+            failures[endpoint] = error
+            continue
+        names[reply.broker_name] = endpoint
+        if reply.is_master:
+            found.append(endpoint)
+        else:
+            failures[endpoint] = ServiceError("It is a slave, or read-only")
+    if len(names) > 1:
+        (one, at), (other, there) = list(names.items())[:2]
+        raise OptionError(
+            f"{at} (broker {one}) and {there} (broker {other}) are named as replicas of one store. "
+            "Replicas have the same broker name, and `|` between their endpoints; in Spark's "
+            "option endpoint, separate stores have commas."
+        )
+    return found
