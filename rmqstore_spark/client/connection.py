@@ -379,7 +379,7 @@ _WHERE_IT_BREAKS: Final = {
 def _plain(error: OSError) -> str:
     """Return what an error says, without its number."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"certificate verify failed: {error.verify_message}"
+        return f"certificate verify failed: {error.verify_message.removesuffix('.')}"
     return (error.strerror or str(error)).lower().replace("_", " ")
 
 

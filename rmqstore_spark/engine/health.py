@@ -30,10 +30,15 @@ class Health:
         self.failure: Exception | None = None
         self.is_closed = False
 
-    def fail(self, error: Exception) -> None:
-        """Stop accepting messages: it is no longer known what is on disk."""
+    def fail(self, error: Exception, what: str = "") -> None:
+        """Stop accepting messages: it is no longer known what is on disk.
+
+        Args:
+            error: what those get who want to change the store, and what its process ends with.
+            what: for the log, if the process ends with the error at once; else, the error is.
+        """
         if self.failure is None:
-            _log.error("The store %s accepts no more messages: %s", self._store, error)
+            _log.error("The store %s accepts no more messages: %s", self._store, what or error)
             self.failure = error
 
     def fail_wrong_state(self, error: AssertionError) -> StoreWriteError:

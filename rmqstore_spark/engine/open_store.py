@@ -199,17 +199,18 @@ def _opened(
             if config.archive_to:
                 raise OptionError(
                     "archiveTo is not supported with enableDLegerCommitLog=true: segments of a "
-                    "group's log expire without being copied."
+                    "group's log expire without being copied. Remove the key archiveTo."
                 )
             brokers = brokers_of_group(config)  # what is wrong is refused before the old log ends
             role: Role = GroupRole(path, config, brokers)
+            is_clean = not os.path.lexists(os.path.join(path, "abort"))
             old = close_old_log(
                 path, settings, config.mapped_file_size_commit_log, config.d_leger_self_id
             )
             member = MemberThread(path, config, brokers, protection, old)
             files.callback(member.close)
             log_folder = member.data_folder
-            found = recover_member(path, settings, log_folder, member.committed)
+            found = recover_member(path, settings, log_folder, member.committed, was_clean=is_clean)
         else:
             role = Role(path, config)
             found = recover(path, settings)

@@ -35,7 +35,14 @@ def refuse_other_kinds(directory: StoreDirectory, *, is_member: bool = False) ->
     Raises:
         UnsupportedStoreError: the text names the part and the reason.
     """
-    kind = _other_kind(directory, is_member=is_member)
+    if directory.dledger_log() is not None and not is_member:
+        raise UnsupportedStoreError(
+            f"{directory.path} can be read but not written: its log belongs to a DLedger group, "
+            "whose members write it together. Start it as one of them (rmqstore serve with "
+            "enableDLegerCommitLog=true and the keys of the group): that repairs what a crash has "
+            "left. If files are damaged, read docs/operate.md, A group that elects its master."
+        )
+    kind = _other_kind(directory)
     if kind:
         raise UnsupportedStoreError(
             f"{directory.path} can be read but not written: {kind}. Make a new store, and copy "
@@ -57,14 +64,9 @@ def refuse_other_kinds(directory: StoreDirectory, *, is_member: bool = False) ->
         )  # fmt: skip
 
 
-def _other_kind(directory: StoreDirectory, *, is_member: bool) -> str:
+def _other_kind(directory: StoreDirectory) -> str:
     """Return why a store is of another kind; "" if it is not."""
     store = Path(directory.path)
-    if directory.dledger_log() is not None and not is_member:
-        return (
-            "its log belongs to a DLedger group, whose members write it together "
-            "(enableDLegerCommitLog=true opens it as one of them)"
-        )
     if (store / "epochFileCheckpoint").exists():
         return (
             "a group of brokers with a controller writes its log together (RocketMQ 5, "

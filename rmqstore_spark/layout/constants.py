@@ -44,6 +44,9 @@ COMPRESSION_ZLIB: Final = 3
 FILLER_TOPIC: Final = "rmq_sys_RMQSTORE_FILLER"
 """The topic of records that fill up room which was left before a Spark batch. It has no queue."""
 
+TERM_TOPIC: Final = "rmqstore_term"
+"""The topic of the record with which a leader of a DLedger group begins. It has no queue."""
+
 # --- properties ----------------------------------------------------------------------------------
 
 NAME_VALUE_SEPARATOR: Final = "\x01"
@@ -145,7 +148,8 @@ def is_system_topic(name: str) -> bool:
     Light queues (`%LMQ%...`) hold users' data and are not system topics. `CLUSTER_REPLY_TOPIC`,
     where a broker keeps the answers of request-reply calls, is one.
     """
-    return name in SYSTEM_TOPICS or name.startswith(_SYSTEM_PREFIXES) or name.endswith(REPLY_SUFFIX)
+    is_one = name == TERM_TOPIC or name in SYSTEM_TOPICS
+    return is_one or name.startswith(_SYSTEM_PREFIXES) or name.endswith(REPLY_SUFFIX)
 
 
 def is_topic_of_group(name: str) -> bool:

@@ -179,11 +179,16 @@ Told: TypeAlias = Callable[[Command | ServiceError], object]
 """Takes the answer to a request, or why there is none."""
 
 
+class UnheardError(ServiceError):
+    """A plain connection was closed before anything came over it: the other end may want TLS."""
+
+
 class PendingCalls:
     """Requests by their number, which their answers repeat."""
 
     def __init__(self) -> None:
         self._opaque = 0
+        self._has_answered = False
         self._asked: dict[int, tuple[Told, asyncio.TimerHandle]] = {}
 
     def __len__(self) -> int:
@@ -236,15 +241,24 @@ class PendingCalls:
 
     def arrived(self, answer: Command) -> None:
         """Give an answer to who waits for it; nobody does if it is late."""
+        self._has_answered = True
         told, timer = self._asked.pop(answer.opaque, (None, None))
         if timer is not None:
             timer.cancel()
         if told is not None:
             told(answer)
 
-    def fail(self, peer: str) -> None:
-        """End all waiting: the connection is closed."""
+    def fail(self, peer: str, *, may_want_tls: bool = False) -> None:
+        """End all waiting: the connection is closed.
+
+        Args:
+            peer: the other end.
+            may_want_tls: whether this side called it, without TLS.
+        """
+        error = ServiceError(f"The connection to {peer} was closed.")
+        if may_want_tls and not self._has_answered:
+            error = UnheardError(f"{error} It may accept only TLS connections.")
         asked, self._asked = self._asked, {}
         for told, timer in asked.values():
             timer.cancel()
-            told(ServiceError(f"The connection to {peer} was closed."))
+            told(error)

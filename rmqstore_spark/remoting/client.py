@@ -20,6 +20,7 @@ from rmqstore_spark.remoting.connection import (
     RequestService,
     SharedBounds,
 )
+from rmqstore_spark.remoting.tls import tls_reason
 from rmqstore_spark.remoting.turns import Turns
 
 ANSWER_SECONDS: Final = 3.0
@@ -258,8 +259,8 @@ class RemotingClient:
         except asyncio.TimeoutError:
             raise ServiceError(f"{address} did not accept a connection in {seconds:g} s.") from None
         except ssl.SSLError as error:
-            reason = getattr(error, "verify_message", None) or error.reason or error
-            raise ServiceError(f"{address} did not begin a TLS session: {reason}.") from error
+            text = f"{address} did not begin a TLS session: {tls_reason(error)}."
+            raise ServiceError(text) from error
         except (ConnectionResetError, ConnectionAbortedError) as error:
             if self._tls is None:
                 raise ServiceError(self._closes_at_once()) from None

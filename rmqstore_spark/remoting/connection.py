@@ -222,6 +222,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.out = Outbox(self, bounds.answers)
         self._is_read = True
         self._is_broken = False
+        self._is_encrypted = False
         self._used_at = self._loop.time()
         self._frame_since = 0.0
         self._calls = PendingCalls()
@@ -536,6 +537,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.out.open(self._transport)
         address = transport.get_extra_info("peername")
         self.peer = address_text(address)
+        self._is_encrypted = transport.get_extra_info("ssl_object") is not None
         self._room.opened()
         is_gone = address is None  # it was reset before it was accepted
         if is_gone or (self._registry is not None and not self._registry.admit(self)):
@@ -609,7 +611,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._registry is not None:
             self._registry.remove(self)
         self._service.closed(self)
-        self._calls.fail(self.peer)
+        may_want_tls = self._registry is None and not self._is_encrypted
+        self._calls.fail(self.peer, may_want_tls=may_want_tls)
 
     # ---- its own
 

@@ -160,7 +160,7 @@ def _first_certificate(pem: str) -> bytes:
 def tls_reason(error: Exception) -> str:
     """Return why something failed, in the words of OpenSSL if it was there."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return str(error.verify_message)
+        return str(error.verify_message).removesuffix(".")
     said = error.reason if isinstance(error, ssl.SSLError) else None
     return (said or str(error)).replace("_", " ").lower()
 

@@ -18,7 +18,13 @@ from rmqstore_spark.remoting.backlog import Limits
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.server import RemotingServer
-from rmqstore_spark.remoting.tls import ServerTls, TlsMode, client_context, server_context
+from rmqstore_spark.remoting.tls import (
+    ServerTls,
+    TlsMode,
+    client_context,
+    server_context,
+    tls_reason,
+)
 from tests.remoting.talking import BIG, ECHO, Peer, TestService, request, run, until
 from tests.support.certificates import Certificates, make_certificates, trusting
 
@@ -263,3 +269,22 @@ def test_files_that_are_no_certificates_are_said_in_words(
         server_context(given.server_cert, given.server_key, str(empty))
     with pytest.raises(OptionError, match="could not be read"):
         client_context(str(tmp_path / "none"))
+
+
+def test_what_openssl_says_of_a_certificate_goes_into_a_sentence() -> None:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_message = "IP address mismatch, certificate is not valid for '127.0.0.1'."
+    assert tls_reason(error) == error.verify_message[:-1]
+
+
+def test_only_a_plain_client_that_heard_nothing_is_told_of_tls(
+    certificates: Certificates,
+) -> None:
+    async def test() -> None:
+        async with serving(certificates, TlsMode.ENFORCING) as (address, _):
+            with pytest.raises(ServiceError, match="may accept only TLS connections"):
+                await _echo(address, None)
+        async with serving(certificates, TlsMode.PERMISSIVE) as (address, _):
+            assert await _echo(address, None) == b"x"
+
+    run(test())

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt
+from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt, connect
 from rmqstore_spark.cli.shared.tables import json_text, print_facts, show_time
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
+from rmqstore_spark.files.schemes import is_endpoint
 
 if TYPE_CHECKING:
     from rmqstore_spark.files.base import Skipped
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
+_SIDECAR: Final = "READ_ONLY"
 _MOST_MILLIS: Final = 253_402_300_799_999
 
 
@@ -32,6 +34,8 @@ def info(
     """
     with where.open() as store:
         document = _describe(store)
+    if is_endpoint(where.store_path):
+        document.update(_served(where.store_path))
     if as_json:
         typer.echo(json_text(document, indent=2))
     else:
@@ -64,6 +68,16 @@ def _describe(store: Store) -> dict[str, Any]:
         "checkpoint": checkpoint,
         "skipped": [{"path": item.path, "reason": item.reason} for item in skipped],
     }
+
+
+def _served(endpoint: str) -> dict[str, Any]:
+    """Return what the process says that writes a store: its readers see a closed, plain one."""
+    with connect(endpoint) as client:
+        figures = client.stats()
+    if figures["state"] == _SIDECAR:
+        return {}
+    kind = {"kind": "dledger"} if "groupRole" in figures else {}
+    return {**kind, "state": "being written"}
 
 
 def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:

@@ -16,6 +16,7 @@ from rmqstore_spark.remoting.access.identity import ClientIdentity
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
+from rmqstore_spark.remoting.tls import tls_reason
 
 _CONNECT_SECONDS: Final = 3.0
 """How long RocketMQ's clients wait for a connection."""
@@ -79,7 +80,7 @@ class RemotingPipe:
         except ssl.SSLCertVerificationError as error:  # which another try would not change
             plain.close()
             raise ServiceError(
-                f"{self.address} presented an invalid certificate: {error.verify_message}. "
+                f"{self.address} presented an invalid certificate: {tls_reason(error)}. "
                 "Check the CA certificates, and that the certificate names this address."
             ) from None
         except OSError as error:
@@ -148,7 +149,7 @@ class RemotingPipe:
     def _broken(self, what: str, error: OSError) -> PipeError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         if isinstance(error, ssl.SSLError):  # it has a number of its own
-            reason = getattr(error, "verify_message", None) or error.reason or reason
+            reason = tls_reason(error)
         elif error.errno is not None and error.errno > 0:
             reason = os.strerror(error.errno)
         guess = self._guess if isinstance(error, ConnectionResetError) else ""

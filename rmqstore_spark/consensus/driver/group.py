@@ -119,6 +119,10 @@ class MemberGroup:
             raise OptionError("dLegerGroup must name the group.")
         addresses: dict[str, str] = {}
         for peer in filter(None, (part.strip() for part in peers.split(";"))):
+            if "," in peer:
+                raise OptionError(
+                    f"dLegerPeers has {peer!r}, with a comma: members are separated by `;`."
+                )
             member, separator, address = peer.partition("-")
             if not (separator and _ID.fullmatch(member)):
                 raise OptionError(f"dLegerPeers has {peer!r}; a member is ID-HOST:PORT.")

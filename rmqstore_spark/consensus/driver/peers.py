@@ -23,7 +23,7 @@ from rmqstore_spark.consensus.driver.wire import (
 )
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, MemberCode, Push, Request
 from rmqstore_spark.errors import FrameError, ServiceError
-from rmqstore_spark.remoting.backlog import Limits
+from rmqstore_spark.remoting.backlog import Limits, UnheardError
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -40,6 +40,8 @@ _TLS_ADVICE: Final = (
     "With dLegerTlsEnable here, it must have tlsServerCertPath, a certificate that names its host "
     "in dLegerPeers, and tlsClientTrustCertPath here must verify that."
 )
+
+_PLAIN_ADVICE: Final = "Then dLegerTlsEnable=true is needed here."
 
 
 class _NotAllowedError(ServiceError):
@@ -126,6 +128,8 @@ class Peers:
             self._forget_closed(peer, client)
             if isinstance(error.__cause__, OSError):  # of TLS
                 raise _NotAllowedError(f"{error} {_TLS_ADVICE}") from error
+            if isinstance(error, UnheardError):
+                raise ServiceError(f"{error} {_PLAIN_ADVICE}") from None
             raise
         return _body_of(answer)
 
@@ -176,6 +180,8 @@ class Peers:
             found = error
         if isinstance(found, ServiceError):
             self._forget_closed(asked.peer, client)
+        if isinstance(found, UnheardError):
+            found = ServiceError(f"{found} {_PLAIN_ADVICE}")
         self._settle(asked, found)
 
     def _forget_closed(self, peer: str, client: RemotingClient) -> None:

@@ -21,12 +21,10 @@ from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.entry_log import EntryLog
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import LedgerEntry
-from rmqstore_spark.layout.constants import TRANSACTION_ROLLBACK_TYPE
+from rmqstore_spark.layout.constants import TERM_TOPIC, TRANSACTION_ROLLBACK_TYPE
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, entry_position
 from rmqstore_spark.layout.fields import PHYSICAL_OFFSET_AT, STORE_TIMESTAMP_AT
 from rmqstore_spark.layout.record.encode import MessageFields, encode_messages
-
-_TERM_TOPIC: Final = b"rmqstore_term"
 
 _STEP_BYTES: Final = 256 << 10
 """Bytes of records from which on they need not wait, and after which others have their turn."""
@@ -43,7 +41,9 @@ def term_record(term: int, leader: str, now: int) -> bytes:
         now: milliseconds since 1970.
     """
     text = f"term {term} of {leader}".encode()
-    fields = MessageFields(_TERM_TOPIC, text, b"", _HOST, now, 0, 0, TRANSACTION_ROLLBACK_TYPE, 0)
+    fields = MessageFields(
+        TERM_TOPIC.encode(), text, b"", _HOST, now, 0, 0, TRANSACTION_ROLLBACK_TYPE, 0
+    )
     record = bytearray(encode_messages([fields], _HOST).data.tobytes())
     _LONG.pack_into(record, STORE_TIMESTAMP_AT, now)
     return bytes(record)

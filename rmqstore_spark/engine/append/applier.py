@@ -123,8 +123,7 @@ class Applier:
             if isinstance(error, AssertionError):
                 self._health.fail_wrong_state(error)
             else:
-                self._health.fail(error)
-            _log.error("What the group has committed cannot be applied: %s", error)
+                self._health.fail(error, "what the group has committed cannot be applied.")
         finally:
             self._log.stop_leading()
             self._files.close()
@@ -141,7 +140,7 @@ class Applier:
             self._change(decision)
         else:
             if decision.error is not None:
-                self._health.fail(decision.error)
+                self._health.fail(decision.error, "its member of the group has ended.")
             return False
         return True
 

@@ -7,7 +7,6 @@ queue, in order, and nobody waits here for the engine.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -34,8 +33,6 @@ from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.group.store_group import MemberBrokers
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
-
-_log = logging.getLogger(__name__)
 
 _NEVER: Final = float("inf")
 _ANSWER_S: Final = 10.0
@@ -273,8 +270,6 @@ class MemberThread:
             error = failure
             if not self._is_ready.is_set():
                 self._failure = failure
-            else:
-                _log.error("The member of the group has ended: %s", failure)
         finally:
             self._bound.close()
             self._told.tell()

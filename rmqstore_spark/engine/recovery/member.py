@@ -48,7 +48,12 @@ def member_log_of(files: LocalFiles, store: str, data_folder: str, committed: in
 
 
 def recover_member(
-    store: str, settings: RecoverySettings, data_folder: str, committed: int
+    store: str,
+    settings: RecoverySettings,
+    data_folder: str,
+    committed: int,
+    *,
+    was_clean: bool,
 ) -> Recovered:
     """Recover a store whose member runs. The caller holds its lock.
 
@@ -57,6 +62,7 @@ def recover_member(
         settings: as for `recover`.
         data_folder: the folder of the group's segments.
         committed: position behind the last committed entry.
+        was_clean: whether the store was closed cleanly, before its old log was closed.
 
     Raises:
         CorruptStoreError: a file of queues or index does not belong to it.
@@ -111,7 +117,7 @@ def recover_member(
         keeper.reset(physic=newest, logics=newest, index=index)
         keeper.write()
         summary = Recovery(
-            clean=clean, log_begin=log.min_offset, log_end=end.offset,
+            clean=was_clean, log_begin=log.min_offset, log_end=end.offset,
             walked_bytes=end.offset - start, dropped_entries=parts.dropped,
             redispatched=parts.feed.written,
             rebuilt_queues=tuple(sorted(parts.feed.made)),

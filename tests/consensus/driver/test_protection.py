@@ -314,3 +314,19 @@ def test_what_cannot_protect_stops_the_start(
     with MemberProcess(tmp_path, "n0", addresses(1), **given) as member:
         assert member.process.wait() != 0
         assert text in member.output
+
+
+def test_a_plain_member_learns_that_the_others_may_want_tls(
+    tmp_path: Path, certificates: Certificates, running: ExitStack
+) -> None:
+    members = addresses(2)
+    settings = {"dLegerHeartbeatInterval": 200}
+    running.enter_context(
+        MemberProcess(
+            tmp_path, "n0", members, dLegerTlsServerMode="enforcing", **settings,
+            tlsServerCertPath=certificates.server_cert, tlsServerKeyPath=certificates.server_key,
+        )
+    )  # fmt: skip
+    plain = running.enter_context(MemberProcess(tmp_path, "n1", members, **settings))
+    told = "It may accept only TLS connections. Then dLegerTlsEnable=true is needed here."
+    assert eventually(lambda: told in plain.output, 60)

@@ -475,5 +475,5 @@ def test_a_group_of_one_is_a_store_whose_log_rocketmq_can_open(tmp_path: Path) -
         sent += group.send("last")
         assert eventually(lambda: store.pulled() == sent)
         store.stop()
-    with pytest.raises(UnsupportedStoreError, match="enableDLegerCommitLog=true opens it"):
+    with pytest.raises(UnsupportedStoreError, match="Start it as one of them"):
         StoreWriter.open(store.store, StoreConfig())
