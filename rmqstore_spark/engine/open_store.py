@@ -35,6 +35,7 @@ from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.consumer_offsets import ConsumerOffsets
 from rmqstore_spark.engine.tables.deleted_topics import DeletedTopics
 from rmqstore_spark.engine.tables.groups import ConsumerGroups
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
 from rmqstore_spark.files.directory import looks_like_store
@@ -74,6 +75,7 @@ class OpenStore:
         consumer_offsets: the offsets of consumer groups.
         groups: the consumer groups that RocketMQ's clients use.
         deleted: the topics that were deleted, and whose messages are still in the log.
+        queue_ends: where queues end of which a member of a group never had a message.
         recovery: what recovery found and did.
         absent: (topic, queueId) of queues that somebody has consumed from, and the log does not
             know.
@@ -94,6 +96,7 @@ class OpenStore:
     consumer_offsets: ConsumerOffsets
     groups: ConsumerGroups
     deleted: DeletedTopics
+    queue_ends: QueueEnds
     recovery: Recovery
     absent: frozenset[tuple[str, int]]
     reserve: Reserve
@@ -253,6 +256,7 @@ def _opened(
             # Each group has a topic for what it consumes again: leave most topics to others.
             groups=ConsumerGroups(path, clock, min(_MOST_GROUPS, max(1, config.max_topics // 4))),
             deleted=DeletedTopics(path),
+            queue_ends=QueueEnds(path),
             recovery=found.summary,
             absent=found.absent,
             reserve=reserve,

@@ -22,12 +22,14 @@ from rmqstore_spark.engine.append.later_puts import Awaits
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.dispatch.queues import QueueWatcher
 from rmqstore_spark.engine.expiry.expiry import Expirable
+from rmqstore_spark.engine.group.member_thread import MemberThread
 from rmqstore_spark.engine.log.published_log import PublishedLog
 from rmqstore_spark.engine.open_store import OpenStore, open_store
 from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.recovery.queues_and_index import Progress
 from rmqstore_spark.engine.role_changes import RoleChanges
 from rmqstore_spark.engine.status import PutResult
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.tables.topics import TopicChange, TopicConfig
 from rmqstore_spark.engine.topic_changes import TopicChanges
 from rmqstore_spark.engine.workers import Workers
@@ -399,14 +401,21 @@ class StoreWriter:
             self._follow_role()
         return end
 
-    def leader_broker(self) -> str:
-        """Return where the broker of the group's leader is, as `host:port`; "" if nobody says it.
+    @property
+    def queue_ends(self) -> QueueEnds:
+        """Where queues end of which a member of a group never had a message."""
+        return self._store.queue_ends
 
-        Raises:
-            ServiceError: the leader cannot be reached.
-        """
-        member = self._store.member
-        return "" if member is None else member.leader_broker()
+    def told_queue_ends(self) -> dict[str, dict[str, int]] | None:
+        """Return where all queues end, for another member, in JSON; None if some are not known."""
+        ends = self._store.queue_ends
+        return None if ends.are_lacking else ends.with_those_of(self._store.queues.ranges())
+
+    @property
+    def member(self) -> MemberThread:
+        """The member of a group that this store is."""
+        assert self._store.member is not None, "the store is not a member"
+        return self._store.member
 
     # ---- the rest ------------------------------------------------------------------------------
 

@@ -118,6 +118,12 @@ class Workers:
                 ends.callback(self._applier.close)
             self._ends = ends.pop_all()
 
+    def _group_stats(self) -> dict[str, object]:
+        member = self._store.member
+        if member is None:
+            return {}
+        return {**member.stats(), "groupKnowsQueueEnds": not self._store.queue_ends.are_lacking}
+
     def replica(self) -> Replica:
         """Return what appends the bytes of a master's log to the log as it is now."""
         return Replica(self._store, self.admission, self.appender, self.flusher, self.dispatcher)
@@ -174,7 +180,7 @@ class Workers:
             "commitLogMinOffset": log.min_offset,
             "commitLogMaxOffset": log.max_offset,
             "commitLogFlushedOffset": log.flushed_offset,
-            **({} if self._store.member is None else self._store.member.stats()),
+            **self._group_stats(),
             **self.batches.stats(),
             **self.expiry.stats(),
             **self.delivery.stats(),

@@ -15,6 +15,11 @@ FLUSH_MARK_NAME: Final = "flushed"
 
 OLD_LOG_NAME: Final = "oldlog"
 """In a store that became a member of a group: where its own log ends, and what is at its end."""
+
+QUEUE_ENDS_NAME: Final = "queue-ends.json"
+"""In the store of a member of a group: where queues end of which it may never have had a message.
+"""
+
 REACH_MARK_NAME: Final = "reached"
 """File in OWN_FOLDER while recovery removes segments whose records queues still name: a flush mark
 with the offset up to which the files of the log reached before."""

@@ -1,14 +1,16 @@
-"""Keeps what a follower of a DLedger group needs besides the log: topics, groups, progress.
+"""Keeps what a member of a DLedger group needs besides the log: topics, groups, progress.
 
 A thread copies them from the leader's broker, as a slave does from its master's. A leader of ours
 says on the port of the group where its broker is. RocketMQ's does not: then nothing is copied, and
-topics are made as the records need them.
+topics are made as the records need them. A member that began without queues also asks any other
+where these end.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -23,7 +25,7 @@ _INTERVAL_S: Final = 1.0
 
 
 class GroupTables:
-    """Copies the tables of a leader while this store follows, until `close`.
+    """Copies the tables of a leader while this store follows, and queue ends, until `close`.
 
     Args:
         store: the store, a member of a group.
@@ -50,14 +52,43 @@ class GroupTables:
                     "Trying again every %.0f s.", text, _INTERVAL_S,
                 )  # fmt: skip
             told = text
+            if self._store.queue_ends.are_lacking:
+                self._learn_queue_ends()
+
+    def _learn_queue_ends(self) -> None:
+        store = self._store
+        begin = store.member.log_begin()
+        if begin is None:
+            return
+        if begin == (0, 0):  # nothing was before the log
+            store.queue_ends.learn({})
+            return
+        brokers = store.member.other_brokers()
+        for address in filter(None, brokers.values()):
+            with suppress(RmqStoreError):  # it may lack them, too
+                ends, log_end = self._broker(address).queue_ends()
+                if log_end >= begin[1]:
+                    store.queue_ends.learn(ends)
+                    _log.info(
+                        "%s says where %d queues end.", address, sum(map(bool, ends.values()))
+                    )
+                    return
+        if len(brokers) == len(store.member.group.ids) - 1 and not any(brokers.values()):
+            store.queue_ends.learn({})
+            _log.warning(
+                "The other members are RocketMQ's, or have no broker: nobody says where queues end "
+                "whose messages have expired. If this one leads, they begin at offset 0 again."
+            )
+
+    def _broker(self, address: str) -> MasterBroker:
+        return MasterBroker(replace(self._store.config, ha_master_remoting_address=address))
 
     def _copy(self) -> str:
         """Copy once; return why that is not possible, or ""."""
         try:
-            address = self._store.leader_broker()
+            address = self._store.member.leader_broker()
             if address:
-                config = replace(self._store.config, ha_master_remoting_address=address)
-                MasterBroker(config).copy_tables(self._store.replica.tables)
+                self._broker(address).copy_tables(self._store.replica.tables)
         except RmqStoreError as error:
             return str(error).removesuffix(".")
         return ""

@@ -16,6 +16,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role import Promotion, promotions_of
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.followed import PROMOTIONS, FollowedTables
+from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS, told_ends
 from rmqstore_spark.errors import FrameError, RemotingError, RmqStoreError
 from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -60,7 +61,7 @@ class MasterBroker:
             ServiceError: the broker cannot be reached, or does not answer.
             RemotingError: it refuses the request, or does not name the offset.
         """
-        (answer,) = self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        (answer,) = self._ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
         return self._offset(answer, "commitLogMinOffset", "begins")
 
     def promotions(self) -> tuple[Promotion, ...]:
@@ -70,8 +71,25 @@ class MasterBroker:
             ServiceError: the broker cannot be reached, or does not answer.
             RemotingError: it refuses the request.
         """
-        (answer,) = self._ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        (answer,) = self._ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG))
         return _promotions(answer)
+
+    def queue_ends(self) -> tuple[dict[tuple[str, int], int], int]:
+        """Return where its queues end, and then the physical offset at which its log ends.
+
+        Raises:
+            ServiceError: the broker cannot be reached, or does not answer.
+            RemotingError: it refuses a request, or does not tell: it may lack the ends itself.
+        """
+        topics, info = self._ask(
+            Command(RequestCode.GET_ALL_TOPIC_CONFIG, {QUEUE_ENDS: "true"}),
+            Command(RequestCode.GET_BROKER_RUNTIME_INFO),
+        )
+        try:
+            return told_ends(topics[QUEUE_ENDS]), self._log_end(info)
+        except (KeyError, TypeError, ValueError):
+            text = f"The broker {self._address} does not say where its queues end."
+            raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
 
     def _log_end(self, answer: Any) -> int:
         return self._offset(answer, "commitLogMaxOffset", "ends")
@@ -94,7 +112,7 @@ class MasterBroker:
             RemotingError: it refuses a request, or its answer cannot be read.
             CorruptStoreError, StoreWriteError: a table cannot be read or written.
         """
-        before, topics, offsets, delays, groups, after = self._ask(*_TABLES)
+        before, topics, offsets, delays, groups, after = self._ask(*map(Command, _TABLES))
         tables.take_promotions(_promotions(topics))
         tables.take_topics(topics, self._log_end(before))
         end = self._log_end(after)
@@ -103,14 +121,14 @@ class MasterBroker:
         tables.take_groups(groups)
         return end
 
-    def _ask(self, *codes: RequestCode) -> list[Any]:
-        """Return the bodies of the answers to requests without fields."""
+    def _ask(self, *requests: Command) -> list[Any]:
+        """Return the bodies of the answers to requests."""
 
         async def ask() -> list[bytes]:
             async with await RemotingClient.connect(
                 self._address, tls=self._identity.tls, credentials=self._identity.credentials
             ) as client:
-                return [(await client.ask_for(Command(code))).body for code in codes]
+                return [(await client.ask_for(request)).body for request in requests]
 
         try:
             return [parse_body(body) for body in asyncio.run(ask())]

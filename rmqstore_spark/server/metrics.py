@@ -85,6 +85,9 @@ _GAUGES: Final = {
     "groupIsVoter":
         "1 if this member may vote, so that the group can lose another one; 0 while a member that "
         "began without files has not heard the others.",
+    "groupKnowsQueueEnds":
+        "1 if this member may lead; 0 while one that began without files does not know where "
+        "queues end whose messages have expired.",
     "groupCommitIndex": "Index of the last entry of the group's log that is known to be committed.",
     "groupLastIndex": "Index of the last entry of the group's log that this member has.",
     "uptimeSeconds": "Seconds since the store was opened.",

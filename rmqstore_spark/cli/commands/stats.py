@@ -104,6 +104,7 @@ def _group(figures: Mapping[str, Any]) -> str:
     ]
     won = f"{figures['groupElections']} elections won"
     begun = [] if figures["groupIsVoter"] else ["may not vote yet"]
+    begun += [] if figures["groupKnowsQueueEnds"] else ["may not lead yet"]
     term = f"{role}{whose} in term {figures['groupTerm']}"
     return "; ".join([term, *begun, entries, *lag, won, figures["groupProtection"]])
 

@@ -110,6 +110,7 @@ class Appender:
         self.log = store.log
         self.time = StoreTime(store.clock, store.log.last_timestamp)
         self._queues = store.queues
+        self._queue_ends = store.queue_ends
         self._host = store.config.store_host
         self._role = store.role
         self._dispatcher = dispatcher
@@ -353,7 +354,8 @@ class Appender:
         found = list(map(self._next.get, routes))
         for number, offset in enumerate(found):
             if offset is None:
-                found[number] = self._queues.max_offset(*routes[number])
+                route = routes[number]
+                found[number] = max(self._queues.max_offset(*route), self._queue_ends.of(route))
         return np.array(found, np.int64)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:

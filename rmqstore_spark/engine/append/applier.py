@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.copied import Copied, feed_of, make_topics
 from rmqstore_spark.engine.append.member_appender import MemberAppender
 from rmqstore_spark.engine.dispatch.dispatcher import NO_ROOM
@@ -246,6 +247,21 @@ class Applier:
         _log.warning("%s is a slave now: it does not lead its group any more.", self._store.path)
         self._role.changed()
 
+    def _require_queue_ends(self) -> None:
+        """Refuse to lead before it is known where queues end whose messages have expired.
+
+        Another thread asks the other members meanwhile (`ha.group_tables`).
+        """
+        ends = self._store.queue_ends
+        if ends.are_lacking and self._member.log_begin() != (0, 0) and self._member.has_peers:
+            raise RefusedError(
+                "It began without queues, and does not know where those end whose messages have "
+                "expired: another member must tell it. If none can, remove "
+                f"{ends.path} at one of them: its queues begin at offset 0 then, if they have no "
+                "message any more.",
+                PutStatus.SERVICE_NOT_AVAILABLE,
+            )
+
     @property
     def _is_elected(self) -> bool:
         """Whether an election is won, and what the term's first entry follows was taken."""
@@ -270,6 +286,7 @@ class Applier:
 
     def _lead(self, election: GroupChange) -> None:
         """Be the master: what the term's first entry follows is in queues and index."""
+        self._require_queue_ends()
         self._drain()
         self._take_over()
         with self._appender.appending(patient=True):

@@ -201,21 +201,42 @@ class MemberThread:
         Raises:
             ServiceError: that member cannot be reached, or tells an address of this machine.
         """
+        leader = self._driver_now.member.leader
+        return "" if leader is None or leader == self.group.me else self._broker_of(leader)
 
+    def other_brokers(self) -> dict[str, str]:
+        """Return where the brokers of the other members are, by their ids.
+
+        Those that cannot be reached are left out; "" is for one that does not say it, as
+        RocketMQ's do not.
+        """
+        found = {}
+        for peer in self.group.ids:
+            with suppress(ServiceError):
+                if peer != self.group.me:
+                    found[peer] = self._broker_of(peer)
+        return found
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether the group has other members."""
+        return len(self.group.ids) > 1
+
+    def log_begin(self) -> tuple[int, int] | None:
+        """Return index and position of the log's first entry; None without entries."""
+        log = self._driver_now.log
+        return None if log.is_empty else (log.begin, log.data.starts[0])
+
+    def _broker_of(self, peer: str) -> str:
         async def ask() -> str:
-            driver = self._driver_now
-            leader = driver.member.leader
-            if leader is None or leader == self.group.me:
-                return ""
-            asked = encode(WireMessage(group=self.group.name, remote_id=leader))
-            body = await driver.send(leader, DLedgerRequest.METADATA, asked)
-            told = decode(WireMetadataAnswer, body).broker_addr
-            return self._brokers.learn(leader, told)
+            asked = encode(WireMessage(group=self.group.name, remote_id=peer))
+            body = await self._driver_now.send(peer, DLedgerRequest.METADATA, asked)
+            return self._brokers.learn(peer, decode(WireMetadataAnswer, body).broker_addr)
 
         try:
             return self._in_loop(ask())
         except FrameError as error:
-            raise ServiceError(f"The leader gave an answer that cannot be read: {error}.") from None
+            raise ServiceError(f"{peer} gave an answer that cannot be read: {error}.") from None
 
     def stats(self) -> dict[str, object]:
         """Return figures of the member, as JSON values. The lag of a peer is None if unknown."""

@@ -48,7 +48,7 @@ def _require_reachable(group: MemberGroup, config: StoreConfig) -> None:
 
 
 class MemberBrokers:
-    """Where the brokers of members are, as those say that have led. Threads can share it.
+    """Where the brokers of members are, as these say. Threads can share it.
 
     Args:
         group: the group, and which member this is.
@@ -63,33 +63,33 @@ class MemberBrokers:
         self._own = own
         self._known: dict[str, str] = {}
 
-    def learn(self, leader: str, address: str) -> str:
-        """Take the address that a leader tells, and return it.
+    def learn(self, member: str, address: str) -> str:
+        """Take the address that another member tells, and return it.
 
         Args:
-            leader: who leads.
+            member: its id.
             address: of its broker, as `host:port`; "" if it has none, or does not tell.
 
         Raises:
             ServiceError: it is none, or this member would find itself there, or another process of
                 its machine.
         """
-        self._known.pop(leader, None)
+        self._known.pop(member, None)
         if not address:
             return ""
         try:
             host = parse_address(address)[0]
         except ServiceError as error:
-            raise ServiceError(f"The leader {leader} tells where its broker is: {error}") from None
+            raise ServiceError(f"The member {member} tells where its broker is: {error}") from None
         is_own = address == self._own
-        if is_own or (means_this_machine(host) and _is_elsewhere(self.group, leader)):
+        if is_own or (means_this_machine(host) and _is_elsewhere(self.group, member)):
             whose = "where this member's own is" if is_own else "on this machine"
             raise ServiceError(
-                f"The leader {leader} says that its broker is at {address}, which is {whose}. "
+                f"The member {member} says that its broker is at {address}, which is {whose}. "
                 "Each member needs a brokerIP1 of its own that the others reach: set it, and "
-                f"bindAddress, at {leader}."
+                f"bindAddress, at {member}."
             )
-        self._known[leader] = address
+        self._known[member] = address
         return address
 
     def place(self, member: str) -> str:

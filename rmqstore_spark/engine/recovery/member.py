@@ -21,6 +21,7 @@ from rmqstore_spark.engine.recovery.recover import Recovered
 from rmqstore_spark.engine.recovery.summary import Recovery
 from rmqstore_spark.engine.recovery.whole_batches import start_outside
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
@@ -100,6 +101,8 @@ def recover_member(
                 shutil.rmtree(os.path.join(store, name), ignore_errors=True)
             directory.refresh()
             survey = QueueSurvey(directory, log)
+        if not directory.topology.queues and (log.min_offset or not len(log)):
+            QueueEnds(store).lack()
         parts = QueuesAndIndex(
             directory, log, end, survey, clean=clean, keeper=keeper,
             vouched_index=keeper.value.index_msg_timestamp, settings=settings, is_group=True,

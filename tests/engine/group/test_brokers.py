@@ -88,7 +88,7 @@ def test_a_leader_whose_broker_is_this_member_is_not_copied_from() -> None:
     assert brokers.learn("n1", "") == ""
     assert brokers.place("n1") == "n1, whose port for other members is 10.0.0.2:40911"
     for wrong in ("10.0.0.1:10921", "127.0.0.1:10999", "[::1]:10921"):
-        with pytest.raises(ServiceError, match=r"The leader n1 .* brokerIP1 of its own"):
+        with pytest.raises(ServiceError, match=r"The member n1 .* brokerIP1 of its own"):
             brokers.learn("n1", wrong)
     with pytest.raises(ServiceError, match="HOST:PORT"):
         brokers.learn("n1", "somewhere")

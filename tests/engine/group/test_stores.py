@@ -388,6 +388,41 @@ def test_a_member_whose_next_entries_have_expired_is_repaired_by_hand(
     assert not problems_of(follower.store)
 
 
+def test_a_repaired_leader_continues_queues_whose_messages_have_all_expired(tmp_path: Path) -> None:
+    with group_of(tmp_path, preferredLeaderId="n2") as group:
+        group.send(*(f"old {n} " + "x" * 100_000 for n in range(15)), queue=1)
+        group.send(*(f"lost {n} " + "x" * 100_000 for n in range(15)))
+        time.sleep(0.01)  # what follows is later than the time below
+        before = int(time.time() * 1000)
+        group.send(*(f"new {n} " + "x" * 100_000 for n in range(15)))
+        group.await_all()
+        end = end_of(group.leader(), 1)
+        repaired = group.stores["n2"]
+        repaired.kill()
+        for store in (group.leader(), *group.followers()):
+            with StoreClient(store.endpoint) as client:
+                client.flush()
+                client.expire(before, remove=True)
+            eventually(lambda store=store: store.stats()["commitLogMinOffset"] >= 2 << 20)
+        shutil.rmtree(repaired.store / "dledger-n2")
+        repaired.start()
+        eventually(lambda: group.leader() is repaired, 60)
+        group.send("next", queue=1)
+        group.await_all()
+        ends = [end_of(store, 1) for store in group.stores.values()]
+        group.stop()
+    assert end >= 15
+    assert ends == [end + 1] * 3
+    for store in group.stores.values():
+        assert not problems_of(store.store)
+
+
+def end_of(store: StoreProcess, queue: int) -> int:
+    """The end of a queue of the topic."""
+    with StoreClient(store.endpoint) as client:
+        return client.offsets(["orders"]).queues["orders"][str(queue)].max_offset
+
+
 def test_a_member_with_another_broker_name_ends(tmp_path: Path) -> None:
     with group_of(tmp_path) as group:
         group.send("one")

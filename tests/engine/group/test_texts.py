@@ -1,4 +1,4 @@
-"""What stores of a group say of themselves, and what is said to those who run them."""
+"""What errors and log lines tell about members of a group, and what `stats` shows of them."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from rmqstore_spark.engine.queue_reader import QueueReader
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.config_file import ConfigFile
 from rmqstore_spark.engine.tables.followed import DELETED_TOPICS, PROMOTIONS
+from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS
 from rmqstore_spark.errors import OptionError, RefusedError
 from rmqstore_spark.layout.constants import TRACE_TOPIC
 
@@ -338,8 +339,12 @@ class SlaveTables:
         self._store = store
         self._catalog = catalog
 
-    def topics(self) -> dict[str, Any]:
-        """Return all topics; and for slaves of ours, those that were deleted, and promotions."""
+    def topics(self, *, with_queue_ends: bool = False) -> dict[str, Any]:
+        """Return all topics; and for slaves of ours, those that were deleted, and promotions.
+
+        Args:
+            with_queue_ends: return where their queues end, too, if the store knows that.
+        """
         found: dict[str, Any] = {
             "dataVersion": self._catalog.version(),
             "topicConfigTable": self._catalog.topics(),
@@ -349,6 +354,8 @@ class SlaveTables:
         }
         if promotions := self._store.role.promotions:
             found[PROMOTIONS] = [list(promotion) for promotion in promotions]
+        if with_queue_ends and (ends := self._store.told_queue_ends()) is not None:
+            found[QUEUE_ENDS] = ends
         return found
 
     def consumer_offsets(self) -> dict[str, Any]:

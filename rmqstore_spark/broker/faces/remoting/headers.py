@@ -21,6 +21,7 @@ from rmqstore_spark.broker.core.consumers.send_back import Returned
 from rmqstore_spark.broker.core.messages import Send
 from rmqstore_spark.broker.core.subscriptions import TAG
 from rmqstore_spark.broker.core.transactions import End
+from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.constants import (
@@ -109,6 +110,11 @@ class Reply(NamedTuple):
 
     group: str
     send: Send
+
+
+def asks_for_queue_ends(request: Command) -> bool:
+    """Read whether a member of a group wants to know where all queues end."""
+    return request.ext.get(QUEUE_ENDS) == "true"
 
 
 def long_reply(request: Command) -> Reply:

@@ -301,8 +301,8 @@ ROWS: Final[tuple[_Row, ...]] = (
         FILES, None, nothing, _nothing),
     # ---- slaves
     Row(Code.GET_ALL_TOPIC_CONFIG, "all topics",
-        FILES, need.ANY_ACCOUNT, nothing,
-        lambda p, _c, _asked: p.core.tables.topics(), result.in_json),
+        FILES, need.ANY_ACCOUNT, header.asks_for_queue_ends,
+        lambda p, _c, asked: p.core.tables.topics(with_queue_ends=asked), result.in_json),
     Row(Code.GET_ALL_CONSUMER_OFFSET, "the offsets of all groups",
         FILES, None, nothing,
         lambda p, _c, _asked: p.core.tables.consumer_offsets(), result.in_json),

@@ -1,0 +1,73 @@
+"""Where queues end of which a member of a group never had a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds, told_ends
+from rmqstore_spark.errors import CorruptStoreError
+
+ROUTES = st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 99))
+ENDS = st.dictionaries(ROUTES, st.integers(0, 1 << 59), max_size=20)
+
+
+@given(ends=ENDS)
+def test_what_is_learned_is_there_after_a_start(
+    tmp_path_factory: pytest.TempPathFactory, ends: dict[tuple[str, int], int]
+) -> None:
+    store = str(tmp_path_factory.mktemp("store"))
+    assert not QueueEnds(store).are_lacking
+    QueueEnds(store).lack()
+    assert QueueEnds(store).are_lacking
+    QueueEnds(store).learn(ends)
+    kept = QueueEnds(store)
+    assert not kept.are_lacking
+    assert {route: kept.of(route) for route in ends} == ends
+    assert kept.of(("another", 100)) == 0
+
+
+@given(learned=ENDS, own=ENDS)
+def test_the_further_end_is_told(
+    tmp_path_factory: pytest.TempPathFactory,
+    learned: dict[tuple[str, int], int],
+    own: dict[tuple[str, int], int],
+) -> None:
+    kept = QueueEnds(str(tmp_path_factory.mktemp("store")))
+    kept.learn(learned)
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    for (topic, queue_id), end in own.items():
+        ranges.setdefault(topic, {})[queue_id] = (0, end)
+    told = told_ends(kept.with_those_of(ranges))
+    assert told == {
+        route: max(learned.get(route, 0), own.get(route, 0))
+        for route in learned.keys() | own.keys()
+    }
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        None,
+        [],
+        {"t": 1},
+        {"t": {"x": 1}},
+        {"t": {"0": -1}},
+        {"t": {"0": True}},
+        {"t": {"0": 1 << 60}},
+    ],
+)
+def test_what_is_no_end_is_refused(told: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        told_ends(told)
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    kept = QueueEnds(str(tmp_path))
+    kept.lack()
+    Path(kept.path).write_bytes(b"{")
+    with pytest.raises(CorruptStoreError, match="does not say where queues end"):
+        QueueEnds(str(tmp_path))
