@@ -217,6 +217,8 @@ def _opened(
         else:
             role = Role(path, config)
             found = recover(path, settings)
+            if role.follows and not len(found.queues) and (found.log_begin or not found.log_end):
+                QueueEnds(path).lack()
         if found.indexes is not None:
             files.callback(found.indexes.close)
         files.callback(found.queues.close)

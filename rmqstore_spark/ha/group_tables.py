@@ -66,12 +66,7 @@ class GroupTables:
         brokers = store.member.other_brokers()
         for address in filter(None, brokers.values()):
             with suppress(RmqStoreError):  # it may lack them, too
-                ends, log_end = self._broker(address).queue_ends()
-                if log_end >= begin[1]:
-                    store.queue_ends.learn(ends)
-                    _log.info(
-                        "%s says where %d queues end.", address, sum(map(bool, ends.values()))
-                    )
+                if self._broker(address).teach_queue_ends(store.queue_ends, begin[1]):
                     return
         if len(brokers) == len(store.member.group.ids) - 1 and not any(brokers.values()):
             store.queue_ends.learn({})

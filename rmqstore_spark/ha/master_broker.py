@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role import Promotion, promotions_of
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.followed import PROMOTIONS, FollowedTables
-from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS, told_ends
+from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS, QueueEnds, told_ends
 from rmqstore_spark.errors import FrameError, RemotingError, RmqStoreError
 from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.remoting.access.identity import ClientIdentity
@@ -74,22 +75,32 @@ class MasterBroker:
         (answer,) = self._ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG))
         return _promotions(answer)
 
-    def queue_ends(self) -> tuple[dict[tuple[str, int], int], int]:
-        """Return where its queues end, and then the physical offset at which its log ends.
+    def teach_queue_ends(self, ends: QueueEnds, begin: int) -> bool:
+        """Tell a store that lacks them where queues end; return whether it knows them now.
+
+        Args:
+            ends: those of the store.
+            begin: where that store's log begins; what is behind it tells the store enough.
 
         Raises:
             ServiceError: the broker cannot be reached, or does not answer.
             RemotingError: it refuses a request, or does not tell: it may lack the ends itself.
+            StoreWriteError: they could not be saved.
         """
         topics, info = self._ask(
             Command(RequestCode.GET_ALL_TOPIC_CONFIG, {QUEUE_ENDS: "true"}),
             Command(RequestCode.GET_BROKER_RUNTIME_INFO),
         )
         try:
-            return told_ends(topics[QUEUE_ENDS]), self._log_end(info)
+            told, end = told_ends(topics[QUEUE_ENDS]), self._log_end(info)
         except (KeyError, TypeError, ValueError):
             text = f"The broker {self._address} does not say where its queues end."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
+        if end < begin:
+            return False
+        ends.learn(told)
+        _log.info("The broker %s says where %d queues end.", self._address, len(told))
+        return True
 
     def _log_end(self, answer: Any) -> int:
         return self._offset(answer, "commitLogMaxOffset", "ends")
@@ -159,6 +170,8 @@ class Metadata:
         self._address = store.config.ha_master_remoting_address
         self._broker = MasterBroker(store.config)
         self._tables = store.replica.tables
+        self._queue_ends = store.queue_ends
+        self._replica = store.replica
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -212,4 +225,7 @@ class Metadata:
             return str(error).removesuffix(".")
         if progress is not None:
             progress.master_ends(end)
+        if self._queue_ends.are_lacking and not self._replica.is_empty:
+            with suppress(RemotingError):  # one of RocketMQ's does not say it
+                self._broker.teach_queue_ends(self._queue_ends, self._replica.begin)
         return ""

@@ -26,6 +26,7 @@ from tests.ha.broker import Broker, answering
 from tests.ha.peers import SMALL, PlainMaster, caught_up, frames, log_bytes, mastering
 from tests.ha.test_master import filled
 from tests.support.processes.ports import free_port
+from tests.support.processes.serving import block_of
 from tests.support.recordings import exchanges
 from tests.support.waiting import eventually
 
@@ -193,6 +194,37 @@ def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_pat
         assert master.reports[0] == begin
         assert store.replica.begin == begin
     assert log_bytes(tmp_path / "slave", begin, len(log)) == log[begin:]
+
+
+def test_a_promoted_slave_continues_queues_whose_messages_had_expired(tmp_path: Path) -> None:
+    with mastering(tmp_path / "master") as (source, _):
+        log = filled(source)
+    runtime = f'{{"table":{{"commitLogMinOffset":"8192","commitLogMaxOffset":"{len(log)}"}}}}'
+    topics = {"topicConfigTable": {}, "queueEnds": {"old": {"0": 41}}}
+    bodies = {
+        **recorded(),
+        RequestCode.GET_BROKER_RUNTIME_INFO: runtime.encode(),
+        RequestCode.GET_ALL_TOPIC_CONFIG: json.dumps(topics).encode(),
+    }
+
+    def serve(connection: socket.socket, first: int) -> None:
+        for frame in frames(log, first, 4096):
+            connection.sendall(frame)
+
+    with (
+        answering(Broker(bodies)) as address,
+        PlainMaster(serve) as master,
+        replicating(tmp_path / "slave", master.address, address) as (store, replication),
+    ):
+        assert store.queue_ends.are_lacking
+        caught_up(store, len(log))
+        replication.promote(waits_for_slaves=False, force=True)
+        store.create_topic("old")
+        assert store.put(block_of([b"next"], topic="old")).ok
+        store.flush()
+        told = store.told_queue_ends()
+    assert told is not None
+    assert told["old"]["0"] == 42
 
 
 @pytest.mark.parametrize("names_its_end", [True, False])

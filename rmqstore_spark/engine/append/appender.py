@@ -183,7 +183,7 @@ class Appender:
             begin = log.published.offset
             queue_offset = self._next.get(route)
             if queue_offset is None:
-                queue_offset = self._queues.max_offset(*route)
+                queue_offset = self._end(route)
             timestamp = self.time.stamp()
             record.stamp(queue_offset, begin, timestamp, self._host)
             reach("put.before_write")
@@ -354,9 +354,12 @@ class Appender:
         found = list(map(self._next.get, routes))
         for number, offset in enumerate(found):
             if offset is None:
-                route = routes[number]
-                found[number] = max(self._queues.max_offset(*route), self._queue_ends.of(route))
+                found[number] = self._end(routes[number])
         return np.array(found, np.int64)
+
+    def _end(self, route: Route) -> int:
+        """Return the next offset of a queue of which this appender has no message yet."""
+        return max(self._queues.max_offset(*route), self._queue_ends.of(route))
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
         """Register records that belong to the log now, and hand them to the dispatcher.

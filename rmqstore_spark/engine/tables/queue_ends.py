@@ -1,9 +1,9 @@
-"""Where queues end of which a member of a group never had a message.
+"""Where queues end of which a slave, or a member of a group, never had a message.
 
-A member that lost its files gets what the others still have. Of a queue whose messages have all
-expired by then, it has nothing, and would number from 0 on if it led: consumers that have read
-further would miss what comes. So it learns from another member where the queues end, before it
-leads. (RocketMQ's members begin again at 0.)
+One that began without files gets what its master, or the other members, still have. Of a queue
+whose messages have all expired by then, it has nothing, and would number from 0 on as the master:
+consumers that have read further would miss what comes. So it learns where the queues end; a member
+does not lead before that. (RocketMQ's begin again at 0.)
 """
 
 from __future__ import annotations
