@@ -1,4 +1,4 @@
-"""What errors and log lines tell about members of a group, and what `stats` shows of them."""
+"""What stores of a group report of themselves, and what errors tell those who run them."""
 
 from __future__ import annotations
 
