@@ -42,7 +42,7 @@ class OldLog(NamedTuple):
         return self.end if any(segment_start(name) is not None for name in names) else 0
 
 
-class ServedStore(NamedTuple):
+class MemberStore(NamedTuple):
     """What a store that serves clients says of itself to the other members.
 
     Attributes:

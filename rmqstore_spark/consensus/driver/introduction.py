@@ -16,7 +16,7 @@ import secrets
 from typing import Final
 
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import ServedStore
+from rmqstore_spark.consensus.driver.group import MemberStore
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     Status,
@@ -52,7 +52,7 @@ class GroupIntroduction:
         served: as given.
     """
 
-    def __init__(self, served: ServedStore | None) -> None:
+    def __init__(self, served: MemberStore | None) -> None:
         self.process = secrets.token_hex(8)
         self.served = served
         self._is_warned = False

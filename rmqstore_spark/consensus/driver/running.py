@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rmqstore_spark.consensus.driver.driver import Driver, MemberWatcher
-from rmqstore_spark.consensus.driver.group import MemberGroup, ServedStore
+from rmqstore_spark.consensus.driver.group import MemberGroup, MemberStore
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.peers import FRAME
 from rmqstore_spark.consensus.driver.protection import MemberProtection
@@ -53,7 +53,7 @@ class RunningMember:
         takes_records: bool = True,
         broker: str = "",
         protection: MemberProtection | None = None,
-        served: ServedStore | None = None,
+        served: MemberStore | None = None,
         watcher: MemberWatcher | None = None,
     ) -> None:
         protection = protection or MemberProtection()

@@ -19,7 +19,7 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import OldLog, ServedStore
+from rmqstore_spark.consensus.driver.group import MemberStore, OldLog
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
@@ -309,7 +309,7 @@ class MemberThread:
             takes_records=False,
             broker=config.host[0] if config.is_broker else "",
             protection=self._protection,
-            served=ServedStore(config.broker_name, self.old),
+            served=MemberStore(config.broker_name, self.old),
             watcher=self._told,
         )
         driver = self._driver = member.driver
