@@ -90,7 +90,7 @@ def test_what_takes_no_messages_needs_no_arrow(endpoint: str) -> None:
     for args in (("create-topic", endpoint, "quick"), ("flush", endpoint), ("stats", endpoint)):
         printed, modules = modules_of(*args)
         assert printed
-        assert not (HEAVY - {"rich"}) & modules  # tables are made with rich
+        assert not HEAVY & modules
 
 
 def test_what_reads_through_a_process_needs_no_fsspec(endpoint: str) -> None:
@@ -100,7 +100,7 @@ def test_what_reads_through_a_process_needs_no_fsspec(endpoint: str) -> None:
         printed, modules = modules_of(args[0], endpoint, *args[1:])
         assert printed
         assert "rmqstore_spark.client.endpoint_files" in modules
-        assert not {"asyncio", "fsspec", "rmqstore_spark.files.remote"} & modules
+        assert not {"asyncio", "fsspec", "rich", "rmqstore_spark.files.remote"} & modules
 
 
 def test_lines_become_messages(endpoint: str, rmqstore: Rmqstore) -> None:
