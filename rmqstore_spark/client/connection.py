@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 import time
 import weakref
@@ -24,7 +23,6 @@ from rmqstore_spark.errors import (
     ServiceError,
 )
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
-from rmqstore_spark.remoting.tls import client_context
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
 from rmqstore_spark.wire.messages import OpenRequest
@@ -39,6 +37,8 @@ from rmqstore_spark.wire.protocol import (
 )
 
 if TYPE_CHECKING:
+    import ssl
+
     import pyarrow as pa
 
 _log = logging.getLogger("rmqstore_spark")
@@ -331,6 +331,8 @@ class Connection:
                 f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve.",
                 can_pass=True,
             )
+        import ssl  # other errors than this one are rare
+
         if isinstance(error, ssl.SSLError) and "wrong version number" in _plain(error):
             return ServiceError(
                 f"{self.endpoint} answers without encryption. Use {TCP}://, or start the store "
@@ -378,6 +380,8 @@ _WHERE_IT_BREAKS: Final = {
 
 def _plain(error: OSError) -> str:
     """Return what an error says, without its number."""
+    import ssl
+
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message.removesuffix('.')}"
     return (error.strerror or str(error)).lower().replace("_", " ")
@@ -424,6 +428,8 @@ def _tls_context(
     Raises:
         OptionError: a file cannot be used.
     """
+    from rmqstore_spark.remoting.tls import client_context
+
     if key:
         read_file(key, "private key", secret=True)  # others must not be able to read it
     context = client_context(*(os.fspath(path) if path else "" for path in (ca, cert, key)))
