@@ -162,7 +162,7 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 
 
 class _Output:
-    """Standard output that is no terminal: its lines need no `rich`, which is slow to import.
+    """Standard output that is not a terminal: lines need no `rich`, which is slow to import.
 
     Attributes:
         width: cells of a line of the terminal; None for any number.
