@@ -25,8 +25,9 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.server.system import allow_many_files
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import OpenRequest, StreamCommand
+from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import Code
+from rmqstore_spark.wire.reading import OpenRequest
 from tests.broker.broker import message
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import block_of

@@ -18,12 +18,12 @@ the engine nor the reader, so that Spark tasks start fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from rmqstore_spark.client.store_client import StoreClient
-from rmqstore_spark.client.streams import PutStream, StageStream
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from rmqstore_spark.client.store_client import StoreClient
+    from rmqstore_spark.client.streams import PutStream, StageStream
     from rmqstore_spark.client.transactions import TransactionChecker, TransactionProducer
 
 __all__ = [
@@ -35,10 +35,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # Lazy: they import the encoder, which takes longer to load than all else of a client.
-    if name in ("TransactionChecker", "TransactionProducer"):
-        from rmqstore_spark.client import transactions
+_MODULES: Final = {
+    "PutStream": "streams",
+    "StageStream": "streams",
+    "StoreClient": "store_client",
+    "TransactionChecker": "transactions",
+    "TransactionProducer": "transactions",
+}
 
-        return getattr(transactions, name)
+
+def __getattr__(name: str) -> object:
+    # Late: who only reads, by `endpoint_files`, needs none of them, and `transactions` imports the
+    # encoder, which takes longer to load than all else of a client.
+    if name in _MODULES:
+        module = import_module(f"rmqstore_spark.client.{_MODULES[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import ssl
 import threading
 import time
 import weakref
@@ -14,7 +13,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from rmqstore_spark.base.secretfiles import read_file
-from rmqstore_spark.client.contact import FirstContact, backoff, note_reached, was_reached
+from rmqstore_spark.client.contact import (
+    CONNECT_SECONDS,
+    FirstContact,
+    backoff,
+    note_reached,
+    was_reached,
+)
 from rmqstore_spark.client.link import Link, connect
 from rmqstore_spark.errors import (
     FrameError,
@@ -24,26 +29,31 @@ from rmqstore_spark.errors import (
     ServiceError,
 )
 from rmqstore_spark.remoting.access.signing import ACCESS_KEY, SessionCredentials
-from rmqstore_spark.remoting.tls import client_context
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import TCP, TLS, UNIX, Endpoint, parse_endpoint
-from rmqstore_spark.wire.messages import OpenRequest
 from rmqstore_spark.wire.protocol import (
     ALPN,
     MAX_ANSWER,
     MAX_REQUEST,
+    PROTOCOL,
     REPEATABLE,
     UNAUTHENTICATED,
     Code,
     login_answer,
 )
+from rmqstore_spark.wire.reading import OpenReply, OpenRequest
 
 if TYPE_CHECKING:
+    import ssl
+
     import pyarrow as pa
 
 _log = logging.getLogger("rmqstore_spark")
 
 T = TypeVar("T")
+
+TIMEOUT_S: Final = 30.0
+RETRIES: Final = 3
 
 FAILURES: Final = (RmqStoreError, MessageError, OSError)
 """What can fail between the two sides."""
@@ -75,13 +85,13 @@ class Connection:
         self,
         endpoint: str | Endpoint,
         *,
-        acl_file: str | os.PathLike[str] | None,
-        tls_ca: str | os.PathLike[str] | None,
-        tls_cert: str | os.PathLike[str] | None,
-        tls_key: str | os.PathLike[str] | None,
-        timeout_s: float,
-        retries: int,
-        connect_s: float | None,
+        acl_file: str | os.PathLike[str] | None = None,
+        tls_ca: str | os.PathLike[str] | None = None,
+        tls_cert: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = RETRIES,
+        connect_s: float | None = CONNECT_SECONDS,
     ) -> None:
         self.endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self.timeout_s = timeout_s
@@ -109,6 +119,17 @@ class Connection:
             )
         if bool(cert) != bool(key):
             raise OptionError("Give a client's certificate together with its key, or neither.")
+
+    def open(self, request: OpenRequest) -> OpenReply:
+        """Ask what the store is, and for topics; see `StoreClient.open`."""
+        reply = self.call(Code.OPEN, request, OpenReply)
+        if reply.protocol != PROTOCOL:
+            raise ServiceError(
+                f"The store process at {self.endpoint} speaks version {reply.protocol} of the "
+                f"protocol, and this client {PROTOCOL}. Install the same version of "
+                "rmqstore-spark on both sides."
+            )
+        return reply
 
     def call(self, code: Code, request: object, answer: type[T], *, repeat: bool = True) -> T:
         """Call an action.
@@ -331,6 +352,8 @@ class Connection:
                 f"Nothing listens on {self.endpoint}. Start a store process there: rmqstore serve.",
                 can_pass=True,
             )
+        import ssl  # other errors than this one are rare
+
         if isinstance(error, ssl.SSLError) and "wrong version number" in _plain(error):
             return ServiceError(
                 f"{self.endpoint} answers without encryption. Use {TCP}://, or start the store "
@@ -378,6 +401,8 @@ _WHERE_IT_BREAKS: Final = {
 
 def _plain(error: OSError) -> str:
     """Return what an error says, without its number."""
+    import ssl
+
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message.removesuffix('.')}"
     return (error.strerror or str(error)).lower().replace("_", " ")
@@ -424,6 +449,8 @@ def _tls_context(
     Raises:
         OptionError: a file cannot be used.
     """
+    from rmqstore_spark.remoting.tls import client_context
+
     if key:
         read_file(key, "private key", secret=True)  # others must not be able to read it
     context = client_context(*(os.fspath(path) if path else "" for path in (ca, cert, key)))

@@ -17,19 +17,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.link import Link
-from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
 from rmqstore_spark.files.base import FileInfo, FileRange, Listing, UInt8Array, listed_by_folder
 from rmqstore_spark.files.spans import RangeFiles, asked_together
-from rmqstore_spark.wire.messages import (
+from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, Code
+from rmqstore_spark.wire.reading import (
     FileEntry,
     ListReply,
+    OpenRequest,
     PathRequest,
     RangesRequest,
     WalkRequest,
 )
-from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, Code
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class EndpointFiles(RangeFiles):
         options: options of `StoreClient`; any other is a TypeError.
 
     Attributes:
-        client: calls the process.
+        connection: calls the process.
         root: the path of the store itself.
 
     Raises:
@@ -55,8 +56,8 @@ class EndpointFiles(RangeFiles):
     reads_together = True
 
     def __init__(self, endpoint: str, **options: Any) -> None:
-        self.client = StoreClient(endpoint, **options)
-        self.root = self.place = str(self.client.endpoint)
+        self.connection = Connection(endpoint, **options)
+        self.root = self.place = str(self.connection.endpoint)
         self._options = options
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -68,12 +69,12 @@ class EndpointFiles(RangeFiles):
     @property
     def store_name(self) -> str:
         """The broker name of the store."""
-        return self.client.open(()).broker_name
+        return self.connection.open(OpenRequest(())).broker_name
 
     @property
     def store_id(self) -> str:
         """The id of the store."""
-        return self.client.open(()).store_id
+        return self.connection.open(OpenRequest(())).store_id
 
     @property
     def is_written(self) -> bool:
@@ -121,7 +122,7 @@ class EndpointFiles(RangeFiles):
 
     def close(self) -> None:
         """Close the connections."""
-        self.client.close()
+        self.connection.close()
 
     def _tree(self, path: str, depth: int) -> Iterator[tuple[str, Listing]]:
         """Return what `walk` yields, listed with one request."""
@@ -186,10 +187,10 @@ class EndpointFiles(RangeFiles):
                 raise _other_ranges(path)
             return counts
 
-        return self._told(path, lambda: self.client.connection.ask(Code.READ, request, read))
+        return self._told(path, lambda: self.connection.ask(Code.READ, request, read))
 
     def _call(self, path: str, code: Code, request: object, answer: type[T]) -> T:
-        return self._told(path, lambda: self.client.connection.call(code, request, answer))
+        return self._told(path, lambda: self.connection.call(code, request, answer))
 
     def _told(self, path: str, work: Callable[[], T]) -> T:
         """Run something; raise FileNotFoundError or StoreAccessError if the path is refused."""

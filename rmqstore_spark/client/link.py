@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.client.contact import looked_up
 from rmqstore_spark.errors import FrameError, RefusedError
@@ -25,6 +24,9 @@ from rmqstore_spark.wire.protocol import (
 )
 from rmqstore_spark.wire.staged import StagedBytes
 from rmqstore_spark.wire.transport import PlainTransport, TlsTransport, Transport
+
+if TYPE_CHECKING:
+    import ssl
 
 _STAGED: Final = 64 << 10
 _MOST_PIECES: Final = 1 << 18

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.base.types import CommitRequest, CommitResult
-from rmqstore_spark.client.connection import Connection
+from rmqstore_spark.client.connection import RETRIES, TIMEOUT_S, Connection
 from rmqstore_spark.client.contact import CONNECT_SECONDS
 from rmqstore_spark.client.streams import DEFAULT_WINDOW, PutStream, StageStream
-from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.layout.constants import is_topic_of_group
 from rmqstore_spark.wire.codec import read_json
 from rmqstore_spark.wire.endpoint import Endpoint
@@ -26,23 +25,19 @@ from rmqstore_spark.wire.messages import (
     FlushReply,
     OffsetsReply,
     OffsetsRequest,
-    OpenReply,
-    OpenRequest,
     PromoteReply,
     PromoteRequest,
     QueryRequest,
     TopicRequest,
-    TopicSettings,
 )
-from rmqstore_spark.wire.protocol import MAX_ANSWER, PROTOCOL, Acknowledgement, Code
+from rmqstore_spark.wire.protocol import MAX_ANSWER, Acknowledgement, Code
+from rmqstore_spark.wire.reading import OpenReply, OpenRequest, TopicSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmqstore_spark.client.transactions import TransactionProducer
 
-_TIMEOUT: Final = 30.0
-_RETRIES: Final = 3
 _PERM_READ_WRITE: Final = 6
 _MOST_NAMES: Final = 1000
 """Topics that one request names: its body is bounded."""
@@ -77,8 +72,8 @@ class StoreClient:
         tls_ca: str | os.PathLike[str] | None = None,
         tls_cert: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
-        timeout_s: float = _TIMEOUT,
-        retries: int = _RETRIES,
+        timeout_s: float = TIMEOUT_S,
+        retries: int = RETRIES,
         connect_s: float | None = CONNECT_SECONDS,
     ) -> None:
         self.connection = Connection(
@@ -123,15 +118,8 @@ class StoreClient:
             RefusedError: a topic cannot be created.
             ServiceError: the process cannot be reached, or speaks another version of the protocol.
         """
-        request = OpenRequest(None if topics is None else tuple(topics), creates)
-        reply = self.connection.call(Code.OPEN, request, OpenReply)
-        if reply.protocol != PROTOCOL:
-            raise ServiceError(
-                f"The store process at {self.endpoint} speaks version {reply.protocol} of the "
-                f"protocol, and this client {PROTOCOL}. Install the same version of "
-                "rmqstore-spark on both sides."
-            )
-        return reply
+        names = None if topics is None else tuple(topics)
+        return self.connection.open(OpenRequest(names, creates))
 
     def put_stream(
         self,

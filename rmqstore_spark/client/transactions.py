@@ -29,15 +29,9 @@ from rmqstore_spark.layout.constants import (
 )
 from rmqstore_spark.produce.encoder import MessageEncoder
 from rmqstore_spark.produce.queue_choice import Queues, Router
-from rmqstore_spark.wire.messages import (
-    MOST_LISTED,
-    ChecksRequest,
-    EndReply,
-    EndRequest,
-    OpenReply,
-    TopicSettings,
-)
+from rmqstore_spark.wire.messages import MOST_LISTED, ChecksRequest, EndReply, EndRequest
 from rmqstore_spark.wire.protocol import Code
+from rmqstore_spark.wire.reading import OpenReply, TopicSettings
 
 _SEPARATOR: Final = b"\x02"
 _MOST_CHECKS: Final = 32

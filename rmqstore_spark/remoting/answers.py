@@ -209,29 +209,34 @@ class Outbox:
 
     def add(self, head: bytes, body: bytes) -> None:
         """Add a frame."""
+        size = len(head)
         self._parts.append(head)
-        self._bytes += len(head)
         if body:
             self._parts.append(body)
-            self._bytes += len(body)
+            size += len(body)
+        self._bytes += size
         if self._bytes >= HIGH_WATER:
             self._let(False)
-        if len(body) > LARGE:
+        if body and len(body) > LARGE:
             self._note()
 
     def flush(self) -> bool:
         """Give everything to the transport; return whether that was anything."""
-        parts, count = self._parts, self._bytes
-        if not parts or self._transport is None:
+        parts, count, transport = self._parts, self._bytes, self._transport
+        if not parts or transport is None:
             return False
         self._parts, self._bytes = [], 0
-        is_behind = bool(self._given) and self.held > 0
-        self._given.append(count)
-        self._given_bytes += count
-        if len(parts) == 1:
-            self._transport.write(parts[0])
+        is_behind = False
+        if not self._given or not transport.get_write_buffer_size():
+            self._given, self._given_bytes = [count], count  # all before is taken, as nearly always
         else:
-            self._transport.writelines(parts)
+            is_behind = self.held > 0
+            self._given.append(count)
+            self._given_bytes += count
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
         if not self.has_room and not self.stuck_since:
             self._let(True)
         looks = count > LARGE or is_behind or self._is_counted

@@ -75,7 +75,9 @@ class Backlog(Generic[_H]):
     """
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+        self._most_waiting = limits.group
+        self._most = limits.in_flight
+        self._most_bytes = limits.connection_held
         self.waiting: list[_H] = []  # both are short, and a deque costs 600 bytes a connection
         self.postponed: list[_H] = []
         self.held = 0
@@ -86,12 +88,11 @@ class Backlog(Generic[_H]):
     @property
     def may_grow(self) -> bool:
         """Whether more requests should be read."""
-        limits = self._limits
         return (
             not self.is_full
-            and len(self.waiting) < limits.group
-            and len(self.postponed) < limits.in_flight
-            and self.held < limits.connection_held
+            and len(self.waiting) < self._most_waiting
+            and self.held < self._most_bytes
+            and (not self.postponed or len(self.postponed) < self._most)
         )
 
     @property
@@ -124,13 +125,13 @@ class Backlog(Generic[_H]):
     def take(self, most: int) -> list[_H]:
         """Return the next requests to be handled, until it is full, or they are large together."""
         group: list[_H] = []
-        size, limits = 0, self._limits
-        if len(self.waiting) == 1 and most > 0 and not self.is_full:
+        size = 0
+        if len(self.waiting) == 1 and most > 0 and not self.is_full:  # as nearly always
             group, self.waiting = self.waiting, group
             self._count(1, group[0].held)
             return group
-        most = min(most, limits.in_flight - self._handled)
-        most_bytes = min(_MOST_TAKEN, limits.connection_held - self._handled_bytes)
+        most = min(most, self._most - self._handled)
+        most_bytes = min(_MOST_TAKEN, self._most_bytes - self._handled_bytes)
         for request in self.waiting:
             if len(group) >= most or size >= most_bytes:
                 break
@@ -167,12 +168,9 @@ class Backlog(Generic[_H]):
 
     def _count(self, count: int, held: int) -> None:
         """Count requests that are being handled."""
-        self._handled += count
-        self._handled_bytes += held
-        self.is_full = (
-            self._handled >= self._limits.in_flight
-            or self._handled_bytes >= self._limits.connection_held
-        )
+        self._handled = handled = self._handled + count
+        self._handled_bytes = held = self._handled_bytes + held
+        self.is_full = handled >= self._most or held >= self._most_bytes
 
 
 Told: TypeAlias = Callable[[Command | ServiceError], object]

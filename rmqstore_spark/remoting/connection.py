@@ -163,20 +163,21 @@ def reply_all(requests: Sequence[Request], answers: Sequence[bytes]) -> None:
         for request, answer in zip(requests, answers, strict=True):
             request.reply(answer)
         return
-    of: dict[RemotingConnection, list[Request]] = {}
-    frames: dict[RemotingConnection, bytes] = {}
+    connection = None
+    finished: list[Request] = []
+    frames = b""
     for request, answer in zip(requests, answers, strict=True):
         if request.is_finished:
             continue
-        connection = request.connection
-        frame = b"" if request.command.flag & ONE_WAY else answer
-        if connection in of:
-            of[connection].append(request)
-            frames[connection] += frame
-        else:
-            of[connection], frames[connection] = [request], frame
-    for connection, finished in of.items():
-        connection.finished_all(finished, frames[connection])
+        if request.connection is not connection:  # those of a connection are beside each other
+            if connection is not None:
+                connection.finished_all(finished, frames)
+            connection, finished, frames = request.connection, [], b""
+        finished.append(request)
+        if not request.command.flag & ONE_WAY:
+            frames += answer
+    if connection is not None:
+        connection.finished_all(finished, frames)
 
 
 def _body_size(answer: Command | bytes | None) -> int:
@@ -378,7 +379,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self._send_frame(answer, b"")
         elif answer is not None:
             self.send(answer)
-        self._proceed()
+        self._proceed_if_due()
 
     def finished_all(self, requests: Sequence[Request], frames: bytes) -> None:
         """Take note that requests were handled, none of which is finished; see `reply_all`.
@@ -387,22 +388,20 @@ class RemotingConnection(asyncio.BufferedProtocol):
             requests: those that came on this connection.
             frames: of their answers.
         """
-        held = small = 0
+        held = large = 0
         for request in requests:
             request.is_finished = True
             held += request.held
-            if request.command.size <= SMALL:
-                small += request.held
-            else:
+            if request.command.size > SMALL:
+                large += request.held
                 self._room.give_back(request.command.size, request.held)
         self._backlog.finished_all(len(requests), held)
-        if small:
-            self._room.give_back(SMALL, small)
+        if held > large:
+            self._room.give_back(SMALL, held - large)
         if frames and self._transport is not None and not self._transport.is_closing():
             self.out.add(frames, b"")
             self._turns.unwritten(self)
-        if not self._is_idle:
-            self._proceed()
+        self._proceed_if_due()
 
     def put_back(self, request: Request) -> None:
         """Take a request back that would have got a large answer; see `Request.put_back`."""
@@ -429,7 +428,10 @@ class RemotingConnection(asyncio.BufferedProtocol):
     @property
     def is_ready(self) -> bool:
         """Whether it has a request that may be handled now."""
-        out, backlog = self.out, self._backlog
+        backlog = self._backlog
+        if not (backlog.waiting or backlog.postponed):
+            return False
+        out = self.out
         if out.stuck_since or not out.has_room:
             return False
         if backlog.waiting and not backlog.is_full:
@@ -553,21 +555,23 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self._is_broken:
             return
         now = self._used_at = time.monotonic()
-        inbox, room, turns = self._inbox, self._room, self._turns
+        inbox, room, backlog, turns = self._inbox, self._room, self._backlog, self._turns
         was_part = inbox.held
         commands, error = inbox.received(nbytes)
         small = 0
         for command in commands:
+            size = command.size
             if command.flag & RESPONSE:
-                room.give_back(command.size, command.size)
+                if size > SMALL:
+                    room.give_back(size, size)
                 self._calls.arrived(command)
             else:
                 request = Request(self, command, turns, now)
-                if command.size <= SMALL:
-                    small += request.held - command.size
+                if size <= SMALL:
+                    small += request.held
                 else:
-                    room.hold(command.size, request.held - command.size)
-                self._backlog.add(request)
+                    room.hold(size, request.held - size)
+                backlog.add(request)
                 self.has_asked = True
         if small:
             room.hold(SMALL, small)
@@ -580,7 +584,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
                 escaped(str(error)),
             )
         self._proceed()
-        if inbox.wanted or room.is_crowded or not (self._is_read and self._backlog.may_grow):
+        if inbox.wanted or room.is_crowded or not (self._is_read and backlog.may_grow):
             self.read_on()
 
     def eof_received(self) -> None:
@@ -616,11 +620,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # ---- its own
 
-    @property
-    def _is_idle(self) -> bool:
-        """Whether there is nothing to proceed with."""
+    def _proceed_if_due(self) -> None:
+        """Do what `_proceed` does, if there is something to proceed with."""
         backlog = self._backlog
-        return self._is_read and not (backlog.waiting or backlog.postponed or self._is_broken)
+        if backlog.waiting or backlog.postponed or self._is_broken or not self._is_read:
+            self._proceed()
 
     def _proceed(self) -> None:
         """Have requests handled that may be, and read on or stop."""

@@ -61,12 +61,17 @@ class Dispatch:
         """
         groups: dict[GroupHandler, list[Request]] = {}
         late: dict[RemotingConnection, list[Request]] = {}
+        group_handlers = self._group_handlers
         for request in requests:
-            handler = self._group_handlers.get(request.command.code)
-            connection = request.connection
+            handler = group_handlers.get(request.command.code)
             if handler is not None:
-                groups.setdefault(handler, []).append(request)
-            elif connection.has_room and connection not in late:
+                if handler in groups:
+                    groups[handler].append(request)
+                else:
+                    groups[handler] = [request]
+                continue
+            connection = request.connection
+            if connection.has_room and connection not in late:
                 self._handle_one(request)
             else:
                 late.setdefault(connection, []).append(request)

@@ -64,7 +64,8 @@ class FrameInbox:
     def received(self, count: int) -> tuple[list[Command], FrameError | None]:
         """Take bytes that were received into the buffer.
 
-        Each command is counted by the room, in which it stays until the caller gives it back.
+        A command that is larger than SMALL is counted by the room, until the caller gives it back.
+        The caller counts the others as well, if it keeps them.
 
         Returns:
             The commands that are complete, and what is wrong with the bytes behind them; None if
@@ -80,29 +81,25 @@ class FrameInbox:
             self.held = 0
         wrong = None
         found, at = plain_sends(view, self._most)  # nearly all frames, nearly always
-        small = at
-        for command in found:
-            if command.size > SMALL:
-                small -= command.size
-                self._room.hold(command.size, command.size)
+        if at > SMALL:
+            for command in found:
+                if command.size > SMALL:
+                    self._room.hold(command.size, command.size)
         if at < len(view):
-            wrong, small = self._read_others(view, at, found, small)
-        self._room.was_read(count, small)
+            wrong = self._read_others(view, at, found)
+        self._room.was_read(count)
         return found, wrong
 
-    def _read_others(
-        self, view: memoryview, at: int, found: list[Command], small: int
-    ) -> tuple[FrameError | None, int]:
+    def _read_others(self, view: memoryview, at: int, found: list[Command]) -> FrameError | None:
         """Read frames of any kind, and keep the begin of one that is not complete.
 
         Args:
             view: the bytes.
             at: where the first begins.
             found: gets their commands.
-            small: bytes of the small ones before.
 
         Returns:
-            What is wrong with the bytes; and bytes of all small ones.
+            What is wrong with the bytes.
         """
         size = 0
         try:
@@ -111,16 +108,14 @@ class FrameInbox:
                 if len(view) - at < size:
                     break
                 found.append(arrived(view[at : at + size]))
-                if size <= SMALL:
-                    small += size
-                else:
+                if size > SMALL:
                     self._room.hold(size, size)
                 at, size = at + size, 0
         except FrameError as error:
-            return error, small
+            return error
         if at < len(view):
             self._begin(view[at:], size)
-        return None, small
+        return None
 
     def granted(self, size: int) -> int:
         """Receive the frame that waited for room; return how many of its bytes were here."""

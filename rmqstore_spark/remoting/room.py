@@ -126,8 +126,10 @@ class FrameRoom:
 
         They are fewer when little room is left, or much was read in this turn of the event loop.
         """
-        left = min((self._most - self._used) // _READS, _TURN_BYTES - self._read)
-        return READ_BYTES if left >= READ_BYTES else max(left, SMALL)
+        left = (self._most - self._used) // _READS
+        if left >= READ_BYTES and self._read <= _TURN_BYTES - READ_BYTES:
+            return READ_BYTES
+        return max(min(left, _TURN_BYTES - self._read), SMALL)
 
     def hold(self, size: int, count: int) -> None:
         """Count bytes of a frame, or of a request that arrived in it.
@@ -155,19 +157,12 @@ class FrameRoom:
         if share.is_contended:
             self._grant(share)
 
-    def was_read(self, count: int, held: int) -> None:
-        """Take note of what a read has found, which is decoded in this turn of the event loop.
-
-        Args:
-            count: all its bytes.
-            held: those of small frames, which count as by `hold`.
-        """
+    def was_read(self, count: int) -> None:
+        """Take note of bytes that were read, which are decoded in this turn of the event loop."""
         self._read += count
         if self._read >= _NOTED_BYTES and not self._is_noted:
             self._is_noted = True
             self._loop.call_soon(self._next_turn)  # before the reads of the next turn
-        self._small += held
-        self._used += held
 
     # ---- connections
 

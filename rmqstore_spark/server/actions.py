@@ -40,19 +40,15 @@ from rmqstore_spark.wire.messages import (
     ExpireRequest,
     ExpiringSegment,
     FlushReply,
-    ListReply,
     OffsetsReply,
     OffsetsRequest,
-    OpenReply,
-    OpenRequest,
-    PathRequest,
     PromoteReply,
     PromoteRequest,
     QueryRequest,
     TopicRequest,
-    WalkRequest,
 )
 from rmqstore_spark.wire.protocol import DENIED, ILLEGAL, UNAVAILABLE
+from rmqstore_spark.wire.reading import ListReply, OpenReply, OpenRequest, PathRequest, WalkRequest
 
 _log = logging.getLogger(__name__)
 

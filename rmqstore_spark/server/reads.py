@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from rmqstore_spark.server.budget import Budget
 from rmqstore_spark.server.view import StoreView, ViewError
-from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, pieces_head
+from rmqstore_spark.wire.reading import RangesRequest
 from rmqstore_spark.wire.transport import FileSpan, Part
 
 MOST_BYTES: Final = 256 << 20

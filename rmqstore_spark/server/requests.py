@@ -35,7 +35,6 @@ from rmqstore_spark.server.stores.served import ServedStore, StoresByName
 from rmqstore_spark.server.table import BY_CODE, ROWS
 from rmqstore_spark.server.view import ViewError
 from rmqstore_spark.wire.codec import MessageError, encode
-from rmqstore_spark.wire.messages import RangesRequest
 from rmqstore_spark.wire.protocol import (
     BUSY,
     FAILED,
@@ -48,6 +47,7 @@ from rmqstore_spark.wire.protocol import (
     UNAVAILABLE,
     Code,
 )
+from rmqstore_spark.wire.reading import RangesRequest
 from rmqstore_spark.wire.transport import FileSpan, Part
 
 if TYPE_CHECKING:

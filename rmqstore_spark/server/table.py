@@ -32,16 +32,13 @@ from rmqstore_spark.wire.messages import (
     EndRequest,
     ExpireRequest,
     OffsetsRequest,
-    OpenRequest,
-    PathRequest,
     PromoteRequest,
     QueryRequest,
-    RangesRequest,
     StreamCommand,
     TopicRequest,
-    WalkRequest,
 )
 from rmqstore_spark.wire.protocol import ILLEGAL, MAX_REQUEST, SMALL_REQUEST, Code
+from rmqstore_spark.wire.reading import OpenRequest, PathRequest, RangesRequest, WalkRequest
 
 _Handler: TypeAlias = Callable[[StoreActions, Any, Caller], object]
 

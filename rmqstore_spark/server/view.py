@@ -29,8 +29,8 @@ from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.reader.log.end import is_locked
-from rmqstore_spark.wire.messages import FileEntry
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, UNAVAILABLE
+from rmqstore_spark.wire.reading import FileEntry
 
 _LOG: Final = "commitlog"
 _FOLDERS: Final = frozenset(LINKABLE)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
-import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rmqstore_spark.base.tlsstream import TlsStream
 from rmqstore_spark.remoting.addresses import address_text
 from rmqstore_spark.wire.protocol import fingerprint
+
+if TYPE_CHECKING:  # a command without TLS need not load it
+    import ssl
+
+    from rmqstore_spark.base.tlsstream import TlsStream
 
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid
 _TIMEVAL: Final = struct.Struct("ll")
@@ -254,6 +257,8 @@ class TlsTransport:
             self.identity = _identity(tls)
         else:
             self.server = fingerprint(tls.getpeercert(binary_form=True))
+        from rmqstore_spark.base.tlsstream import TlsStream
+
         # Only now may other threads send: OpenSSL crashes if one does during the handshake.
         self._tls = TlsStream(tls, SEND_SECONDS)
 

@@ -1,4 +1,4 @@
-"""What a command puts off: `pyarrow.compute` is made once, whichever thread uses it first."""
+"""What a command puts off: `pyarrow.compute`, made once whichever thread uses it first; `rich`."""
 
 from __future__ import annotations
 
@@ -49,3 +49,12 @@ def test_commands_without_a_use_for_functions_do_not_make_them(golden: Golden) -
         assert _MADE_BY not in modules, command
     _, modules = modules_of("query", store, "--key", "k0")
     assert _MADE_BY in modules
+
+
+def test_only_terminals_and_letters_of_any_width_need_rich(golden: Golden) -> None:
+    for command in (("topics",), ("topics", "--queues"), ("info",)):
+        printed, modules = modules_of(command[0], golden("tiny") / "store", *command[1:])
+        assert printed
+        assert "rich" not in modules, command
+    _, modules = modules_of("read", golden("tiny") / "store", "--limit", "1")
+    assert "rich" in modules

@@ -14,7 +14,7 @@ from rmqstore_spark.cli.shared.incoming import LineEncoder, Message, Template, l
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.index.hashing import java_hash_code_str
 from rmqstore_spark.layout.record.block import check_block
-from rmqstore_spark.wire.messages import OpenReply, TopicSettings
+from rmqstore_spark.wire.reading import OpenReply, TopicSettings
 
 
 def read(line: str, **template: Any) -> Message:

@@ -220,7 +220,7 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
     near = Path(here.store.path, "config", "topics.json").read_bytes()
     assert sent.read(path, 0, 1 << 20) == near
     assert sent.read(path, 3, 6) == near[3:9]
-    assert sent.client.connection.timeout_s == 7.0
+    assert sent.connection.timeout_s == 7.0
     assert (sent.root, sent.place) == (files.root, files.place)
     sent.close()
     assert sent.read(path, 0, 9) == near[:9]

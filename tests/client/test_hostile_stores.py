@@ -25,7 +25,6 @@ from rmqstore_spark.files.base import FileRange
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import FileEntry, ListReply, OpenReply, TopicSettings
 from rmqstore_spark.wire.protocol import (
     BUSY,
     ILLEGAL,
@@ -35,6 +34,7 @@ from rmqstore_spark.wire.protocol import (
     Code,
     pieces_head,
 )
+from rmqstore_spark.wire.reading import FileEntry, ListReply, OpenReply, TopicSettings
 from tests.client.hostile import Answering, hostile
 from tests.support.certificates import make_certificates
 from tests.support.waiting import PATIENCE

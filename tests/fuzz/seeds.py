@@ -41,8 +41,9 @@ from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import OpenRequest, RangesRequest, StreamCommand
+from rmqstore_spark.wire.messages import StreamCommand
 from rmqstore_spark.wire.protocol import Acknowledgement, Code, pieces_head
+from rmqstore_spark.wire.reading import OpenRequest, RangesRequest
 from tests.broker.broker import batch, heartbeat, message
 from tests.broker.transactions.halves import alive
 from tests.fuzz.decoders import DECODERS

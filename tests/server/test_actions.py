@@ -14,8 +14,9 @@ from rmqstore_spark.server.callers import Caller
 from rmqstore_spark.server.stores.written import WrittenStore
 from rmqstore_spark.server.table import BY_CODE
 from rmqstore_spark.wire.codec import encode
-from rmqstore_spark.wire.messages import QueryRequest, WalkRequest
+from rmqstore_spark.wire.messages import QueryRequest
 from rmqstore_spark.wire.protocol import Code
+from rmqstore_spark.wire.reading import WalkRequest
 from tests.support.stores.storing import config, messages
 
 READS = [

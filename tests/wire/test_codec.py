@@ -13,7 +13,8 @@ from hypothesis import given
 
 from rmqstore_spark.base.types import CommitRequest
 from rmqstore_spark.wire.codec import AtMost, Between, MessageError, decode, encode
-from rmqstore_spark.wire.messages import FileEntry, ListReply, OpenReply, OpenRequest, StreamCommand
+from rmqstore_spark.wire.messages import StreamCommand
+from rmqstore_spark.wire.reading import FileEntry, ListReply, OpenReply, OpenRequest
 
 MOST = 1 << 20
 

@@ -17,7 +17,7 @@ from rmqstore_spark.layout.constants import topic_fault
 if TYPE_CHECKING:
     from rmqstore_spark.cli.shared.incoming import LineEncoder, Message, Template
     from rmqstore_spark.client import PutStream, StoreClient
-    from rmqstore_spark.wire.messages import OpenReply
+    from rmqstore_spark.wire.reading import OpenReply
 
 _LINE_ROOM: Final = 2
 """Maximum length of a line, as a multiple of the longest body."""

@@ -21,7 +21,7 @@ from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:
     from rmqstore_spark.layout.spans import U1
-    from rmqstore_spark.wire.messages import OpenReply, TopicSettings
+    from rmqstore_spark.wire.reading import OpenReply, TopicSettings
 
 
 _CHUNK: Final = 1 << 20

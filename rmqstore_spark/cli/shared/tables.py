@@ -97,10 +97,8 @@ class Table:
     """A table whose rows can arrive in several blocks; its columns grow with their values."""
 
     def __init__(self, columns: Sequence[Column]) -> None:
-        from rich.console import Console
-
         self._columns = columns
-        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._out = _output()
         self._needed = [_cells(column.name) for column in columns]
         self._is_begun = False
 
@@ -112,15 +110,15 @@ class Table:
         widths = self._widths()
         if not self._is_begun:
             self._is_begun = True
-            self._line([column.name for column in self._columns], widths, "bold")
+            self._out.line(self._text([column.name for column in self._columns], widths), "")
         for row in block:
-            self._line(row, widths, "")
+            self._out.line("", self._text(row, widths))
 
     def _widths(self) -> list[int]:
         widths = list(self._needed)
-        if not sys.stdout.isatty():
+        if self._out.width is None:
             return widths
-        excess = sum(widths) + _GAP * (len(widths) - 1) - self._console.width
+        excess = sum(widths) + _GAP * (len(widths) - 1) - self._out.width
         while excess > 0:
             # The widest column that may shrink becomes as wide as the next widest.
             able = [
@@ -137,22 +135,14 @@ class Table:
             excess -= cut
         return widths
 
-    def _line(self, values: Sequence[str], widths: Sequence[int], style: str) -> None:
-        from rich.text import Text
-
-        line = Text(style=style)
+    def _text(self, values: Sequence[str], widths: Sequence[int]) -> str:
+        cells = []
         for column, value, width in zip(self._columns, values, widths, strict=True):
-            cell = Text(value)
-            cell.truncate(width, overflow="ellipsis")
-            if column.right:
-                cell.pad_left(width - cell.cell_len)
-            else:
-                cell.pad_right(width - cell.cell_len)
-            line.append_text(cell).append(" " * _GAP)
-        line.rstrip()
-        if sys.stdout.isatty():
-            line.truncate(self._console.width, overflow="ellipsis")
-        self._console.print(line, soft_wrap=True)
+            text = _cut(value, width)
+            blank = " " * (width - _cells(text))
+            cells.append(blank + text if column.right else text + blank)
+        line = (" " * _GAP).join(cells).rstrip()
+        return line if self._out.width is None else _cut(line, self._out.width)
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -162,25 +152,70 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Non
 
 def print_facts(facts: Iterable[tuple[str, str]]) -> None:
     """Print names and their values; long values wrap on a terminal."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(markup=False, highlight=False, emoji=False)
+    out = _output()
     lines = [(name, escaped(value)) for name, value in facts]
     margin = max(_cells(name) for name, _ in lines) + _GAP
-    room = max(console.width - margin, 20) if sys.stdout.isatty() else None
     for name, value in lines:
-        text = Text(value)
-        parts = text.wrap(console, room) if room else [text]
-        for number, part in enumerate(parts):
-            heading = Text(name if number == 0 else "", style="bold")
-            heading.pad_right(margin - heading.cell_len)
-            line = heading.append_text(part)
-            line.rstrip()
-            console.print(line, soft_wrap=True)
+        for number, part in enumerate(out.wrapped(value, margin)):
+            heading = name if number == 0 else ""
+            out.line(heading + " " * (margin - _cells(heading)), part)
+
+
+class _Output:
+    """Standard output that is not a terminal: lines need no `rich`, which is slow to import.
+
+    Attributes:
+        width: cells of a line of the terminal; None for any number.
+    """
+
+    width: int | None = None
+
+    def line(self, heading: str, text: str) -> None:
+        """Print a line, of which the heading is bold on a terminal."""
+        print((heading + text).rstrip())  # noqa: T201
+
+    def wrapped(self, text: str, margin: int) -> Sequence[str]:  # noqa: ARG002 - no end of a line
+        """Return the lines of a text that has a margin of some cells."""
+        return (text,)
+
+
+class _Terminal(_Output):
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(markup=False, highlight=False, emoji=False)
+        self.width = self._console.width
+
+    def line(self, heading: str, text: str) -> None:
+        from rich.text import Text
+
+        line = Text(heading, style="bold").append_text(Text(text))
+        line.rstrip()
+        self._console.print(line, soft_wrap=True)
+
+    def wrapped(self, text: str, margin: int) -> Sequence[str]:
+        from rich.text import Text
+
+        room = max(self._console.width - margin, 20)
+        return [part.plain for part in Text(text).wrap(self._console, room)]
+
+
+def _output() -> _Output:
+    return _Terminal() if sys.stdout.isatty() else _Output()
+
+
+def _cut(text: str, width: int) -> str:
+    """Return a text of at most some cells, with an ellipsis in place of what is cut."""
+    if _cells(text) <= width:
+        return text
+    from rich.cells import set_cell_size
+
+    return set_cell_size(text, width - 1) + "…"
 
 
 def _cells(text: str) -> int:
+    if text.isascii():  # and printable
+        return len(text)
     from rich.cells import cell_len
 
     return cell_len(text)

@@ -22,7 +22,7 @@ from rmqstore_spark.produce.queue_choice import ADD_QUEUES, Queues, Router
 from rmqstore_spark.produce.uniq_key import RowKeys
 
 if TYPE_CHECKING:
-    from rmqstore_spark.wire.messages import OpenReply
+    from rmqstore_spark.wire.reading import OpenReply
 
 __all__ = ["BlockToSend", "RowEncoder", "StoreBlocks", "Targets"]
 

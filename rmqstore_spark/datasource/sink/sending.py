@@ -23,7 +23,7 @@ from rmqstore_spark.produce.queue_choice import Queues
 
 if TYPE_CHECKING:
     from rmqstore_spark.base.types import StageInfo
-    from rmqstore_spark.wire.messages import OpenReply
+    from rmqstore_spark.wire.reading import OpenReply
 
 
 StreamT = TypeVar("StreamT", PutStream, StageStream)

@@ -16,8 +16,9 @@ from rmqstore_spark.remoting.listener import OtherProtocol
 from rmqstore_spark.server.callers import Caller, Needs
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.endpoint import Endpoint
-from rmqstore_spark.wire.messages import OffsetsReply, OpenReply, OpenRequest, TopicSettings
+from rmqstore_spark.wire.messages import OffsetsReply
 from rmqstore_spark.wire.protocol import DENIED
+from rmqstore_spark.wire.reading import OpenReply, OpenRequest, TopicSettings
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.core.clients import Group

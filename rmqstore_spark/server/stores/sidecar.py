@@ -24,14 +24,9 @@ from rmqstore_spark.reader.store import Store, default_broker_name
 from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
 from rmqstore_spark.server.view import ForeignView
 from rmqstore_spark.wire.endpoint import is_store_name
-from rmqstore_spark.wire.messages import (
-    OffsetsReply,
-    OpenReply,
-    OpenRequest,
-    QueueOffsets,
-    TopicSettings,
-)
+from rmqstore_spark.wire.messages import OffsetsReply, QueueOffsets
 from rmqstore_spark.wire.protocol import DENIED, PROTOCOL
+from rmqstore_spark.wire.reading import OpenReply, OpenRequest, TopicSettings
 
 if TYPE_CHECKING:
     from rmqstore_spark.engine.config.store_config import StoreConfig

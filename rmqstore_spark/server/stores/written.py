@@ -17,14 +17,9 @@ from rmqstore_spark.server.put_turns import CAN_WATCH, PutTurns
 from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
 from rmqstore_spark.server.view import StoreView
 from rmqstore_spark.wire.endpoint import announced_endpoint
-from rmqstore_spark.wire.messages import (
-    OffsetsReply,
-    OpenReply,
-    OpenRequest,
-    QueueOffsets,
-    TopicSettings,
-)
+from rmqstore_spark.wire.messages import OffsetsReply, QueueOffsets
 from rmqstore_spark.wire.protocol import PROTOCOL, UNAVAILABLE
+from rmqstore_spark.wire.reading import OpenReply, OpenRequest, TopicSettings
 
 if TYPE_CHECKING:
     from rmqstore_spark.broker.core.clients import Group

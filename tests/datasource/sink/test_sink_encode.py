@@ -20,7 +20,7 @@ from rmqstore_spark.layout.record.block import check_block
 from rmqstore_spark.layout.record.columns import COLUMNS, build_batch
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.produce.queue_choice import Queues
-from rmqstore_spark.wire.messages import OpenReply
+from rmqstore_spark.wire.reading import OpenReply
 from tests.datasource.sink.test_sink_columns import fields
 
 ENDPOINT = "rmq://127.0.0.1:10921"

@@ -176,6 +176,9 @@ class PlainSends:
             return requests
         left, plain, size = list[Request](), list[Request](), 0
         behind = set[RemotingConnection]()
+        if _are_plain(requests):  # as nearly always
+            self._store(requests, left, behind, patient, rounds)
+            return left
         for request in requests:
             if not isinstance(request.command, PlainSend) or request.connection in behind:
                 left.append(request)
@@ -244,7 +247,7 @@ class PlainSends:
 
     def _store(
         self,
-        requests: list[Request],
+        requests: Sequence[Request],
         left: list[Request],
         behind: set[RemotingConnection],
         patient: bool,
@@ -441,6 +444,12 @@ class _Group:
 
     def _is_taken(self) -> npt.NDArray[np.bool_]:
         return self._told[:, SIZE] > 0
+
+
+def _are_plain(requests: Sequence[Request]) -> bool:
+    """Return whether all requests are plain, and may be stored at once."""
+    sizes = [each.command.size for each in requests if type(each.command) is PlainSend]
+    return len(sizes) == len(requests) and sum(sizes) <= MOST_BYTES
 
 
 @lru_cache(_MOST_PEERS)

@@ -146,17 +146,14 @@ class SendRequests:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
         if len(requests) == 1 and self._took_single(requests[0]):
             return
-        new, known = list[Request](), list[Request]()
-        named = dict[str, bool]()
-        for request in requests:
-            name = named_topic(request.command)
-            is_known = named.get(name)
-            if is_known is None:  # it surely creates no topic, and need not wait for others
-                is_known = self._producing.needs_no_topic(name)
-                is_known = named[name] = is_known and name not in self._new_topics.named
-            (known if is_known else new).append(request)
+        names = [named_topic(request.command) for request in requests]
+        new = {name for name in set(names) if self._may_be_new(name)}
+        known = requests
         if new:
-            self._new_topics.take(new)
+            known = [each for each, name in zip(requests, names, strict=True) if name not in new]
+            self._new_topics.take(
+                [each for each, name in zip(requests, names, strict=True) if name in new]
+            )
         if not known:
             return
         if self._worker.is_idle and not self._producing.would_wait:
@@ -173,6 +170,10 @@ class SendRequests:
                 return
             rounds.begin()  # first: plain messages of a connection are stored in their order
         take_requests(self._worker, known, _MOST_WAITING)
+
+    def _may_be_new(self, name: str) -> bool:
+        """Whether a send to a topic may create it, or has to wait for others that do."""
+        return not self._producing.needs_no_topic(name) or name in self._new_topics.named
 
     def _begin_round(self, requests: Sequence[Request]) -> None:
         """Store the messages of plain requests to a group, which are answered later."""
