@@ -6,8 +6,9 @@ copied once, to the log.
 
 1. Ascending, to find the place and the number of each record, from the stages' tables of rows.
 2. Descending, to stamp the records and write them behind a hidden head.
-3. Ascending again, after that head was published, to put the records into queues and index, from
-   the stages' tables of rows and keys.
+3. Ascending again, after that head was published, to put the records into queues and index. What
+   that takes is made in the second pass, beside the writes, as far as it fits into memory; the rest
+   from the stages' tables of rows and keys.
 
 None of them needs the append lock: the place is reserved (`log.reserved`), and nobody else numbers
 records of its queues. See docs/format.md, "A block that is not published yet".
@@ -39,6 +40,11 @@ from rmqstore_spark.layout.record.format import write_batch_end
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 _OPEN_FILES: Final = 64
+_KEPT_BYTES: Final = 16 << 20
+"""Bytes of what the third pass takes that the second one keeps for it."""
+_KEPT_ROW: Final = 64
+_KEPT_KEY: Final = 8
+"""Bytes that are kept of a record, about, and of a key."""
 
 
 class StagedSource(Protocol):
@@ -121,6 +127,8 @@ class BatchBlock:
         self.end = commit.reserved.begin
         self._parts: list[_Part] = []
         self._lowest: int | None = None
+        self._kept: dict[int, Appended] = {}  # by the number of the part
+        self._kept_bytes = 0
         self._files: HandleCache[int] = HandleCache(os.close, _OPEN_FILES)
 
     def add(self, source: StagedSource) -> None:
@@ -146,7 +154,7 @@ class BatchBlock:
         reach("commit.before_write")
         self._lowest = len(self._parts)
         # The first part is prepared once: its head is written first, the whole part last.
-        first, data = self._stamped(0, np.empty(self._parts[0].portion.size, np.uint8))
+        first, data = self._prepared(0, np.empty(self._parts[0].portion.size, np.uint8))
         data = data.copy()  # changed: another commit of the stage needs its first record as it was
         write_batch_end(data, int(first.rows.starts[0]), self.end)
         self._reserved.hide(first.placement, data, 0)
@@ -192,15 +200,19 @@ class BatchBlock:
 
     def jobs(self) -> list[PartJob]:
         """Return what puts the block's parts into queues and index, ascending."""
-        return [PartJob(self, part) for part in self._parts]
+        return [PartJob(self, number, part) for number, part in enumerate(self._parts)]
 
-    def appended(self, part: _Part) -> Appended:
+    def appended(self, number: int) -> Appended:
         """Return the records of a part, without their bytes.
 
         Raises:
             RefusedError: a stage could not be read back.
         """
-        known = self._known(part)
+        kept = self._kept.pop(number, None)
+        part = self._parts[number]
+        return kept if kept is not None else self._appended(part, self._known(part))
+
+    def _appended(self, part: _Part, known: _Known) -> Appended:
         rows, routes = known.rows, tuple(part.source.routes[n] for n in part.used.tolist())
         codes = due_codes(routes, known.route_of, rows.tags_code, self.timestamp)
         nothing = np.empty(0, np.uint8)
@@ -212,6 +224,7 @@ class BatchBlock:
 
     def close(self) -> None:
         """Close the files of the stages and of the log."""
+        self._kept.clear()
         self._files.close()
         self._reserved.close()
 
@@ -251,7 +264,7 @@ class BatchBlock:
         buffers = cycle([np.empty(size, np.uint8), np.empty(size, np.uint8)])
         coming: deque[tuple[int, Future[tuple[_Known, U1]]]] = deque()
         for number in reversed(range(1, len(self._parts))):
-            coming.append((number, reader.submit(self._stamped, number, next(buffers))))
+            coming.append((number, reader.submit(self._prepared, number, next(buffers))))
             if len(coming) > 1:
                 made, stamped = coming.popleft()
                 yield made, *stamped.result()
@@ -272,6 +285,17 @@ class BatchBlock:
         )
         return _Known(rows, placement, route_of, queue_offset)
 
+    def _prepared(self, number: int, buffer: U1) -> tuple[_Known, U1]:
+        """Return a part as `_stamped` does, and keep what the third pass takes if there is room."""
+        known, data = self._stamped(number, buffer)
+        if self._kept_bytes < _KEPT_BYTES:
+            appended = self._appended(self._parts[number], known)
+            assert appended.hashes is not None, "the keys of a staged record are not known"
+            self._kept_bytes += _KEPT_ROW * len(known.rows.sizes)
+            self._kept_bytes += _KEPT_KEY * len(appended.hashes[0])
+            self._kept[number] = appended
+        return known, data
+
     def _stamped(self, number: int, buffer: U1) -> tuple[_Known, U1]:
         """Return a part, and its records as they will be in the log."""
         part = self._parts[number]
@@ -291,8 +315,9 @@ class BatchBlock:
 class PartJob:
     """Puts a part of a published block into queues and index. It is read when its turn comes."""
 
-    def __init__(self, block: BatchBlock, part: _Part) -> None:
+    def __init__(self, block: BatchBlock, number: int, part: _Part) -> None:
         self._block = block
+        self._number = number
         self._part = part
 
     @property
@@ -320,4 +345,4 @@ class PartJob:
 
     @cached_property
     def _appended(self) -> Appended:
-        return self._block.appended(self._part)
+        return self._block.appended(self._number)

@@ -105,7 +105,9 @@ class SpareFiles:
 
 
 class SpillFiles:
-    """The files of a stage. They are created when something is written to them.
+    """The files of a stage. They and their folder are created when something is written to them.
+
+    A stage in memory has neither: to remove a folder can wait for a flush of the log.
 
     Args:
         folder: the folder of the stage.
@@ -116,6 +118,7 @@ class SpillFiles:
         self._folder = folder
         self._spares = spares
         self._files: tuple[_File, _File, _File] | None = None
+        self._has_folder = False
         self._open = ExitStack()
 
     def append(
@@ -131,6 +134,8 @@ class SpillFiles:
             OSError: a file could not be created or written.
         """
         if self._files is None:
+            self._folder.mkdir(mode=FOLDER_MODE)
+            self._has_folder = True
             self._files = (self._create(_RECORDS), self._create("rows"), self._create("keys"))
         records, rows, keyed = self._files
         table, hashed = block.rows.view(np.uint8), keys.view(np.uint8)
@@ -174,7 +179,8 @@ class SpillFiles:
         self.close()
         if self._files is not None:
             self._spares.keep(self._folder / _RECORDS)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._has_folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _create(self, name: str) -> _File:
         path = self._folder / name

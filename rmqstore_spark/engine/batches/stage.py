@@ -32,7 +32,6 @@ from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE, S
 from rmqstore_spark.engine.counters import Failures
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.files.durable import FOLDER_MODE
 from rmqstore_spark.layout.record.block import (
     Block,
     Route,
@@ -113,7 +112,6 @@ class Stage:
         self._rows = self._bytes = self._body_bytes = self._checksum = 0
         self._sums = (0, 0)
         self._closed_because = ""
-        folder.mkdir(mode=FOLDER_MODE)
         self._files = SpillFiles(folder, room.spares)
 
     def room(self, size: int) -> U1:

@@ -89,7 +89,7 @@ class Rows:
         route_of = np.where(queued, routes, ~routes)
         return cls(table["size"].copy(), route_of, queued, table["tagsCode"].copy())
 
-    @property
+    @cached_property
     def starts(self) -> I8:
         """Where each record starts in the portion."""
         ends = np.cumsum(self.sizes, dtype=np.int64)

@@ -135,13 +135,8 @@ class Staging:
                     "be committed.",
                     PutStatus.OS_PAGECACHE_BUSY,
                 )
-            try:
-                folder = self._folder / stage_id
-                stage = Stage(self, self._admission, stage_id, owner, folder, identity)
-            except OSError as error:
-                shutil.rmtree(self._folder / stage_id, ignore_errors=True)
-                text = f"No stage can be created in {self._folder}: {error}."
-                raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
+            folder = self._folder / stage_id
+            stage = Stage(self, self._admission, stage_id, owner, folder, identity)
             self._stages[stage_id] = stage
             self._held[stage_id] = 0
             return stage

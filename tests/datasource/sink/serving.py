@@ -106,7 +106,8 @@ class Served:
 
     def stages(self) -> int:
         """How many stages wait for their commit."""
-        return len(list((self.path / "rmqstore" / "staging").glob("*")))
+        with StoreClient(self.endpoint) as client:
+            return int(client.stats()["stages"])
 
     def wait_for_no_stage(self) -> None:
         """Wait until no stage is left.

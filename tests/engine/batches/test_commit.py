@@ -21,8 +21,11 @@ import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId, sum_of_digests
 from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
+from rmqstore_spark.engine.batches.staged_records import Keys
 from rmqstore_spark.errors import BlockError, RefusedError
+from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns
@@ -303,9 +306,10 @@ def test_staged_data_of_writers_that_never_come_back_is_removed(path: Path) -> N
     with StoreWriter.open(path, config, clock=lambda: now[0]) as store:
         infos = stage_batch(store, "b0")
         now[0] += 60_000
-        # Its files go a moment after it has left the table of stages.
-        until(lambda: not list((path / "rmqstore" / "staging").iterdir()))
+        # Its rows go a moment after it has left the table of stages.
+        until(lambda: store.stats()["stagedBytes"] == 0)
         assert store.stats()["stages"] == 0
+        assert list((path / "rmqstore" / "staging").iterdir()) == []
         with pytest.raises(RefusedError, match="removed after stagingTimeout"):
             store.batches.commit(CommitRequest(writer(0), infos))
         assert commit_batch(store, 0, attempt=1).status == "COMMITTED"
@@ -569,6 +573,41 @@ def test_a_block_over_more_segments_than_are_kept_open(path: Path) -> None:
     assert len(list((path / "commitlog").iterdir())) > 68
     with Store.open(path) as read:
         assert verify(read).errors == 0
+
+
+@pytest.mark.parametrize("kept", [0, 3_000, 1 << 20])
+def test_queues_and_index_are_made_beside_the_writes_as_far_as_memory_goes(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr("rmqstore_spark.engine.batches.batch_block._KEPT_BYTES", kept)
+    monkeypatch.setattr("rmqstore_spark.engine.batches.held._TOGETHER_BYTES", 1)
+    read, later = HeldPortion.read_keys, list[str]()
+    is_published = threading.Event()
+
+    def counted(portion: HeldPortion, files: HandleCache[int]) -> Keys:
+        if is_published.is_set():
+            later.append("read")
+        return read(portion, files)
+
+    def look(name: str) -> None:
+        if name == "commit.after_filler":  # right before it is published
+            is_published.set()
+
+    with StoreWriter.open(path, small_segments()) as store:
+        stages = [store.batches.begin_stage(stage_id(f"s{n}")) for n in range(2)]
+        wanted = []
+        for n, stage in enumerate(stages):
+            for block in range(10):
+                wanted += bodies(f"{n}/{block}", 20)
+                stage.append(rows_block(bodies(f"{n}/{block}", 20)))
+        infos = tuple(stage.finish() for stage in stages)
+        monkeypatch.setattr(HeldPortion, "read_keys", counted)
+        monkeypatch.setattr("rmqstore_spark.engine.log.commitlog.reach", look)
+        assert store.batches.commit(CommitRequest(writer(0), infos)).rows == 400
+    assert scanned(path) == wanted
+    with Store.open(path) as opened:
+        assert verify(opened).errors == 0
+    assert {0: len(later) == 20, 3_000: 0 < len(later) < 20, 1 << 20: not later}[kept]
 
 
 def test_a_portion_that_is_read_ahead_does_not_touch_the_one_being_written(

@@ -223,7 +223,7 @@ def test_a_stage_belongs_to_the_client_that_began_it(staging: Staging, tmp_path:
         with pytest.raises(RefusedError, match="belongs to the client 'spark-a'") as raised:
             touch()
         assert raised.value.status == "NO_PERMISSION"
-        assert files(staging, tmp_path) == [name(1), name(2)]
+        assert len(staging) == 2
     claimed = staging.claim(infos, "spark-a")
     with pytest.raises(RefusedError, match="belongs to the client 'spark-a'"):
         staging.abort([name(1)], identity="spark-b")  # nor while it is being committed
@@ -295,12 +295,12 @@ def test_beginning_a_stage_anew_does_not_touch_what_is_being_committed(staging: 
     assert read_back(stage)
 
 
-def test_a_commit_that_failed_gives_its_stages_back(staging: Staging, tmp_path: Path) -> None:
+def test_a_commit_that_failed_gives_its_stages_back(staging: Staging) -> None:
     infos = [staged(staging, n, block()) for n in (1, 2)]
     stages = staging.claim(infos)
     staging.abort([name(2)])
     staging.give_back(stages)
-    assert files(staging, tmp_path) == [name(1)]
+    assert len(staging) == 1
     assert [s.stage_id for s in staging.claim(infos[:1])] == [name(1)]
     with pytest.raises(RefusedError, match="aborted"):
         staging.claim(infos[1:])
@@ -317,16 +317,14 @@ def test_a_writer_that_went_away_can_begin_again(staging: Staging, tmp_path: Pat
     assert staged(staging, 1, block()).rows == 10
 
 
-def test_stages_of_writers_that_never_come_back_are_removed(
-    staging: Staging, clock: Clock, tmp_path: Path
-) -> None:
+def test_stages_of_writers_that_never_come_back_are_removed(staging: Staging, clock: Clock) -> None:
     info = staged(staging, 1, block())
     stage = staging.begin(name(2))
     clock.now += LIMITS.timeout_ms - 1
     stage.append(block())
     clock.now += 1
     assert staging.expire() == 1
-    assert files(staging, tmp_path) == [name(2)]
+    assert len(staging) == 1
     with pytest.raises(RefusedError, match="removed after stagingTimeout"):
         staging.claim([info])
     clock.now += LIMITS.timeout_ms

@@ -150,11 +150,13 @@ def test_memory_is_used_up_to_its_limit_and_again_once_it_is_free(tmp_path: Path
     assert scanned(tmp_path) == bodies("a") * 2
 
 
-def test_a_stage_in_memory_has_no_files(tmp_path: Path) -> None:
+def test_a_stage_in_memory_has_no_files_and_no_folder(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path, small_segments()) as store:
-        stage_batch(store, "b0")
+        infos = stage_batch(store, "b0")
         folder = tmp_path / "rmqstore" / "staging"
-        assert [list(stage.iterdir()) for stage in folder.iterdir()] == [[], [], []]
+        assert list(folder.iterdir()) == []
+        store.batches.commit(CommitRequest(WriterId.of_one_write(), infos))
+        assert list(folder.iterdir()) == []
 
 
 def test_small_blocks_are_put_together_and_the_memory_that_they_take_is_counted(
@@ -288,7 +290,7 @@ def test_the_memory_of_a_stage_that_cannot_be_written_is_given_back(tmp_path: Pa
         stage = store.batches.begin_stage(stage_id("a"))
         stage.append(BLOCK)
         assert store.stats()["stagedMemoryBytes"] >= len(BLOCK)
-        (tmp_path / "rmqstore" / "staging" / stage_id("a")).rmdir()
+        (tmp_path / "rmqstore" / "staging" / stage_id("a")).touch()
         with pytest.raises(RefusedError, match="could not be written"):
             stage.append(BLOCK)
         assert store.stats()["stagedMemoryBytes"] == store.stats()["stagedBytes"] == 0
