@@ -83,6 +83,12 @@ class RoleChanges:
             "%s is the master now (%s), from physical offset %d on.", store.path, name, end
         )
         self._role.changed()
+        if store.queue_ends.are_lacking:
+            _log.warning(
+                "%s began without queues, and the former master has not said where those end whose "
+                "messages had expired: they begin at offset 0 again.", store.path,
+            )  # fmt: skip
+            store.queue_ends.learn({})
         check_progress(
             store.path, store.consumer_offsets.table(), store.queues.ranges(),
             {topic.name for topic in store.topics},

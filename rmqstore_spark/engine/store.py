@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from rmqstore_spark.consensus.driver.group import QueueEndsTold
 from rmqstore_spark.engine.append.appender import SinglePlace
 from rmqstore_spark.engine.append.later_puts import Awaits
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -95,6 +96,8 @@ class StoreWriter:
         self.puts = workers.puts
         self._topic_changes = TopicChanges(store, workers)
         self._role_changes = RoleChanges(store, workers)
+        if store.member is not None:
+            store.member.serve(self.told_queue_ends, store.queue_ends)
         if store.role.is_elected:
             store.role.watch(self)
             self._follow_role()
@@ -406,10 +409,12 @@ class StoreWriter:
         """Where queues end of which a member of a group never had a message."""
         return self._store.queue_ends
 
-    def told_queue_ends(self) -> dict[str, dict[str, int]] | None:
-        """Return where all queues end, for another member, in JSON; None if some are not known."""
-        ends = self._store.queue_ends
-        return None if ends.are_lacking else ends.with_those_of(self._store.queues.ranges())
+    def told_queue_ends(self) -> QueueEndsTold:
+        """Return where queues end, for a slave or another member of the group."""
+        ends, log_end = self._store.queue_ends, self._store.log.max_offset
+        self._workers.drain()
+        told = ends.with_those_of(self._store.queues.ranges())
+        return QueueEndsTold(not ends.are_lacking, told, log_end)
 
     @property
     def member(self) -> MemberThread:

@@ -93,5 +93,6 @@ class TopicChanges:
             with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):
                 self._topics.delete(names)
                 self._store.consumer_offsets.forget(names)
+                self._store.queue_ends.forget(names)
             self._store.queues.drop(names)
             self._appender.forget(names)

@@ -2,19 +2,19 @@
 
 A thread copies them from the leader's broker, as a slave does from its master's. A leader of ours
 says on the port of the group where its broker is. RocketMQ's does not: then nothing is copied, and
-topics are made as the records need them. A member that began without queues also asks any other
-where these end.
+topics are made as the records need them. A member that began without queues also asks the others,
+on the port of the group, where these end.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
+from rmqstore_spark.engine.tables.queue_ends import told_ends as read_ends
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.ha.master_broker import MasterBroker
 
@@ -43,7 +43,7 @@ class GroupTables:
         self._thread.join()
 
     def _run(self) -> None:
-        told = ""
+        told = told_ends = ""
         while not self._closing.wait(_INTERVAL_S):
             text = self._copy() if self._store.role.follows else ""
             if text and text != told:
@@ -53,27 +53,48 @@ class GroupTables:
                 )  # fmt: skip
             told = text
             if self._store.queue_ends.are_lacking:
-                self._learn_queue_ends()
+                text = self._learn_queue_ends()
+                if text and text != told_ends:
+                    _log.warning(
+                        "This member may not lead: it does not know where queues end whose "
+                        "messages have expired, and not all others tell it: %s. Trying again every "
+                        "%.0f s.",
+                        text, _INTERVAL_S,
+                    )  # fmt: skip
+                told_ends = text
 
-    def _learn_queue_ends(self) -> None:
-        store = self._store
-        begin = store.member.log_begin()
-        if begin is None:
-            return
-        if begin == (0, 0):  # nothing was before the log
-            store.queue_ends.learn({})
-            return
-        brokers = store.member.other_brokers()
-        for address in filter(None, brokers.values()):
-            with suppress(RmqStoreError):  # it may lack them, too
-                if self._broker(address).teach_queue_ends(store.queue_ends, begin[1]):
-                    return
-        if len(brokers) == len(store.member.group.ids) - 1 and not any(brokers.values()):
-            store.queue_ends.learn({})
-            _log.warning(
-                "The other members are RocketMQ's, or have no broker: nobody says where queues end "
-                "whose messages have expired. If this one leads, they begin at offset 0 again."
-            )
+    def _learn_queue_ends(self) -> str:
+        """Ask the other members once; return why that does not suffice, or ""."""
+        member, ends = self._store.member, self._store.queue_ends
+        try:
+            begin = member.log_begin()
+            if begin is None:
+                return ""
+            if begin == (0, 0):  # nothing was before the log
+                ends.learn({})
+                return ""
+            found: dict[tuple[str, int], int] = {}
+            why_not = []
+            for peer, told in member.queue_ends_of_others().items():
+                if isinstance(told, str):
+                    why_not.append(f"{peer}: {told.removesuffix('.')}")
+                    continue
+                theirs = read_ends(told.ends)
+                if told.known and told.log_end >= begin[1]:
+                    ends.learn(theirs)
+                    _log.info("%s says where %d queues end.", peer, len(theirs))
+                    return ""
+                found |= {route: max(end, found.get(route, 0)) for route, end in theirs.items()}
+            if not why_not:
+                ends.learn(found)
+                _log.warning(
+                    "No other member says where queues end whose messages have expired: they began "
+                    "without queues, too, or are RocketMQ's, or only vote. If this one leads, such "
+                    "queues may begin at offset 0 again."
+                )
+            return "; ".join(why_not)
+        except (RmqStoreError, ValueError, TypeError) as error:
+            return str(error).removesuffix(".")
 
     def _broker(self, address: str) -> MasterBroker:
         return MasterBroker(replace(self._store.config, ha_master_remoting_address=address))

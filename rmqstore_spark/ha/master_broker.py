@@ -75,8 +75,8 @@ class MasterBroker:
         (answer,) = self._ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG))
         return _promotions(answer)
 
-    def teach_queue_ends(self, ends: QueueEnds, begin: int) -> bool:
-        """Tell a store that lacks them where queues end; return whether it knows them now.
+    def teach_queue_ends(self, ends: QueueEnds, begin: int) -> None:
+        """Tell a store that lacks them where queues end, if this broker has what it needs.
 
         Args:
             ends: those of the store.
@@ -87,20 +87,18 @@ class MasterBroker:
             RemotingError: it refuses a request, or does not tell: it may lack the ends itself.
             StoreWriteError: they could not be saved.
         """
-        topics, info = self._ask(
+        info, topics = self._ask(
+            Command(RequestCode.GET_BROKER_RUNTIME_INFO),  # first: the ends count all before it
             Command(RequestCode.GET_ALL_TOPIC_CONFIG, {QUEUE_ENDS: "true"}),
-            Command(RequestCode.GET_BROKER_RUNTIME_INFO),
         )
         try:
             told, end = told_ends(topics[QUEUE_ENDS]), self._log_end(info)
         except (KeyError, TypeError, ValueError):
             text = f"The broker {self._address} does not say where its queues end."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
-        if end < begin:
-            return False
-        ends.learn(told)
-        _log.info("The broker %s says where %d queues end.", self._address, len(told))
-        return True
+        if end >= begin:
+            ends.learn(told)
+            _log.info("The broker %s says where %d queues end.", self._address, len(told))
 
     def _log_end(self, answer: Any) -> int:
         return self._offset(answer, "commitLogMaxOffset", "ends")
@@ -221,11 +219,11 @@ class Metadata:
         """Copy once; return why that is not possible, or ""."""
         try:
             end = self._broker.copy_tables(self._tables)
+            if progress is not None:
+                progress.master_ends(end)
+            if self._queue_ends.are_lacking and not self._replica.is_empty:
+                with suppress(RemotingError):  # one of RocketMQ's does not say it
+                    self._broker.teach_queue_ends(self._queue_ends, self._replica.begin)
         except RmqStoreError as error:
             return str(error).removesuffix(".")
-        if progress is not None:
-            progress.master_ends(end)
-        if self._queue_ends.are_lacking and not self._replica.is_empty:
-            with suppress(RemotingError):  # one of RocketMQ's does not say it
-                self._broker.teach_queue_ends(self._queue_ends, self._replica.begin)
         return ""

@@ -75,8 +75,8 @@ class MemberWatcher(Protocol):
         """
         ...
 
-    def began_again(self) -> None:
-        """Take note that the log lost its entries; it begins with a later one."""
+    def begins_again(self) -> None:
+        """Take note that the log loses its entries now; it begins with a later one."""
         ...
 
 
@@ -351,12 +351,12 @@ class Driver:
             self.log.take_unflushed().flush()
         else:
             _log.warning("The log is begun again, without the %d entries.", self.log.last + 1)
+            if self._watcher is not None:
+                self._watcher.begins_again()
             # If a kill follows, the next start must not look for entries that are gone.
             self._state.forget_committed()
             self._newest = ()
             self.log.restart()
-            if self._watcher is not None:
-                self._watcher.began_again()
 
     def _entries(self, first: int, last: int) -> tuple[LedgerEntry, ...]:
         newest = self._newest

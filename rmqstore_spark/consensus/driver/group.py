@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -42,16 +42,34 @@ class OldLog(NamedTuple):
         return self.end if any(segment_start(name) is not None for name in names) else 0
 
 
+class QueueEndsTold(NamedTuple):
+    """Where the queues of a store end, as it tells other members.
+
+    Attributes:
+        known: whether these are all; otherwise the store began without queues, and asks itself.
+        ends: by topic, and by queueId as text.
+        log_end: position behind which the log may have messages that are not counted.
+    """
+
+    known: bool
+    ends: Mapping[str, Mapping[str, int]]
+    log_end: int
+
+
 class MemberStore(NamedTuple):
     """What a store that serves clients says of itself to the other members.
 
     Attributes:
         broker_name: `brokerName`.
         old: what it had before it became a member.
+        queue_ends: returns where its queues end; any thread may call it, but it waits.
+        knows_ends: returns whether these are all known.
     """
 
     broker_name: str
     old: OldLog
+    queue_ends: Callable[[], QueueEndsTold]
+    knows_ends: Callable[[], bool]
 
 
 @dataclass(frozen=True)

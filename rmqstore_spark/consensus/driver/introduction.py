@@ -181,7 +181,7 @@ class GroupIntroduction:
             return ""
         old = self.served.old
         if not old.end:
-            if old.mark or not _may_lack_old_messages(driver):
+            if old.mark or not _may_lack_old_messages(driver) or self.served.knows_ends():
                 return ""
             return (
                 f"has messages of before the group, up to {found.begins_at}, and this member has "

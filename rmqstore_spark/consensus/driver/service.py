@@ -31,6 +31,7 @@ from rmqstore_spark.consensus.driver.wire import (
     WireMessage,
     WireMetadataAnswer,
     WirePushAnswer,
+    WireQueueEnds,
     WireTransfer,
     answer_body,
     decode,
@@ -93,6 +94,7 @@ class MemberService:
             DLedgerRequest.APPEND: self._append,
             DLedgerRequest.GET: self._get,
             DLedgerRequest.LEADERSHIP_TRANSFER: self._transfer,
+            DLedgerRequest.QUEUE_ENDS: self._queue_ends,
         }
         if not takes_records:
             del self._clients[DLedgerRequest.APPEND]
@@ -258,6 +260,22 @@ class MemberService:
             )
         )
 
+    async def _queue_ends(self, body: bytes) -> bytes:
+        asked = decode(WireMessage, body)
+        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
+            return encode(self._status(wrong[0]))
+        served = self._contact.served
+        if served is None:
+            return encode(WireQueueEnds(group=self._group.name, remote_id=self._group.me))
+        told = await asyncio.to_thread(served.queue_ends)
+        return encode(
+            WireQueueEnds(
+                group=self._group.name, remote_id=self._group.me, known=told.known,
+                ends={topic: dict(queues) for topic, queues in told.ends.items()},
+                log_end=told.log_end,
+            )
+        )  # fmt: skip
+
     async def _append(self, body: bytes) -> bytes:
         asked = decode(WireAppend, body)
         driver = self.driver
@@ -339,7 +357,9 @@ class MemberService:
             return MemberCode.INCONSISTENT_LEADER
         if asked.term != member.term:
             return Status.INCONSISTENT_TERM
-        if end - member.ledger.end >= _MOST_BEHIND:
+        served = self._contact.served
+        may_lead = served is None or served.knows_ends()
+        if not may_lead or end - member.ledger.end >= _MOST_BEHIND:
             return Status.FALL_BEHIND_TOO_MUCH
         if self._catching_up:
             return Status.TAKE_LEADERSHIP_FAILED

@@ -46,6 +46,7 @@ class DLedgerRequest(IntEnum):
     PULL = 51003
     PUSH = 51004
     LEADERSHIP_TRANSFER = 51005
+    QUEUE_ENDS = 51921  # only ours have it
 
 
 class Status(IntEnum):
@@ -212,6 +213,21 @@ class WireMetadataAnswer(_Message, kw_only=True):
     broker_name: str = ""
 
 
+class WireQueueEnds(_Message, kw_only=True):
+    """Where the queues of a member's store end.
+
+    Attributes:
+        known: whether these are all; otherwise the member began without queues, too.
+        ends: by topic, and by queueId as text.
+        log_end: position behind which the log may have messages that are not counted.
+    """
+
+    java: ClassVar[str] = "answer about queue ends"
+    known: bool = False
+    ends: dict[str, dict[str, _Position]] = {}
+    log_end: _Position = 0
+
+
 class WireMessage(_Message, kw_only=True):
     """What has no fields of its own: heartbeats, metadata requests, refusals."""
 
@@ -229,7 +245,7 @@ _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         *(WireMessage, WireVote, WireVoteAnswer, WirePush, WirePushAnswer, WireTransfer),
-        *(WireAppend, WireGet, WireMetadataAnswer),
+        *(WireAppend, WireGet, WireMetadataAnswer, WireQueueEnds),
     )
 }
 _PUSHES: Final = {kind.name: kind for kind in PushType}

@@ -359,7 +359,9 @@ class Appender:
 
     def _end(self, route: Route) -> int:
         """Return the next offset of a queue of which this appender has no message yet."""
-        return max(self._queues.max_offset(*route), self._queue_ends.of(route))
+        if self._queues.begins(*route):
+            return self._queues.max_offset(*route)
+        return self._queue_ends.of(route)
 
     def appended(self, appended: Appended, next_offsets: I8) -> None:
         """Register records that belong to the log now, and hand them to the dispatcher.

@@ -252,13 +252,10 @@ class Applier:
 
         Another thread asks the other members meanwhile (`ha.group_tables`).
         """
-        ends = self._store.queue_ends
-        if ends.are_lacking and self._member.log_begin() != (0, 0) and self._member.has_peers:
+        if self._store.queue_ends.are_lacking and self._member.log_begin() != (0, 0):
             raise RefusedError(
-                "It began without queues, and does not know where those end whose messages have "
-                "expired: another member must tell it. If none can, remove "
-                f"{ends.path} at one of them: its queues begin at offset 0 then, if they have no "
-                "message any more.",
+                "It began without queues, and does not know yet where those end whose messages "
+                "have expired. Another member must tell it; the log says why none does.",
                 PutStatus.SERVICE_NOT_AVAILABLE,
             )
 

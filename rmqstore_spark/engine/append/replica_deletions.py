@@ -68,3 +68,4 @@ class ReplicaDeletions:
                             topic, dropped,
                         )  # fmt: skip
                 store.consumer_offsets.forget(new)
+                store.queue_ends.forget(new)

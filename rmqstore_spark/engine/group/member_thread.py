@@ -19,19 +19,21 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberStore, OldLog
+from rmqstore_spark.consensus.driver.group import MemberStore, OldLog, QueueEndsTold
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMessage,
     WireMetadataAnswer,
+    WireQueueEnds,
     decode,
     encode,
 )
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.group.store_group import MemberBrokers
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
 
 _NEVER: Final = float("inf")
@@ -162,7 +164,9 @@ class MemberThread:
         self.data_folder = ""
         self.committed = 0
         self._bound = self.group.bound(config.d_leger_bind_address)
-        self._told = _Decisions(self.decisions)
+        self._told = _Decisions(self.decisions, store)
+        self._queue_ends = _no_ends
+        self._ends: QueueEnds | None = None
         self._driver: Driver | None = None
         self._failure: Exception | None = None
         self._ended: Callable[[], object] = lambda: None
@@ -201,42 +205,61 @@ class MemberThread:
         Raises:
             ServiceError: that member cannot be reached, or tells an address of this machine.
         """
-        leader = self._driver_now.member.leader
-        return "" if leader is None or leader == self.group.me else self._broker_of(leader)
 
-    def other_brokers(self) -> dict[str, str]:
-        """Return where the brokers of the other members are, by their ids.
-
-        Those that cannot be reached are left out; "" is for one that does not say it, as
-        RocketMQ's do not.
-        """
-        found = {}
-        for peer in self.group.ids:
-            with suppress(ServiceError):
-                if peer != self.group.me:
-                    found[peer] = self._broker_of(peer)
-        return found
-
-    @property
-    def has_peers(self) -> bool:
-        """Whether the group has other members."""
-        return len(self.group.ids) > 1
-
-    def log_begin(self) -> tuple[int, int] | None:
-        """Return index and position of the log's first entry; None without entries."""
-        log = self._driver_now.log
-        return None if log.is_empty else (log.begin, log.data.starts[0])
-
-    def _broker_of(self, peer: str) -> str:
         async def ask() -> str:
-            asked = encode(WireMessage(group=self.group.name, remote_id=peer))
-            body = await self._driver_now.send(peer, DLedgerRequest.METADATA, asked)
-            return self._brokers.learn(peer, decode(WireMetadataAnswer, body).broker_addr)
+            driver = self._driver_now
+            leader = driver.member.leader
+            if leader is None or leader == self.group.me:
+                return ""
+            asked = encode(WireMessage(group=self.group.name, remote_id=leader))
+            body = await driver.send(leader, DLedgerRequest.METADATA, asked)
+            return self._brokers.learn(leader, decode(WireMetadataAnswer, body).broker_addr)
 
         try:
             return self._in_loop(ask())
         except FrameError as error:
-            raise ServiceError(f"{peer} gave an answer that cannot be read: {error}.") from None
+            raise ServiceError(f"The leader gave an answer that cannot be read: {error}.") from None
+
+    def queue_ends_of_others(self) -> dict[str, QueueEndsTold | str]:
+        """Ask the other members where queues end.
+
+        Returns:
+            What each says, or why it does not, by its id. RocketMQ's know of no queues.
+        """
+
+        async def ask(peer: str) -> QueueEndsTold | str:
+            driver = self._driver_now
+            asked = encode(WireMessage(group=self.group.name, remote_id=peer))
+            try:
+                met = decode(
+                    WireMetadataAnswer, await driver.send(peer, DLedgerRequest.METADATA, asked)
+                )
+                if not met.process:
+                    return _no_ends()
+                body = await driver.send(peer, DLedgerRequest.QUEUE_ENDS, asked)
+                found = decode(WireQueueEnds, body)
+            except (ServiceError, FrameError) as error:
+                return str(error)
+            return QueueEndsTold(found.known, found.ends, found.log_end)
+
+        async def ask_all() -> dict[str, QueueEndsTold | str]:
+            others = [peer for peer in self.group.ids if peer != self.group.me]
+            return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
+
+        return self._in_loop(ask_all())
+
+    def log_begin(self) -> tuple[int, int] | None:
+        """Return index and position of the log's first entry; None without entries."""
+
+        async def begin() -> tuple[int, int] | None:
+            log = self._driver_now.log
+            return None if log.is_empty else (log.begin, log.data.starts[0])
+
+        return self._in_loop(begin())
+
+    def serve(self, queue_ends: Callable[[], QueueEndsTold], ends: QueueEnds) -> None:
+        """Tell the other members from now on where the queues of the store end: it is open."""
+        self._queue_ends, self._ends = queue_ends, ends
 
     def stats(self) -> dict[str, object]:
         """Return figures of the member, as JSON values. The lag of a peer is None if unknown."""
@@ -309,7 +332,12 @@ class MemberThread:
             takes_records=False,
             broker=config.host[0] if config.is_broker else "",
             protection=self._protection,
-            served=MemberStore(config.broker_name, self.old),
+            served=MemberStore(
+                config.broker_name,
+                self.old,
+                lambda: self._queue_ends(),
+                lambda: self._ends is not None and not self._ends.are_lacking,
+            ),
             watcher=self._told,
         )
         driver = self._driver = member.driver
@@ -325,6 +353,10 @@ class MemberThread:
         await member.serve(self._bound, config.preferred_leaders, ended, ready)
 
 
+def _no_ends() -> QueueEndsTold:
+    return QueueEndsTold(known=False, ends={}, log_end=0)
+
+
 class _Decisions:
     """Puts what a driver decides into the queue, in order. See `MemberWatcher`.
 
@@ -334,14 +366,16 @@ class _Decisions:
 
     Args:
         queue: the queue.
+        store: the store directory.
 
     Attributes:
         committed_to: position behind the last committed entry; 0 for none.
         elections: how many were won.
     """
 
-    def __init__(self, queue: DecisionQueue) -> None:
+    def __init__(self, queue: DecisionQueue, store: str) -> None:
         self._queue = queue
+        self._store = store
         self._leads = False
         self._gathered: CommittedLog | None = None
         self._next: asyncio.TimerHandle | None = None  # before it, nothing is told
@@ -376,10 +410,11 @@ class _Decisions:
         self.tell()
         self._queue.put(GroupChange(self._leads, change.term, change.leader, end))
 
-    def began_again(self) -> None:
+    def begins_again(self) -> None:
         """End what the engine does if it had entries: queues cannot follow while they are open."""
         if self.committed_to:
-            self._gathered = None  # the entries are gone
+            QueueEnds(self._store).lack()  # they are those of the entries that go
+            self._gathered = None
             self._queue.put(
                 MemberEnd(
                     RmqStoreError(

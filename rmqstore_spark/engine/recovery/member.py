@@ -92,7 +92,11 @@ def recover_member(
                 start = start_outside(log, unclean_start(log, keeper.value))
         end = LogEnd(start, max(log.file_end, start), "", 0, False)
         survey = QueueSurvey(directory, log)
-        if _is_of_former_log(directory, log, survey):
+        ends = QueueEnds(store)
+        has_queues = os.path.isdir(os.path.join(store, "consumequeue"))
+        if not len(log) or (log.min_offset and not has_queues):
+            ends.lack()
+        if ends.are_lacking and _is_of_former_log(directory, log, survey):
             _log.warning(
                 "%s: queues and index are those of a log that is gone. They are built again from "
                 "what the log has or gets, from physical offset %d on.", store, log.min_offset,
@@ -101,8 +105,6 @@ def recover_member(
                 shutil.rmtree(os.path.join(store, name), ignore_errors=True)
             directory.refresh()
             survey = QueueSurvey(directory, log)
-        if not directory.topology.queues and (log.min_offset or not len(log)):
-            QueueEnds(store).lack()
         parts = QueuesAndIndex(
             directory, log, end, survey, clean=clean, keeper=keeper,
             vouched_index=keeper.value.index_msg_timestamp, settings=settings, is_group=True,
@@ -148,9 +150,8 @@ def _is_of_former_log(directory: StoreDirectory, log: CommitLog, survey: QueueSu
     """Return whether the queues are those of a log that this store does not have any more.
 
     A log without files may get entries that begin anywhere, so queues that began earlier cannot
-    be kept for it. Or all that the queues name is before the log's begin: expiry does not lead to
-    that, as the last segment stays. The others had removed entries that this member lacked, and
-    its log began again behind them.
+    be kept for it. Or the others had removed entries that this member lacked, and its log began
+    again behind all that the queues name: then the store lacks the ends of queues, too.
     """
     if not directory.topology.queues:
         return False

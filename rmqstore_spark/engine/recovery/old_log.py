@@ -19,6 +19,7 @@ from rmqstore_spark.engine.log.placement import blank_head
 from rmqstore_spark.engine.recovery.log_files import look_over
 from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import recover
+from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import (
@@ -115,7 +116,10 @@ def _mark(path: str, end: int | None) -> str:
 def _closed(
     store: str, folder: str, noted: str, settings: RecoverySettings, segment_size: int
 ) -> OldLog:
+    had_queues = os.path.isdir(os.path.join(store, "consumequeue"))
     found = recover(store, settings)
+    if found.log_begin and not had_queues:
+        QueueEnds(store).lack()
     found.queues.close()
     if found.indexes is not None:
         found.indexes.close()

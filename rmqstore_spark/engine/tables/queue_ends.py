@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
@@ -18,15 +19,17 @@ from rmqstore_spark.files.durable import explained, make_folder, replace_file
 from rmqstore_spark.files.names import OWN_FOLDER, QUEUE_ENDS_NAME
 
 QUEUE_ENDS: Final = "queueEnds"
-"""The field with which a member asks another one's broker for them, and the name of the answer."""
+"""The field with which a slave asks its master's broker for them, and the name of the answer."""
 
 _KNOWN: Final = "known"
 _ENDS: Final = "ends"
-_MOST: Final = 1 << 60
+_MOST: Final = 1 << 58
+_MOST_ID: Final = 1 << 31
+_MOST_QUEUES: Final = 1 << 18
 
 
 class QueueEnds:
-    """The ends that a store was told. One thread changes them; any may read them.
+    """The ends that a store was told. Thread-safe.
 
     Args:
         store: the store directory.
@@ -42,6 +45,7 @@ class QueueEnds:
     def __init__(self, store: str) -> None:
         self.path = os.path.join(store, OWN_FOLDER, QUEUE_ENDS_NAME)
         self._ends: dict[tuple[str, int], int] = {}
+        self._changing = threading.Lock()
         self.are_lacking = False
         with explained(self.path, "read"):
             try:
@@ -56,8 +60,8 @@ class QueueEnds:
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptStoreError(
                 "the file does not say where queues end", file=self.path,
-                remedy="Remove it if another member of the group has led since this one began: "
-                "then queues of this one end where theirs do.",
+                remedy=f'Write {{"{_KNOWN}": false, "{_ENDS}": {{}}}} into it: the store then asks '
+                "the others again.",
             ) from error  # fmt: skip
 
     def of(self, route: tuple[str, int]) -> int:
@@ -72,11 +76,8 @@ class QueueEnds:
         Args:
             ranges: minOffset and maxOffset of the store's own queues, by topic and queueId.
         """
-        ends = dict(self._ends)
-        for topic, queues in ranges.items():
-            for queue_id, (_, end) in queues.items():
-                ends[topic, queue_id] = max(end, self.of((topic, queue_id)))
-        return _by_topic(ends)
+        own = {(topic, n): end for topic, of in ranges.items() for n, (_, end) in of.items()}
+        return _by_topic({**self._ends, **{route: end for route, end in own.items() if end}})
 
     def lack(self) -> None:
         """Note that the store has to learn them: it lost its log, or begins.
@@ -84,10 +85,12 @@ class QueueEnds:
         Raises:
             StoreWriteError: that is not on disk.
         """
-        self._save({}, is_known=False)
+        with self._changing:
+            if not self.are_lacking:
+                self._save(self._ends, is_known=False)
 
     def learn(self, told: Mapping[tuple[str, int], int]) -> None:
-        """Take what another member says.
+        """Take what others say; nothing that was known is forgotten.
 
         Args:
             told: the ends, by topic and queueId.
@@ -95,7 +98,22 @@ class QueueEnds:
         Raises:
             StoreWriteError: they are not on disk.
         """
-        self._save(dict(told), is_known=True)
+        with self._changing:
+            ends = {
+                route: max(told.get(route, 0), self.of(route)) for route in {*told, *self._ends}
+            }
+            self._save(ends, is_known=True)
+
+    def forget(self, topics: Collection[str]) -> None:
+        """Forget topics that are deleted: if they are created again, they begin at 0.
+
+        Raises:
+            StoreWriteError: that is not on disk.
+        """
+        with self._changing:
+            left = {route: end for route, end in self._ends.items() if route[0] not in topics}
+            if len(left) < len(self._ends):
+                self._save(left, is_known=not self.are_lacking)
 
     def _save(self, ends: dict[tuple[str, int], int], *, is_known: bool) -> None:
         make_folder(os.path.dirname(self.path))
@@ -114,10 +132,12 @@ def told_ends(told: Any) -> dict[tuple[str, int], int]:
     """Return the ends in JSON, by topic and queueId.
 
     Raises:
-        ValueError, TypeError: they are none.
+        ValueError, TypeError: they are none, or more than a store can have.
     """
     if not (isinstance(told, dict) and all(isinstance(each, dict) for each in told.values())):
         raise TypeError("ends are an object of topics, and each is one of queues")
+    if sum(map(len, told.values())) > _MOST_QUEUES:
+        raise ValueError(f"more than {_MOST_QUEUES} queues have an end")
     found = {
         (topic, int(queue_id)): end
         for topic, queues in told.items()
@@ -125,4 +145,6 @@ def told_ends(told: Any) -> dict[tuple[str, int], int]:
     }
     if not all(type(end) is int and 0 <= end < _MOST for end in found.values()):
         raise ValueError("an end is not an offset")
+    if not all(0 <= queue_id < _MOST_ID for _, queue_id in found):
+        raise ValueError("a queueId is none")
     return found

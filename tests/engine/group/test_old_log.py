@@ -17,6 +17,7 @@ from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import LedgerEntry, Push, PushType
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
+from rmqstore_spark.reader import Store
 from tests.broker.broker import ask, broker, message
 from tests.consensus.driver.members import MemberProcess, addresses, bodies
 from tests.engine.group.stores import (
@@ -223,6 +224,36 @@ def test_a_member_without_the_old_messages_ends_and_says_which_to_copy(
         assert {tuple(store.pulled()) for store in group.stores.values()} == {(*old, *sent)}
         group.stop()
     for store in group.stores.values():
+        assert not problems_of(store.store)
+
+
+def test_a_group_whose_messages_have_all_expired_continues_its_queues(tmp_path: Path) -> None:
+    """Also if all members are started again, and if one of them has lost its files."""
+    old = old_store(tmp_path / "old")
+    copies(tmp_path / "old")
+    with group_of(tmp_path) as group:
+        group.leader()
+        time.sleep(0.01)  # the time below is later than that of its term
+        before = int(time.time() * 1000)
+        for store in group.stores.values():
+            with StoreClient(store.endpoint) as client:
+                client.flush()
+                client.expire(before, remove=True)
+            eventually(lambda store=store: store.stats()["commitLogMinOffset"] == 2 << 20)
+        for store in group.stores.values():
+            store.kill()
+        (group.stores["n2"].store).rename(tmp_path / "lost")
+        for store in group.stores.values():
+            store.start()
+        group.send("next")
+        for store in group.stores.values():
+            eventually(lambda store=store: bodies_in(store.store) != [])
+        group.await_all()
+        group.stop()
+    for store in group.stores.values():
+        with Store.open(store.store) as opened:
+            queue = opened.queue("orders", 0)
+        assert (queue.min_offset, queue.max_offset) == (len(old), len(old) + 1)
         assert not problems_of(store.store)
 
 

@@ -203,7 +203,7 @@ def test_commits_of_a_follower_gather_and_those_of_a_leader_do_not() -> None:
     told = DecisionQueue()
 
     async def decide() -> None:
-        decisions = _Decisions(told)
+        decisions = _Decisions(told, "")
         for end in range(1, 100):
             decisions.committed(0, end)
         assert [*told.take(0)] == [CommittedLog(0, 1)]

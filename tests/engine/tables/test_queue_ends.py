@@ -12,7 +12,7 @@ from rmqstore_spark.engine.tables.queue_ends import QueueEnds, told_ends
 from rmqstore_spark.errors import CorruptStoreError
 
 ROUTES = st.tuples(st.text(min_size=1, max_size=8), st.integers(0, 99))
-ENDS = st.dictionaries(ROUTES, st.integers(0, 1 << 59), max_size=20)
+ENDS = st.dictionaries(ROUTES, st.integers(0, (1 << 58) - 1), max_size=20)
 
 
 @given(ends=ENDS)
@@ -31,7 +31,7 @@ def test_what_is_learned_is_there_after_a_start(
 
 
 @given(learned=ENDS, own=ENDS)
-def test_the_further_end_is_told(
+def test_own_ends_are_told_and_of_other_queues_what_was_learned(
     tmp_path_factory: pytest.TempPathFactory,
     learned: dict[tuple[str, int], int],
     own: dict[tuple[str, int], int],
@@ -42,10 +42,7 @@ def test_the_further_end_is_told(
     for (topic, queue_id), end in own.items():
         ranges.setdefault(topic, {})[queue_id] = (0, end)
     told = told_ends(kept.with_those_of(ranges))
-    assert told == {
-        route: max(learned.get(route, 0), own.get(route, 0))
-        for route in learned.keys() | own.keys()
-    }
+    assert told == {**learned, **{route: end for route, end in own.items() if end}}
 
 
 @pytest.mark.parametrize(
@@ -57,12 +54,25 @@ def test_the_further_end_is_told(
         {"t": {"x": 1}},
         {"t": {"0": -1}},
         {"t": {"0": True}},
-        {"t": {"0": 1 << 60}},
+        {"t": {"0": 1 << 58}},
+        {"t": {"-1": 1}},
     ],
 )
 def test_what_is_no_end_is_refused(told: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         told_ends(told)
+
+
+def test_nothing_that_is_known_is_forgotten_but_with_its_topic(tmp_path: Path) -> None:
+    kept = QueueEnds(str(tmp_path))
+    kept.learn({("a", 0): 5, ("b", 0): 7})
+    kept.lack()
+    kept.learn({("a", 0): 3, ("c", 1): 9})
+    assert [kept.of(route) for route in (("a", 0), ("b", 0), ("c", 1))] == [5, 7, 9]
+    kept.forget({"a"})
+    again = QueueEnds(str(tmp_path))
+    assert [again.of(route) for route in (("a", 0), ("b", 0), ("c", 1))] == [0, 7, 9]
+    assert not again.are_lacking
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:

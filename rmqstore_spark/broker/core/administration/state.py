@@ -354,8 +354,8 @@ class SlaveTables:
         }
         if promotions := self._store.role.promotions:
             found[PROMOTIONS] = [list(promotion) for promotion in promotions]
-        if with_queue_ends and (ends := self._store.told_queue_ends()) is not None:
-            found[QUEUE_ENDS] = ends
+        if with_queue_ends and (told := self._store.told_queue_ends()).known:
+            found[QUEUE_ENDS] = told.ends
         return found
 
     def consumer_offsets(self) -> dict[str, Any]:
