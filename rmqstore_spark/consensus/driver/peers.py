@@ -129,7 +129,7 @@ class Peers:
             if isinstance(error.__cause__, OSError):  # of TLS
                 raise _NotAllowedError(f"{error} {_TLS_ADVICE}") from error
             if isinstance(error, UnheardError):
-                raise ServiceError(f"{error} {_PLAIN_ADVICE}") from None
+                raise UnheardError(f"{error} {_PLAIN_ADVICE}") from None
             raise
         return _body_of(answer)
 
@@ -181,7 +181,7 @@ class Peers:
         if isinstance(found, ServiceError):
             self._forget_closed(asked.peer, client)
         if isinstance(found, UnheardError):
-            found = ServiceError(f"{found} {_PLAIN_ADVICE}")
+            found = UnheardError(f"{found} {_PLAIN_ADVICE}")
         self._settle(asked, found)
 
     def _forget_closed(self, peer: str, client: RemotingClient) -> None:
@@ -208,6 +208,8 @@ class Peers:
                 found = error
         if isinstance(found, _NotAllowedError):
             self._log.warning(at, "%s of %s is not allowed: %s", name, peer, found)
+        elif isinstance(found, UnheardError):  # logged beside one that could not be reached yet
+            self._log.warning(at, "%s of %s was not heard: %s", name, peer, found)
         elif isinstance(found, Exception):
             self._log.warning(at, "%s of %s: %s", name, peer, found)
         if answer is None:
