@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from uuid import uuid4
 
@@ -88,7 +88,8 @@ class RoleChanges:
                 "%s began without queues, and the former master has not said where those end whose "
                 "messages had expired: they begin at offset 0 again.", store.path,
             )  # fmt: skip
-            store.queue_ends.learn({})
+            with suppress(StoreWriteError):  # it is the master, and warns again if it has to
+                store.queue_ends.learn({})
         check_progress(
             store.path, store.consumer_offsets.table(), store.queues.ranges(),
             {topic.name for topic in store.topics},

@@ -74,8 +74,8 @@ class GroupTables:
                 ends.learn({})
                 return ""
             found: dict[tuple[str, int], int] = {}
-            why_not = []
-            for peer, told in member.queue_ends_of_others().items():
+            why_not, others = [], member.queue_ends_of_others()
+            for peer, told in others.items():
                 if isinstance(told, str):
                     why_not.append(f"{peer}: {told.removesuffix('.')}")
                     continue
@@ -84,15 +84,19 @@ class GroupTables:
                     ends.learn(theirs)
                     _log.info("%s says where %d queues end.", peer, len(theirs))
                     return ""
+                if told.known:
+                    why_not.append(f"{peer}: it does not have what this one begins with yet")
                 found |= {route: max(end, found.get(route, 0)) for route, end in theirs.items()}
-            if not why_not:
-                ends.learn(found)
+            if why_not:
+                return "; ".join(why_not)
+            ends.learn(found)
+            if others:
                 _log.warning(
                     "No other member says where queues end whose messages have expired: they began "
                     "without queues, too, or are RocketMQ's, or only vote. If this one leads, such "
                     "queues may begin at offset 0 again."
                 )
-            return "; ".join(why_not)
+            return ""
         except (RmqStoreError, ValueError, TypeError) as error:
             return str(error).removesuffix(".")
 

@@ -173,6 +173,7 @@ def test_a_former_master_that_does_not_answer_is_no_hindrance(
         replication.promote(waits_for_slaves=False, force=False)
         assert store.state == "RUNNING"
     assert "since the last copy is lost" in caplog.text
+    assert "they begin at offset 0 again" in caplog.text
 
 
 def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_path: Path) -> None:
