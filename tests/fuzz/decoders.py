@@ -29,6 +29,7 @@ from rmqstore_spark.consensus.driver.checks import are_records
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMetadataAnswer,
+    WireQueueEnds,
     answer_of,
     request_of,
 )
@@ -41,6 +42,7 @@ from rmqstore_spark.engine.batches.marker import read_marker
 from rmqstore_spark.engine.batches.markers import Markers
 from rmqstore_spark.engine.config.properties_file import parse_properties
 from rmqstore_spark.engine.recovery.clean_close import StoreState
+from rmqstore_spark.engine.tables.queue_ends import told_ends
 from rmqstore_spark.errors import (
     BlockError,
     CorruptStoreError,
@@ -86,7 +88,7 @@ from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.remoting.addresses import parse_address
 from rmqstore_spark.server.budget import OverBudgetError, Room
 from rmqstore_spark.server.connections.receiver import EndedError, Receiver
-from rmqstore_spark.wire import messages
+from rmqstore_spark.wire import messages, reading
 from rmqstore_spark.wire.codec import MessageError, decode, encode
 from rmqstore_spark.wire.endpoint import parse_endpoints
 from rmqstore_spark.wire.protocol import Acknowledgement, piece_lengths, pieces_head
@@ -101,7 +103,11 @@ MOST: Final = 1 << 16
 """Bytes of a JSON message, and of an unpacked body."""
 
 _KINDS: Final[list[Any]] = [
-    *(kind for kind in vars(messages).values() if is_dataclass(kind) and kind is not messages.Done),
+    *(
+        kind
+        for kind in {**vars(reading), **vars(messages)}.values()
+        if is_dataclass(kind) and kind is not messages.Done
+    ),
     *(CommitRequest, StageInfo, WriterId),
 ]
 
@@ -375,6 +381,15 @@ def leaders(data: bytes) -> Any:
     return parse_address(read_wire(WireMetadataAnswer, data).broker_addr)
 
 
+def queue_ends(data: bytes) -> Any:
+    """Where another member of a group says that queues end."""
+    told = read_wire(WireQueueEnds, data)
+    try:
+        return told.known, told_ends(told.ends), told.log_end
+    except ValueError as error:
+        return str(error)
+
+
 def pulled(data: bytes) -> Any:
     """Records that a broker sent for two pulls; whether it filtered is in the first byte."""
     kind, cut = data[:1], len(data) // 2
@@ -400,6 +415,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     peers,
     leaders,
     peer_answers,
+    queue_ends,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

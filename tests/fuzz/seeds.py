@@ -13,6 +13,7 @@ import numpy as np
 from rmqstore_spark.consensus.driver.proposals import placed, term_record
 from rmqstore_spark.consensus.driver.wire import (
     WireMetadataAnswer,
+    WireQueueEnds,
     WireVote,
     answer_body,
     request_body,
@@ -227,6 +228,11 @@ def _leaders() -> Iterator[bytes]:
     )
 
 
+def _queue_ends() -> Iterator[bytes]:
+    for ends in ({"orders": {"0": 5, "1": 1 << 40}}, {"orders": {"x": 1}}, {"orders": {"-1": 1}}):
+        yield write_wire(WireQueueEnds(group="G", known=True, ends=ends, log_end=1 << 30))
+
+
 def _tables() -> Iterator[bytes]:
     data = {"brokerAddrs": {"0": "h:1", "1": "[::1]:2"}, "brokerName": "b", "cluster": "c"}
     servers = {"h:1": ["rmq://h:3"], "x": []}
@@ -284,6 +290,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "marked": lambda: _stretches(0),
     "peers": _peers,
     "leaders": _leaders,
+    "queue_ends": _queue_ends,
     "peer_answers": _peer_answers,
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")
