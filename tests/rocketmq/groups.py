@@ -142,13 +142,17 @@ class Group:
         return number(answer, "offset") if answer.code == 0 else -1
 
     def pulled(self, me: str, end: int, queue: int = 0) -> list[bytes]:
-        """The records of a queue of the topic, as a member gives them to a consumer."""
+        """The first records of a queue of the topic, as a member gives them to a consumer.
+
+        Later ones may come at one member before they do at another: what was sent and not
+        acknowledged can be committed at any time.
+        """
         found: list[bytes] = []
         while len(found) < end:
             (answer,) = ask(f"127.0.0.1:{self.ports[me]}", pull(len(found), queue=queue))
             assert answer.code == 0, answer.remark
             found += records_in(answer.body)
-        return found
+        return found[:end]
 
     def leading(self, among: tuple[str, ...]) -> str:
         """Wait until one of some members leads; returns it."""
