@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,9 @@ def test_a_member_without_the_old_messages_ends_and_says_which_to_copy(
     """If it led, it would give the offsets of the old messages again."""
     old = old_store(tmp_path / "old")
     copies(tmp_path / "old", 2 if begins == "with the group" else 3)
-    with group_of(tmp_path) as group:
+    with ExitStack() as ends:
+        group = StoreGroup(tmp_path, 3)
+        ends.callback(group.kill)
         sent, empty = [], group.stores["n2"]
         if begins == "later":
             sent = group.send("before")
