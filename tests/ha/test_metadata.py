@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,12 @@ def slave_of(path: Path, master: str, broker: str) -> Iterator[StoreWriter]:
     """A store that follows a master, and the tables of its broker."""
     with replicating(path, master, broker) as (store, _):
         yield store
+
+
+def send_log(log: bytes, connection: socket.socket, first: int) -> None:
+    """What a master sends of its log to a slave that has it up to an offset."""
+    for frame in frames(log, first, 4096):
+        connection.sendall(frame)
 
 
 def recorded() -> dict[int, bytes]:
@@ -182,13 +189,9 @@ def test_an_empty_slave_begins_where_the_broker_says_that_the_log_begins(tmp_pat
     begin = 8192
     runtime = {RequestCode.GET_BROKER_RUNTIME_INFO: b'{"table":{"commitLogMinOffset":"8192"}}'}
 
-    def serve(connection: socket.socket, first: int) -> None:
-        for frame in frames(log, first, 4096):
-            connection.sendall(frame)
-
     with (
         answering(Broker(runtime)) as address,
-        PlainMaster(serve) as master,
+        PlainMaster(partial(send_log, log)) as master,
         slave_of(tmp_path / "slave", master.address, address) as store,
     ):
         caught_up(store, len(log))
@@ -208,13 +211,9 @@ def test_a_promoted_slave_continues_queues_whose_messages_had_expired(tmp_path: 
         RequestCode.GET_ALL_TOPIC_CONFIG: json.dumps(topics).encode(),
     }
 
-    def serve(connection: socket.socket, first: int) -> None:
-        for frame in frames(log, first, 4096):
-            connection.sendall(frame)
-
     with (
         answering(Broker(bodies)) as address,
-        PlainMaster(serve) as master,
+        PlainMaster(partial(send_log, log)) as master,
         replicating(tmp_path / "slave", master.address, address) as (store, replication),
     ):
         assert store.queue_ends.are_lacking
@@ -256,7 +255,7 @@ def test_progress_of_delays_waits_for_the_log_that_it_counts(
     file = path / "config" / "delayOffset.json"
     with (
         answering(broker) as address,
-        PlainMaster(serve) as master,
+        PlainMaster(partial(send_log, log)) as master,
         slave_of(path, master.address, address) as store,
     ):
         eventually(lambda: store.replica.end > 0)
