@@ -38,7 +38,7 @@ from rmqstore_spark.engine.tables.groups import ConsumerGroups
 from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
-from rmqstore_spark.files.directory import looks_like_store
+from rmqstore_spark.files.directory import DLEDGER_PREFIX, looks_like_store
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
 from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.local import LocalFiles
@@ -322,7 +322,7 @@ def _require_store_or_nothing(path: str) -> None:
         files = LocalFiles()
         listing = files.list(path, sizes=False)
         listed = {info.name for info in listing}
-        others = {name for name in listed - _HARMLESS if not name.startswith("dledger-")}
+        others = {name for name in listed - _HARMLESS if not name.startswith(DLEDGER_PREFIX)}
         names = {name for name in others if not _is_prepared(os.path.join(path, name))}
         if not names or looks_like_store(files, path, listing):
             return

@@ -32,7 +32,7 @@ from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.format import QueueFormat
 
 _COMMITLOG = "commitlog"
-_DLEDGER_PREFIX = "dledger-"
+DLEDGER_PREFIX: Final = "dledger-"
 
 # A broker creates these beside the CommitLog. If one exists, an empty `commitlog/` is a new store.
 _COMPANIONS = frozenset(
@@ -78,7 +78,7 @@ def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
         path: the store.
         listing: its entries.
     """
-    names = [info.name for info in listing if info.is_dir and info.name.startswith(_DLEDGER_PREFIX)]
+    names = [info.name for info in listing if info.is_dir and info.name.startswith(DLEDGER_PREFIX)]
     return [name for name in names if _segments_in(files, join(path, name, "data"))]
 
 
@@ -90,7 +90,7 @@ def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
         path: the path on it.
         url: the path as the user gave it.
     """
-    fault = f"no RocketMQ store at {url}: looked for {_COMMITLOG}/ or {_DLEDGER_PREFIX}*/data/"
+    fault = f"no RocketMQ store at {url}: looked for {_COMMITLOG}/ or {DLEDGER_PREFIX}*/data/"
     fault += " with files named by 20 digits; "
     try:
         listing = files.list(path, sizes=False)

@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from rmqstore_spark.files.directory import DLEDGER_PREFIX
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
@@ -40,7 +41,6 @@ _MESSAGES: Final = _FOLDERS - {_CONFIG}
 _FILES: Final = frozenset({"checkpoint"})
 _ABORT: Final = "abort"
 _LOCK: Final = "lock"
-_DLEDGER: Final = "dledger-"
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _MOST_PARTS: Final = 8
 _FARTHEST: Final = (1 << 63) - 1
@@ -280,7 +280,7 @@ class ForeignView(StoreView):
         # A reader finds out by it whether a log that nobody writes has lost its end.
         if parts == ([OWN_FOLDER] if is_dir else [OWN_FOLDER, FLUSH_MARK_NAME]):
             return True
-        is_dledger = parts[0].startswith(_DLEDGER) and (is_dir or len(parts) > 1)
+        is_dledger = parts[0].startswith(DLEDGER_PREFIX) and (is_dir or len(parts) > 1)
         return is_dledger or super()._shows(parts, is_dir)
 
 

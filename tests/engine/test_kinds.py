@@ -27,6 +27,7 @@ REFUSED = {
     "compaction/compactionLog/T/0/00000000000000000000": "compacted topics",
     "compaction/compactionCq/T/0/00000000000000000000": "compacted topics",
     "epochFileCheckpoint": "a group of brokers with a controller",
+    "dledger-n0/currterm": "belongs to a DLedger group",  # of a member that has no message yet
 }
 
 

@@ -45,6 +45,7 @@ from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushType, Request
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
+from rmqstore_spark.files.directory import DLEDGER_PREFIX
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.remoting.peerlog import PeerLog
@@ -120,7 +121,7 @@ class Driver:
         begins_at: int = 0,
     ) -> None:
         _require_own_log(store, group.me)
-        folder = os.path.join(store, f"dledger-{group.me}")
+        folder = os.path.join(store, f"{DLEDGER_PREFIX}{group.me}")
         make_folder(folder)
         self.group = group
         self._loop = asyncio.get_running_loop()
@@ -461,7 +462,7 @@ def _require_own_log(store: str, me: str) -> None:
     others = [
         name
         for name in os.listdir(store)
-        if name.startswith("dledger-") and name != f"dledger-{me}"
+        if name.startswith(DLEDGER_PREFIX) and name != f"{DLEDGER_PREFIX}{me}"
     ]
     if others:
         raise UnsupportedStoreError(

@@ -21,7 +21,7 @@ from rmqstore_spark.engine.recovery.queues_and_index import RecoverySettings
 from rmqstore_spark.engine.recovery.recover import recover
 from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.errors import CorruptStoreError, UnsupportedStoreError
-from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.directory import DLEDGER_PREFIX, StoreDirectory
 from rmqstore_spark.files.durable import (
     explained,
     make_folder,
@@ -77,7 +77,7 @@ def close_old_log(store: str, settings: RecoverySettings, segment_size: int, me:
             "behind them: set mappedFileSizeCommitLog to their size, at all members."
         )
     found = OldLog(files.end, folder, mark)
-    begin = _begin(os.path.join(store, f"dledger-{me}", "data"))
+    begin = _begin(os.path.join(store, f"{DLEDGER_PREFIX}{me}", "data"))
     if begin is None:
         # With a mark, the group's log was moved away, and comes again from the other members.
         return found if found.mark else _closed(store, folder, noted, settings, segment_size)
