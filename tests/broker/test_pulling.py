@@ -12,7 +12,7 @@ import pytest
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import Served, ask, broker, message, number, pull, records_in
-from tests.support.stores.pages import drop_pages
+from tests.support.stores.pages import is_refused_when_cold
 from tests.support.waiting import eventually
 
 
@@ -137,11 +137,8 @@ def test_messages_on_disk_are_read_by_a_thread_that_may_wait(on_disk: Path) -> N
         reader = served.store.queue_reader()
         try:
             for folder in ("commitlog", "consumequeue"):
-                for file in path.glob(f"{folder}/**/0*"):
-                    if file.is_file():
-                        drop_pages(file)
-                with pytest.raises(BlockingIOError):
-                    reader.read("orders", 0, 0, 32, may_wait=False)
+                files = [file for file in path.glob(f"{folder}/**/0*") if file.is_file()]
+                is_refused_when_cold(files, lambda: reader.read("orders", 0, 0, 32, may_wait=False))
                 cold = ask(served.address, pull(0), pull(1, sysFlag="6"))
                 assert [each.body for each in cold] == [each.body for each in hot]
                 assert reader.read("orders", 0, 0, 32, may_wait=False).data == hot[0].body

@@ -26,8 +26,7 @@ from rmqstore_spark.files.reads import (
     cached_bytes,
     cached_spans,
 )
-from tests.support.stores.pages import drop_pages, resident
-from tests.support.waiting import eventually
+from tests.support.stores.pages import drop_pages, is_refused_when_cold, resident
 
 SIZE = (16 << 20) + 1000
 HOT = 8 << 20
@@ -194,19 +193,8 @@ def test_what_is_in_memory_is_read_without_waiting(file: Path, data: bytes) -> N
         assert out[:200].tobytes() == data[SIZE - 150 : SIZE - 50] + data[7:107]
         with pytest.raises(BlockingIOError):
             cached_bytes(descriptor, 100, SIZE - 50)
-
-        def is_refused(begin: int) -> bool:
-            drop_pages(file)
-            try:
-                found = cached_bytes(descriptor, 5000, begin)
-            except BlockingIOError:
-                return True
-            # The system begins to read what it refuses, and looks again: the disk was faster.
-            assert found == data[begin : begin + 5000]
-            return False
-
         for begin in (0, HOT):
-            eventually(partial(is_refused, begin))
+            is_refused_when_cold([file], partial(cached_bytes, descriptor, 5000, begin))
         os.pread(descriptor, SIZE, 0)
         assert cached_bytes(descriptor, 5000, HOT) == data[HOT : HOT + 5000]
     finally:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rmqstore_spark.files.reads import PAGE, resident_pages
+from tests.support.waiting import eventually
 
-__all__ = ["drop_pages", "resident"]
+__all__ = ["drop_pages", "is_refused_when_cold", "resident"]
 
 
 def resident(path: Path, begin: int = 0, end: int | None = None) -> float:
@@ -30,3 +32,22 @@ def drop_pages(path: Path, begin: int = 0, end: int = 0) -> None:
         os.posix_fadvise(descriptor, begin, length, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(descriptor)
+
+
+def is_refused_when_cold(files: Sequence[Path], read: Callable[[], object]) -> None:
+    """Check that a read that may not wait raises BlockingIOError if files are not in memory.
+
+    It is tried again: the system begins to read what it refuses, and looks once more, by when the
+    disk may have been faster.
+    """
+
+    def is_refused() -> bool:
+        for file in files:
+            drop_pages(file)
+        try:
+            read()
+        except BlockingIOError:
+            return True
+        return False
+
+    eventually(is_refused)
