@@ -31,6 +31,9 @@ MAX_ENTRY = (16 << 20) + 4096
 # A larger `read_entries` is a mistake of the caller.
 _MAX_READ = 1 << 30
 
+_LISTED_AGAIN = 10
+"""How often folders are listed again, if each listing lacks other files."""
+
 
 class Segments:
     """The files of one log, read by log offset.
@@ -48,18 +51,32 @@ class Segments:
     def __init__(self, files: Files, folders: Sequence[str], listings: Iterable[Listing]) -> None:
         self._files = files
         self.folders = tuple(folders)
-        self._set(listings)
+        self._take(listings)
 
     @classmethod
     def load(cls, files: Files, folders: Sequence[str]) -> Segments:
         """List a log's folders. A folder that does not exist counts as empty."""
-        return cls(files, folders, [list_or_nothing(files, folder) for folder in folders])
+        return cls(files, folders, _listings(files, folders))
 
     def refresh(self) -> bool:
         """List the folders again; return whether the segments changed."""
         before = self._segments
-        self._set([list_or_nothing(self._files, folder) for folder in self.folders])
+        self._take(_listings(self._files, self.folders))
         return before != self._segments
+
+    def _take(self, listings: Iterable[Listing]) -> None:
+        """Find the files in listings. If one is missing, list again, until two listings agree.
+
+        A folder that changes while it is listed can show a file, but not the one before it.
+        """
+        self._set(listings)
+        for _ in range(_LISTED_AGAIN):
+            gaps = self.gaps
+            if not gaps:
+                return
+            self._set(_listings(self._files, self.folders))
+            if self.gaps == gaps:
+                return
 
     def _set(self, listings: Iterable[Listing]) -> None:
         found = find_log_files(self.folders, listings)
@@ -379,6 +396,10 @@ def read_ranges(wanted: Sequence[tuple[Segments, int, int]]) -> list[bytes]:
         return [segments.read_range(offset, length) for segments, offset, length in wanted]
     parts = iter(data)
     return [b"".join(itertools.islice(parts, len(part))) for part in pieces]
+
+
+def _listings(files: Files, folders: Sequence[str]) -> list[Listing]:
+    return [list_or_nothing(files, folder) for folder in folders]
 
 
 def _int64(values: npt.ArrayLike) -> Int64Array:

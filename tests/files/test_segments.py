@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.base import join
+from rmqstore_spark.files.base import Listing, join
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.segments import MAX_ENTRY, Segments, read_ranges
@@ -455,3 +455,38 @@ def test_segments_travel_to_another_process(log: Path, publish: Publish) -> None
     files, path = publish(log)
     segments: Segments = pickle.loads(pickle.dumps(Segments.load(files, [path])))
     assert entries(segments, [(5001, 8), (8001, 8)]) == wanted([(5001, 8), (8001, 8)])
+
+
+class GrowingFiles(LocalFiles):
+    """Lists a folder to which files are added meanwhile, and passes over the first of them."""
+
+    def __init__(self, *added: int) -> None:
+        super().__init__()
+        self._added = list(added)
+
+    def list(self, path: str, *, sizes: bool = True) -> Listing:
+        added, self._added = self._added, []
+        for start in added:
+            write(Path(path), start, bytes(SIZE))
+        return [
+            info
+            for info in super().list(path, sizes=sizes)
+            if not added or segment_start(info.name) != added[0]
+        ]
+
+
+def test_a_listing_without_a_file_that_came_meanwhile_does_not_count(log: Path) -> None:
+    added = START + 4 * SIZE, START + 5 * SIZE
+    files = GrowingFiles(*added)
+    segments = Segments.load(files, [str(log)])
+    assert (segments.gaps, segments.end_offset) == ([], START + 6 * SIZE)
+    later = GrowingFiles(START + 6 * SIZE, START + 7 * SIZE)
+    segments._files = later
+    assert segments.refresh()
+    assert (segments.gaps, segments.end_offset) == ([], START + 8 * SIZE)
+
+
+def test_a_file_that_is_missing_stays_missing(log: Path) -> None:
+    (log / f"{START + SIZE:020}").unlink()
+    segments = Segments.load(LocalFiles(), [str(log)])
+    assert segments.gaps == [(START + SIZE, START + 2 * SIZE)]

@@ -15,9 +15,11 @@ import logging
 import secrets
 from typing import Final
 
+from rmqstore_spark.base.printable import escaped, shortened
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberStore
 from rmqstore_spark.consensus.driver.wire import (
+    MOST_TOLD,
     DLedgerRequest,
     Status,
     WireMessage,
@@ -25,6 +27,7 @@ from rmqstore_spark.consensus.driver.wire import (
     decode,
     encode,
 )
+from rmqstore_spark.consensus.messages import MemberCode
 from rmqstore_spark.errors import (
     FrameError,
     OptionError,
@@ -109,14 +112,15 @@ class GroupIntroduction:
         """Take note of what a member says of itself; return why this one must end."""
         group = driver.group
         if member == group.me:
-            return _another(driver) if found.process != self.process else None
+            return _another(driver, found) if found.process != self.process else None
         name = f"{member} at {group.addresses[member]}"
         here = group.addresses[group.me]
         there = found.peers.get(group.me, here)
         if there != here:
             self._elsewhere[there] = name
-        unfit, differs = self._misfit(driver, found), self._differs(driver, found)
-        if wrong := unfit or _stranger(driver, found) or differs:
+        unfit = self._misfit(driver, found) or _refusal(driver, found)
+        differs = self._differs(driver, found)
+        if wrong := unfit or _other_peers(driver, found) or differs:
             _log.error("%s %s", name, wrong)
         self._others.pop(member, None)
         if differs:
@@ -150,9 +154,10 @@ class GroupIntroduction:
                 found = decode(WireMetadataAnswer, body)
             except (ServiceError, FrameError):
                 continue  # nobody may be there: this member has moved
-            if found.process != self.process:
+            if found.process == self.process:
+                del self._elsewhere[address]  # a way to this one
+            elif found.code == MemberCode.SUCCESS:
                 return _at_another_place(driver, name, address)
-            del self._elsewhere[address]  # a way to this one
         return None
 
     def _misfit(self, driver: Driver, found: WireMetadataAnswer) -> str:
@@ -169,8 +174,9 @@ class GroupIntroduction:
                 "members need the same: how long a vote counts follows from it."
             )
         if self.served and found.broker_name not in ("", self.served.broker_name):
+            name = escaped(shortened(found.broker_name, MOST_TOLD))
             return (
-                f"has brokerName={found.broker_name}, and this member {self.served.broker_name}. "
+                f"has brokerName={name}, and this member {self.served.broker_name}. "
                 "All members need the same: clients take others for other brokers."
             )
         return ""
@@ -239,8 +245,13 @@ class GroupIntroduction:
         self._is_warned = True
 
 
-def _another(driver: Driver) -> OptionError:
+def _another(driver: Driver, found: WireMetadataAnswer) -> OptionError:
     me = driver.group.me
+    if found.code != MemberCode.SUCCESS:
+        return OptionError(
+            f"dLegerPeers has {me}, this member, at {driver.group.addresses[me]}, where another "
+            "member answers. Correct dLegerPeers: all members need the same."
+        )
     return OptionError(
         f"Another process answers at {driver.group.addresses[me]}, where dLegerPeers has {me}, "
         f"and dLegerSelfId of this one is {me} too. Give each member an id of its own, and run it "
@@ -267,13 +278,17 @@ def _may_lack_old_messages(driver: Driver) -> bool:
     return log.is_empty or (log.begin == 0 and log.data.starts[0] > 0)
 
 
-def _stranger(driver: Driver, found: WireMetadataAnswer) -> str:
-    """Return why a member is not in the group of this one, as the end of a sentence."""
-    group = driver.group
+def _refusal(driver: Driver, found: WireMetadataAnswer) -> str:
+    """Return why a member refuses this one, as the end of a sentence."""
     if found.code == Status.UNKNOWN_GROUP:
-        return f"is not in the group {group.name}. All members need the same dLegerGroup."
+        return f"is not in the group {driver.group.name}. All members need the same dLegerGroup."
     if found.code == Status.UNKNOWN_MEMBER:
         return "is another member there. All members need the same dLegerPeers."
-    if found.peers and found.peers != group.addresses:
+    return ""
+
+
+def _other_peers(driver: Driver, found: WireMetadataAnswer) -> str:
+    """Return that a member has other peers, as the end of a sentence."""
+    if found.peers and found.peers != driver.group.addresses:
         return "has another dLegerPeers. All members need the same."
     return ""

@@ -284,6 +284,7 @@ class MemberThread:
         try:
             return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
         except (RuntimeError, FutureTimeout, CancelledError):
+            work.close()  # a loop that is closed has not begun it
             raise ServiceError("The member of the group has ended, or does not answer.") from None
 
     def close(self) -> None:

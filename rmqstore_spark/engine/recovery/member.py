@@ -23,6 +23,7 @@ from rmqstore_spark.engine.recovery.whole_batches import start_outside
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.writable import refuse_other_kinds
+from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
 from rmqstore_spark.files.local import LocalFiles
@@ -42,9 +43,21 @@ def member_log_of(files: LocalFiles, store: str, data_folder: str, committed: in
         store: the store directory.
         data_folder: the folder of the group's segments.
         committed: position behind the last committed entry; 0 for none.
+
+    Raises:
+        CorruptStoreError: a segment with committed entries is missing.
     """
     plain = StoreDirectory(files, store).commit_log()
-    dledger = Segments.load(files, [data_folder]) if committed else None
+    if not committed:
+        return CommitLog(plain, None, committed)
+    dledger = Segments.load(files, [data_folder])
+    if dledger.gaps or dledger.end_offset < committed:
+        begin, end = (dledger.gaps or [(dledger.end_offset, committed)])[0]
+        raise CorruptStoreError(
+            f"no file holds the entries from {begin} to {end}",
+            file=data_folder,
+            remedy="Repair this member: docs/operate.md, A group that elects its master.",
+        )
     return CommitLog(plain, dledger, committed)
 
 

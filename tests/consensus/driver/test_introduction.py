@@ -97,11 +97,11 @@ def test_members_of_two_groups_tell_each_other(tmp_path: Path) -> None:
             MemberProcess(tmp_path, "n2", members, dLegerGroup="bills", **FAST)
         )
         advice = "All members need the same dLegerGroup"
-        eventually(lambda: advice in other.output, 60)
-        eventually(lambda: all(advice in member.output for member in ours), 60)
-        assert "is refused: it is for the group" in "".join(each.output for each in (*ours, other))
-        assert not other.may_vote
-        other.kill()
+        assert other.process.wait() != 0
+        assert "This member does not fit into its group" in other.output
+        assert advice in other.output
+        refused = "is refused: it is for the group"
+        eventually(lambda: all(refused in member.output for member in ours), 60)
         other = running.enter_context(MemberProcess(tmp_path, "n2", members, **FAST))
         last = GroupClient(members).append(record("one"))[0]
         eventually(lambda: other.committed >= last, 60)
@@ -116,6 +116,30 @@ def test_members_with_other_peers_tell_each_other(tmp_path: Path) -> None:
     ):
         for member in (right, other):
             eventually(lambda member=member: "has another dLegerPeers" in member.output, 60)
+
+
+def test_a_member_that_mixes_up_addresses_ends_and_the_others_go_on(tmp_path: Path) -> None:
+    """It expects each of the others where another is, so none of those has a second process."""
+    members = addresses(3)
+    swapped = {**members, "n0": members["n1"], "n1": members["n0"]}
+    here = {"dLegerBindAddress": "127.0.0.1", **FAST}
+    with ExitStack() as running:
+        *right, other = [running.enter_context(MemberProcess(tmp_path, me, members, **here))
+                         for me in members]  # fmt: skip
+        first = GroupClient(members).append(record("one"))[0]
+        other.kill()
+        other = running.enter_context(MemberProcess(tmp_path, "n2", swapped, **FAST))
+        assert other.process.wait() != 0
+        assert "This member does not fit into its group" in other.output
+        assert "is another member there. All members need the same dLegerPeers" in other.output
+        own = {**members, "n2": members["n1"], "n1": members["n2"]}
+        other = running.enter_context(
+            MemberProcess(tmp_path, "n2", own, **{**FAST, "dLegerBindAddress": "127.0.0.2"})
+        )
+        assert other.process.wait() != 0
+        assert f"has n2, this member, at {members['n1']}, where another member" in other.output
+        assert GroupClient(members).append(record("two"))[0] > first
+        assert all(member.process.poll() is None for member in right)
 
 
 def test_a_copy_that_is_configured_for_another_place_ends_when_it_meets_the_others(

@@ -32,7 +32,7 @@ from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
 from rmqstore_spark.engine.recovery.queues_and_index import QueuesAndIndex, RecoverySettings
 from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
-from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.layout.record.format import write_batch_end
@@ -235,3 +235,20 @@ def test_what_is_decided_stays_short_as_long_as_nobody_takes_it() -> None:
         CommittedLog(0, 1999), GroupChange(True, 2, "n0", 1999), why, MemberEnd(None),
     ]  # fmt: skip
     assert not told.take(0)
+
+
+def test_a_segment_that_is_missing_is_told_and_not_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with leader(path, 1 << 16) as store:
+        for number in range(0, 400, 5):
+            assert store.put(block(number, 5)).ok
+        end = store.published_end
+    data = path / "dledger-n0" / "data"
+    segments = sorted(data.iterdir())
+    segments[1].unlink()
+    with pytest.raises(CorruptStoreError, match="no file holds the entries from 65536 to 131072"):
+        member_log_of(LocalFiles(), str(path), str(data), end)
+    for segment in segments[2:]:
+        segment.unlink()
+    with pytest.raises(CorruptStoreError, match="no file holds the entries from 65536 to"):
+        member_log_of(LocalFiles(), str(path), str(data), end)
