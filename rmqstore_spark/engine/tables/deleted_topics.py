@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -38,11 +39,14 @@ class DeletedTopics:
     Attributes:
         ends: by topic, the physical offset up to which its records are deleted. Each deletion in it
             is complete.
+        dispatching: is held while what a group has committed is dispatched, which needs no append
+            lock, and while topics are deleted: what comes in between would be in queues again.
     """
 
     def __init__(self, store: str) -> None:
         self.path = os.path.join(store, OWN_FOLDER, "deleted.json")
         self.ends: Mapping[str, int] = _load(self.path)
+        self.dispatching = threading.Lock()
 
     def end(self, topic: str) -> int:
         """Return the physical offset up to which a topic's records are deleted; 0 if none are."""
