@@ -102,7 +102,7 @@ def _group(figures: Mapping[str, Any]) -> str:
         f"{escaped(peer)} {'an unknown number' if lacks is None else lacks} behind"
         for peer, lacks in figures["groupLagEntries"].items()
     ]
-    won = f"{figures['groupElections']} elections won"
+    won = f"elections won: {figures['groupElections']}"
     begun = [] if figures["groupIsVoter"] else ["may not vote yet"]
     begun += [] if figures["groupKnowsQueueEnds"] else ["may not lead yet"]
     term = f"{role}{whose} in term {figures['groupTerm']}"

@@ -204,8 +204,9 @@ class GroupIntroduction:
             else ("that are not those of this member")
         )
         return (
-            f"has messages of before the group {what}. Members need the same in commitlog/: copy "
-            "the store of one to the others, and start the group again."
+            f"has messages of before the group {what}. Members need the same in commitlog/: move "
+            "the store of one of the two away, copy the folder commitlog/ of the other into a new "
+            "store, and start it again: the group gives it what came later."
         )
 
     async def _note_leaderless(self, driver: Driver) -> None:
