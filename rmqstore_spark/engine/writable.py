@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rmqstore_spark.errors import UnsupportedStoreError
-from rmqstore_spark.files.directory import DLEDGER_PREFIX, StoreDirectory
+from rmqstore_spark.files.directory import StoreDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def refuse_other_kinds(directory: StoreDirectory, *, is_member: bool = False) ->
     Raises:
         UnsupportedStoreError: the text names the part and the reason.
     """
-    if _is_member(Path(directory.path)) and not is_member:
+    if not is_member and directory.is_member:
         raise UnsupportedStoreError(
             f"{directory.path} can be read but not written: its log belongs to a DLedger group, "
             "whose members write it together. Start it as one of them (rmqstore serve with "
@@ -62,14 +62,6 @@ def refuse_other_kinds(directory: StoreDirectory, *, is_member: bool = False) ->
             "at a broker of RocketMQ 5 alone: here, aclEnable and aclPath say who may do what.",
             directory.path,
         )  # fmt: skip
-
-
-def _is_member(store: Path) -> bool:
-    """Return whether a member of a DLedger group keeps anything here: at first, its term alone."""
-    return any(
-        folder.name.startswith(DLEDGER_PREFIX) and _holds_files(folder)
-        for folder in _folders(store)
-    )
 
 
 def _other_kind(directory: StoreDirectory) -> str:

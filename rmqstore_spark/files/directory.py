@@ -43,6 +43,7 @@ _ADDRESS = re.compile(r"[\w.-]+:\d+")
 _NAMES_SHOWN = 8
 _FOLDERS_TRIED = 64
 _PARENTS_TRIED = 4
+_MEMBER_LEVELS = 1  # of folders in that of a member: data/ and index/
 
 
 def looks_like_store(files: Files, path: str, listing: Listing) -> bool:
@@ -78,8 +79,30 @@ def dledger_folders(files: Files, path: str, listing: Listing) -> list[str]:
         path: the store.
         listing: its entries.
     """
-    names = [info.name for info in listing if info.is_dir and info.name.startswith(DLEDGER_PREFIX)]
+    names = _dledger_names(listing)
     return [name for name in names if _segments_in(files, join(path, name, "data"))]
+
+
+def member_folders(files: Files, path: str, listing: Listing) -> list[str]:
+    """Return the names of the folders where DLedger members keep anything: at first, a term alone.
+
+    Args:
+        files, path, listing: as for `dledger_folders`.
+    """
+    return [name for name in _dledger_names(listing) if _holds_files(files, join(path, name))]
+
+
+def _dledger_names(listing: Listing) -> list[str]:
+    return [info.name for info in listing if info.is_dir and info.name.startswith(DLEDGER_PREFIX)]
+
+
+def _holds_files(files: Files, folder: str) -> bool:
+    def on_error(_: str, error: Exception) -> None:
+        if not isinstance(error, FileNotFoundError):  # else it was removed meanwhile
+            raise error
+
+    tree = files.walk(folder, _MEMBER_LEVELS, on_error)
+    return any(not info.is_dir for _, listing in tree for info in listing)
 
 
 def no_store(files: Files, path: str, url: str) -> StoreNotFoundError:
@@ -194,6 +217,12 @@ class DLedgerLog:
     index: str
     checkpoint: str
 
+    @classmethod
+    def within(cls, folder: str) -> DLedgerLog:
+        """Return the log in a member's folder, `dledger-SELFID`."""
+        self_id = folder.rpartition("/")[2].partition("-")[2]
+        return cls(self_id, join(folder, "data"), join(folder, "index"), join(folder, "checkpoint"))
+
 
 class StoreDirectory:
     """A store directory: its parts, its topics and its queues. Read-only.
@@ -303,15 +332,13 @@ class StoreDirectory:
         return self._dledger_of(dledger_folders(self.files, self.path, listing))
 
     def _dledger_of(self, members: Sequence[str]) -> DLedgerLog | None:
-        if not members:
-            return None
-        folder = join(self.path, members[0])
-        return DLedgerLog(
-            members[0].partition("-")[2],
-            join(folder, "data"),
-            join(folder, "index"),
-            join(folder, "checkpoint"),
-        )
+        return DLedgerLog.within(join(self.path, members[0])) if members else None
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the store is that of a DLedger member, which need not have a log yet."""
+        listing = self.files.list(self.path, sizes=False)
+        return bool(member_folders(self.files, self.path, listing))
 
     # ---- queues --------------------------------------------------------------------------------
 

@@ -25,9 +25,11 @@ from rmqstore_spark.files.joined import store_id_at
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.layout.checkpoint import Checkpoint
-from rmqstore_spark.layout.constants import is_safe_folder_name, is_system_topic
+from rmqstore_spark.layout.constants import TERM_TOPIC, is_safe_folder_name, is_system_topic
+from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import flushed_end, intact_end, is_locked, load_log
+from rmqstore_spark.reader.log.walk import Flaw, walk_log
 from rmqstore_spark.reader.options import (
     QueueRange,
     QueueSplit,
@@ -44,6 +46,7 @@ __all__ = ["Store", "Topic", "default_broker_name"]
 
 
 _NO_CUT: Final = (1 << 63) - 1
+_TERMS: Final = pa.array([TERM_TOPIC])
 
 
 def default_broker_name(path: str) -> str:
@@ -301,7 +304,21 @@ class Store:
         if self.has_queues:
             return False
         first = next(iter(self.log.segments()), None)
-        return first is not None and any(self.log.read(first.start, 8))
+        if first is None or not any(self.log.read(first.start, 8)):
+            return False
+        return self._dledger is None or self.needs_queues(self.log_end())
+
+    def needs_queues(self, end: int) -> bool:
+        """Return whether the log has more up to a physical offset than terms of a DLedger group.
+
+        The records with which leaders began get into no queue.
+        """
+        if self._dledger is None:
+            return end > self.min_offset
+        return any(
+            isinstance(item, Flaw) or string_array(item.records.topic).unique() != _TERMS
+            for item in walk_log(self.log, self.min_offset, end, check_crc=False)
+        )
 
     @property
     def awaits_queues(self) -> bool:

@@ -9,6 +9,9 @@ its published end read as zeros, as in a segment that has not been written yet.
 Of a store that another process writes, `abort` is shown, and `lock` as long as a process holds it.
 So readers know what they would know beside its files: whether it is closed, written, or was killed,
 and by `rmqstore/flushed`, whether its log has lost its end.
+
+The log of a member of a DLedger group is shown as it is: readers must know that entries have
+headers, and where its older segments end. They find its end themselves, by its `checkpoint`.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.files.directory import DLEDGER_PREFIX
+from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.files.directory import DLEDGER_PREFIX, DLedgerLog
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.reader.log.end import is_locked
+from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.reader.log.end import committed_end, is_locked
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.reading import FileEntry
 
@@ -38,7 +43,9 @@ _FOLDERS: Final = frozenset(LINKABLE)
 _CONFIG: Final = "config"
 _CONFIGURATIONS: Final = (".json", ".json.bak")
 _MESSAGES: Final = _FOLDERS - {_CONFIG}
-_FILES: Final = frozenset({"checkpoint"})
+_CHECKPOINT: Final = "checkpoint"
+_FILES: Final = frozenset({_CHECKPOINT})
+_ENTRIES: Final = frozenset({"data", "index"})  # of a member of a DLedger group
 _ABORT: Final = "abort"
 _LOCK: Final = "lock"
 _TRANSIENT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
@@ -87,6 +94,7 @@ class StoreView:
             name: (os.path.realpath(os.path.join(root, name)),) for name in LINKABLE
         }
         self._tops[_LOG] = self._logs
+        self._log_names = {_LOG}
         self._published_end = published_end
         self._reads = reads
 
@@ -205,16 +213,16 @@ class StoreView:
             The number of bytes read of each range. It is less than the length only where the file
             ends; the next range then follows directly in `out`.
         """
-        end = self._published_end()  # taken before the read: all bytes below it are written
+        # Taken before the read: all bytes below it are written.
+        end = self._end_in(path, int((offsets + lengths).max(initial=0)))
         size = os.fstat(descriptor).st_size
         there = np.clip(size - offsets, 0, lengths.astype(np.int64))
         wanted = there.astype(np.int32)
         done = self._reads.spans(descriptor, offsets, wanted, out[: int(there.sum())])
         if done < len(offsets):
             raise ViewError(NOT_FOUND, f"{path!r} was cut while it was read.")
-        start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
-        if start is not None:
-            _blank(out, offsets, there, end - start)
+        if end is not None:
+            _blank(out, offsets, there, end)
         return there
 
     def is_as_on_disk(self, path: str, descriptor: int, offset: int, length: int) -> bool:
@@ -229,10 +237,29 @@ class StoreView:
         """
         if offset + length > os.fstat(descriptor).st_size:
             return False
-        start = segment_start(path.removeprefix(f"{_LOG}/")) if path.startswith(_LOG) else None
-        if start is not None and start + offset + length > self._published_end():
+        end = self._end_in(path, offset + length)
+        if end is not None and offset + length > end:
             return False
         return self._reads.may_send(descriptor, length, offset)
+
+    def _end_in(self, path: str, reach: int) -> int | None:
+        """Return the offset up to which readers may see a file; None if it is not of the log.
+
+        Args:
+            path: the file.
+            reach: how far in the file they want to read.
+        """
+        folder, _, name = path.rpartition("/")
+        start = segment_start(name) if folder in self._log_names else None
+        return None if start is None else self._end_of_log(start + reach) - start
+
+    def _end_of_log(self, reach: int) -> int:  # noqa: ARG002 - one that is known need not be read
+        """Return the physical offset up to which readers may see the log.
+
+        Args:
+            reach: how far they want to read: if they may, the end can be farther away.
+        """
+        return self._published_end()
 
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
@@ -284,6 +311,48 @@ class ForeignView(StoreView):
         return is_dledger or super()._shows(parts, is_dir)
 
 
+class MemberView(StoreView):
+    """The files of a store that this process writes as a member of a DLedger group.
+
+    Readers see that it is open. Its queues follow its log, and may not have begun.
+
+    Args:
+        root: the store directory.
+        data: the folder of the member's segments.
+        published_end: returns the physical offset up to which its log goes into queues.
+    """
+
+    def __init__(self, root: str, data: str, published_end: Callable[[], int]) -> None:
+        super().__init__(root, [os.path.join(root, _LOG)], published_end)
+        folder = os.path.dirname(data)
+        self._member = os.path.basename(folder)
+        self._entries_at = DLedgerLog.within(folder)
+        self._log_names.add(f"{self._member}/data")
+
+    def _end_of_log(self, reach: int) -> int:
+        # The checkpoint is ahead of the published end, and the last entry that it names is read.
+        end = self._published_end()
+        if reach <= end:
+            return end
+        files = LocalFiles()
+        try:
+            data = Segments.load(files, [self._entries_at.data])
+            return max(end, committed_end(files, self._entries_at, data))
+        except (RmqStoreError, FileNotFoundError):
+            return end  # readers find the damage in the same files
+        finally:
+            files.close()
+
+    def _shows(self, parts: list[str], is_dir: bool) -> bool:
+        if parts in ([_ABORT], [_LOCK]):
+            return not is_dir
+        if parts[0] != self._member:
+            return super()._shows(parts, is_dir)
+        if is_dir:
+            return len(parts) == 1 or (len(parts) == 2 and parts[1] in _ENTRIES)
+        return parts[1:] == [_CHECKPOINT] or (len(parts) == 3 and parts[1] in _ENTRIES)
+
+
 def _parts(path: str) -> list[str]:
     """Split a path into its components.
 
@@ -309,7 +378,9 @@ def _described(folder: int, name: str, path: str) -> FileEntry | None:
     with suppress(OSError, UnicodeEncodeError):
         path.encode("utf-8")
         status = os.stat(name, dir_fd=folder, follow_symlinks=path in _FOLDERS)
-        if stat.S_ISLNK(status.st_mode) and path.partition("/")[0] in _MESSAGES:
+        top = path.partition("/")[0]
+        has_messages = top in _MESSAGES or top.startswith(DLEDGER_PREFIX)
+        if stat.S_ISLNK(status.st_mode) and has_messages:
             raise ViewError(
                 DENIED,
                 f"{path!r} is a link, and a store process follows only those of a store's own "

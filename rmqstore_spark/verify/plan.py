@@ -187,7 +187,12 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
                 findings.flaw(start, end)
     for skipped in store.directory.topology.skipped:
         findings.note("stray-file", (skipped.path, None), skipped.reason)
-    if not snapshot.queues and snapshot.end > snapshot.begin:
+    if store.log.dledger is None and store.directory.is_member:
+        findings.note(
+            "state", (store.path, None),
+            "the store is that of a member of a DLedger group, which has no entries yet",
+        )  # fmt: skip
+    if not snapshot.queues and store.needs_queues(snapshot.end):
         _note_no_queues(store, snapshot, findings)
 
 

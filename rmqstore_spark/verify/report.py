@@ -57,7 +57,8 @@ KINDS: Final[dict[str, str]] = {
     "dledger-entry": "an entry whose header does not match its place, its predecessor or the index",
     "dledger-index": "a unit that does not match its number or the unit before it",
     # the rest
-    "state": "a broker or store process has the store open, or was killed",
+    "state": "a broker or store process has the store open, or was killed; or a DLedger member has "
+    "no entries yet",
     "checkpoint": "a time after the log's newest record, or a missing or damaged checkpoint",
     "config": "a file of `config/` that is not JSON of its "
     "[shape](format.md#configuration-files); a note if it is a `.bak`, or the file of a `.bak` is "

@@ -71,13 +71,10 @@ def _describe(store: Store) -> dict[str, Any]:
 
 
 def _served(endpoint: str) -> dict[str, Any]:
-    """Return what the process says that writes a store: its readers see a closed, plain one."""
+    """Return what the process says that writes a store: its readers may see a closed one."""
     with connect(endpoint) as client:
         figures = client.stats()
-    if figures["state"] == _SIDECAR:
-        return {}
-    kind = {"kind": "dledger"} if "groupRole" in figures else {}
-    return {**kind, "state": "being written"}
+    return {} if figures["state"] == _SIDECAR else {"state": "being written"}
 
 
 def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
@@ -118,7 +115,7 @@ def _logs(store: Store) -> list[Segments]:
 
 
 def _kind(store: Store) -> str:
-    if store.log.dledger is not None:
+    if store.log.dledger is not None or store.directory.is_member:
         return "dledger"
     return "multipath" if len(store.log.plain.folders) > 1 else "plain"
 

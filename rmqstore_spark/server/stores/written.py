@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -15,7 +14,7 @@ from rmqstore_spark.ha.replication import Replication
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.server.put_turns import CAN_WATCH, PutTurns
 from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
-from rmqstore_spark.server.view import StoreView
+from rmqstore_spark.server.view import MemberView, StoreView
 from rmqstore_spark.wire.endpoint import announced_endpoint
 from rmqstore_spark.wire.messages import OffsetsReply, QueueOffsets
 from rmqstore_spark.wire.protocol import PROTOCOL, UNAVAILABLE
@@ -41,8 +40,14 @@ class WrittenStore(ServedStore):
     """
 
     def __init__(self, store: StoreWriter) -> None:
-        logs = dict.fromkeys((os.path.join(store.path, "commitlog"), store.log_folder))
-        view = StoreView(store.path, list(logs), lambda: store.published_end)
+        def published_end() -> int:
+            return store.published_end
+
+        view = (
+            MemberView(store.path, store.log_folder, published_end)
+            if store.config.enable_d_leger_commit_log
+            else StoreView(store.path, [store.log_folder], published_end)
+        )
         super().__init__(store.config.broker_name, store.path, view)
         self._store = store
         self._id = served_store_id(store.path)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from rmqstore_spark.consensus.actions import Save
 from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.engine import StoreConfig, StoreWriter
-from rmqstore_spark.errors import OptionError
+from rmqstore_spark.errors import OptionError, UnsupportedStoreError
+from rmqstore_spark.reader import Store
 from tests.cli.processes import run
 from tests.consensus.driver.members import SEGMENT, addresses
-from tests.engine.group.stores import FAST, StoreProcess, group_of
+from tests.engine.group.stores import FAST, PATIENCE, StoreProcess, group_of
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess as PlainProcess
 from tests.support.processes.serving import block_of
@@ -106,3 +109,50 @@ def test_a_member_that_ends_says_once_why(tmp_path: Path) -> None:
     finally:
         for store in (*right, other):
             store.__exit__()
+
+
+def test_a_member_that_has_only_begun_terms_is_whole_without_queues(tmp_path: Path) -> None:
+    with group_of(tmp_path, 1) as group:
+        store = group.leader()
+        store.stop()
+        store.start()
+        eventually(lambda: store.stats().get("state") == "RUNNING", PATIENCE)  # in a second term
+        store.stop()
+    report = json.loads(run("verify", store.store, "--json").stdout)
+    assert (report["errors"], report["counts"]["records"]) == (0, 2)
+    assert described(store.store) == ("dledger", "closed")
+    with Store.open(store.store) as seen:
+        assert not seen.lacks_queues
+        assert seen.awaits_queues
+
+
+def test_a_member_whose_messages_lack_queues_is_told_apart(tmp_path: Path) -> None:
+    with group_of(tmp_path, 1) as group:
+        group.send("one")
+        group.stop()
+    (store,) = group.stores.values()
+    shutil.rmtree(store.store / "consumequeue")
+    done = run("verify", store.store)
+    assert done.returncode == 1
+    assert "[no-queues]" in done.stdout
+    with Store.open(store.store) as seen:
+        assert seen.lacks_queues
+
+
+@pytest.mark.parametrize("kept", ["checkpoint", "currterm"])
+def test_a_member_without_an_entry_is_called_one(tmp_path: Path, kept: str) -> None:
+    with StoreProcess(tmp_path, "n0", addresses(3), **FAST) as store:
+        eventually(lambda: store.stats().get("groupRole"), PATIENCE)  # and nobody else is there
+        assert described(store.endpoint) == ("dledger", "being written")
+        store.stop()
+    folder = store.store / "dledger-n0"
+    if kept == "currterm":
+        (folder / "checkpoint").unlink()
+        StateFiles(str(folder)).write_term(Save(3, None, is_voter=True))
+    assert [each.name for each in folder.rglob("*") if each.is_file()] == [kept]
+    assert described(store.store) == ("dledger", "closed")
+    done = run("verify", store.store)
+    assert done.returncode == 0, done.stdout
+    assert "that of a member of a DLedger group" in done.stdout
+    with pytest.raises(UnsupportedStoreError, match="belongs to a DLedger group"):
+        StoreWriter.open(store.store, StoreConfig(**SMALL))
