@@ -29,6 +29,7 @@ from rmqstore_spark.errors import RmqStoreError
 if TYPE_CHECKING:
     from rmqstore_spark.reader.options import QueueRange, ReadOptions, Split
     from rmqstore_spark.reader.plan import PlanLimits
+    from rmqstore_spark.reader.void import VoidEntries
 
 _PACK: Final = 1 << 20
 _STRETCH: Final = 128 << 20
@@ -114,8 +115,10 @@ def _packed(splits: Sequence[Split], least: int | None) -> list[list[Split]]:
     return groups
 
 
-def read_options(options: Options, projection: Projection) -> ReadOptions:
-    """Convert a query's options to the reader's form."""
+def read_options(
+    options: Options, projection: Projection, void: VoidEntries | None = None
+) -> ReadOptions:
+    """Convert a query's options to the reader's form; see `ReadOptions`."""
     from rmqstore_spark.reader.options import ReadOptions
 
     rows = options.rows
@@ -128,16 +131,24 @@ def read_options(options: Options, projection: Projection) -> ReadOptions:
         fail_on_data_loss=options.positions.fail_on_data_loss,
         tags=rows.tags,
         keys=rows.keys,
+        void=void,
     )
 
 
 def read_partition(
-    partition: InputPartition, options: Options, projection: Projection
+    partition: InputPartition,
+    options: Options,
+    projection: Projection,
+    void: VoidEntries | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read a partition; return nothing for the one that Spark creates for an empty plan."""
+    """Read a partition; return nothing for the one that Spark creates for an empty plan.
+
+    Args:
+        void: takes note of the void entries that have no rows.
+    """
     if not isinstance(partition, SourcePartition):
         return iter(())
-    batches = partition.read(read_options(options, projection), options)
+    batches = partition.read(read_options(options, projection, void), options)
     read = one_ahead(batches) if partition.is_waited_for else batches
     return _run(read, projection.arrow_schema())
 

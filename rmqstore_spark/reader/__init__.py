@@ -2,7 +2,7 @@
 
 store      opens a store directory (`Store`)
 topics     lists the topics; finds the queues in a log, for a store without ConsumeQueues
-options    defines the options of a read, and its splits
+options    defines the options of a read, and its splits; `void` counts what has no rows
 texts      parses tags, keys, names, times and sizes
 plan       cuts queue ranges or the log into splits, and reads a split of any kind
 key_index  decides which IndexFiles can be trusted, and looks up keys in them

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from rmqstore_spark.errors import OptionError
 from rmqstore_spark.layout.record.columns import COLUMNS
+from rmqstore_spark.reader.void import VoidEntries
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class ReadOptions:
         keys: read only messages with one of these keys; None for all.
         batch_rows: maximum number of rows in a batch.
         batch_bytes: approximate number of bytes of the log that go into a batch.
+        void: takes note of the void entries of queues; None if nobody wants to know.
     """
 
     columns: tuple[str, ...] = tuple(COLUMNS)
@@ -37,6 +39,7 @@ class ReadOptions:
     keys: frozenset[str] | None = None
     batch_rows: int = 10_000
     batch_bytes: int = 16 << 20
+    void: VoidEntries | None = None
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.columns if name not in COLUMNS]

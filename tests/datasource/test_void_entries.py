@@ -6,7 +6,6 @@ Which records get them is for `tests/engine/group`; here, some entries are made 
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from tests.namesrv.registering import registration
 from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
 from tests.support.processes.serving import block_of, served, serving_brokers_clients
+from tests.support.stores.voiding import make_void
 from tests.support.waiting import eventually, next_millisecond
 
 MESSAGES = 2000
@@ -88,14 +88,6 @@ def places(tmp_path: Path) -> Iterator[Places]:
             "broker": {"namesrvAddr": servers},
         }
         yield Places(path, runner.address, where)
-
-
-def make_void(store: Path, offsets: list[int]) -> None:
-    """Give entries of queue 0 the tagsCode of void ones."""
-    with open(store / "consumequeue/orders/0/00000000000000000000", "r+b") as file:
-        for offset in offsets:
-            file.seek(offset * 20 + 12)
-            file.write(struct.pack(">q", 2**63 - 1))
 
 
 def offsets_of(rows: list[dict[str, Any]]) -> list[int]:

@@ -13,19 +13,15 @@ these. (Upstream: ScheduleMessageService.messageTimeup.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
-from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
+from rmqstore_spark.engine.recovery.redispatch import LogBlock
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
-from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import (
     PROPERTY_DELAY,
     PROPERTY_REAL_QID,
@@ -33,25 +29,16 @@ from rmqstore_spark.layout.constants import (
     PROPERTY_UNIQ_KEY,
     SCHEDULE_TOPIC,
 )
-from rmqstore_spark.layout.fields import (
-    PHYSICAL_OFFSET_AT,
-    QUEUE_ID_AT,
-    QUEUE_OFFSET_AT,
-    SYS_FLAG_AT,
-)
 from rmqstore_spark.layout.index.hashing import hash_spans
 from rmqstore_spark.layout.record.addressee import addressees, retarget
 from rmqstore_spark.layout.record.format import Records, check_crcs, decode_records
 from rmqstore_spark.layout.record.properties import find_properties
 from rmqstore_spark.layout.spans import I4, I8, U1, array_texts, text_pool
-from rmqstore_spark.reader.log.commitlog import CommitLog
-from rmqstore_spark.reader.log.end import load_log
 
 _NAMES = (PROPERTY_UNIQ_KEY, PROPERTY_DELAY, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QID)
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
-_Prints = npt.NDArray[np.uint64]
-_MOST_AT_ONCE = 1 << 20
+Prints: TypeAlias = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -105,54 +92,69 @@ def copies_of(buffer: U1, positions: I8, sizes: I4, offsets: I8, *, store_host_v
 
 
 class BrokersCopies:
-    """What a part of the log has of delayed messages and of a broker's copies of them.
+    """The copies of delayed messages that a broker wrote to a part of the log.
 
-    It takes 32 bytes of memory for each.
+    It takes 16 bytes of memory for each.
     """
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[_Prints, I8]] = []
-        self._copies: list[_Prints] = []
+        self._prints: list[Prints] = []
+        self._places: list[I8] = []
 
     def note(self, part: LogBlock) -> None:
-        """Take note of the records of a stretch of the log."""
+        """Take note of the copies in a stretch of the log."""
         routes, records = part.block.routes, part.records
-        waits = np.isin(
-            part.block.route_of,
-            [n for n, route in enumerate(routes) if route.topic == SCHEDULE_TOPIC],
-        )
-        prints, has_all = _prints(records, np.flatnonzero(waits))
-        rows = np.flatnonzero(waits)[has_all]
-        place = np.stack(
-            [
-                records.queue_id[rows].astype(np.int64),
-                records.queue_offset[rows],
-                records.physical_offset[rows],
-            ]
-        )
-        self._waiting.append((prints, place))
-        others = np.flatnonzero(~waits & (records.prepared_transaction_offset == 0))
-        self._copies.append(_prints(records, others)[0])
+        waits = [n for n, route in enumerate(routes) if route.topic == SCHEDULE_TOPIC]
+        others = ~np.isin(part.block.route_of, waits) & (records.prepared_transaction_offset == 0)
+        rows = np.flatnonzero(others)
+        prints, has_all = prints_of(records, rows)
+        self._prints.append(prints)
+        self._places.append(part.physical_offset[rows[has_all]])
 
-    def delivered(self) -> I8:
-        """Return queueId, queue offset and physical offset of the messages that have a copy.
+    def begin_match(self, start: int) -> Unmatched:
+        """Return the copies from a physical offset on, to find what they are copies of."""
+        prints = np.concatenate([np.empty(0, np.uint64), *self._prints])
+        places = np.concatenate([np.empty(0, np.int64), *self._places])
+        return Unmatched(prints[places >= start])
 
-        Returns:
-            (3, n).
-        """
-        if not self._waiting:
-            return np.empty((3, 0), np.int64)
-        prints = np.concatenate([each for each, _ in self._waiting])
-        places = np.concatenate([each for _, each in self._waiting], axis=1)
-        found: I8 = places[:, np.isin(prints, np.concatenate(self._copies))]
+
+class Unmatched:
+    """Copies of which it is not known yet what they are copies of.
+
+    A copy is that of one message: of messages that are the same, as many were delivered as there
+    are copies, the first ones.
+
+    Args:
+        prints: of the copies.
+    """
+
+    def __init__(self, prints: Prints) -> None:
+        self._prints, self._left = np.unique(prints, return_counts=True)
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._left.any())
+
+    def match(self, prints: Prints) -> npt.NDArray[np.bool_]:
+        """Return which messages have a copy. Each is asked for once, in the order of delivery."""
+        found = np.zeros(len(prints), np.bool_)
+        if not len(self._prints):
+            return found
+        at = np.searchsorted(self._prints, prints).clip(max=len(self._prints) - 1)
+        rows = np.flatnonzero(self._prints[at] == prints)
+        rows = rows[np.argsort(at[rows], kind="stable")]
+        at = at[rows]
+        rank = np.arange(len(at)) - np.searchsorted(at, at)  # among those that are the same
+        found[rows] = rank < self._left[at]
+        np.subtract.at(self._left, at[found[rows]], 1)
         return found
 
 
-def _prints(records: Records, rows: I8) -> tuple[_Prints, npt.NDArray[np.bool_]]:
+def prints_of(records: Records, rows: I8) -> tuple[Prints, npt.NDArray[np.bool_]]:
     """Return what is the same of a delayed message and its copy, of rows that have all of it.
 
     Returns:
-        A number for each of them, and which rows these are.
+        A number for each of them, and which of the rows these are.
     """
     taken = records.take(rows)
     named = find_properties(taken.properties, _NAMES)
@@ -171,94 +173,3 @@ def _prints(records: Records, rows: I8) -> tuple[_Prints, npt.NDArray[np.bool_]]
         found = (found ^ number.astype(np.uint64)) * _ODD
         found ^= found >> _SHIFT
     return found, has_all
-
-
-def delivered(
-    store: str, queues: ConsumeQueues, start: int, end: int, *, by_brokers: bool
-) -> Iterator[dict[int, int]]:
-    """Walk over a part of the log; yield how far levels were delivered in each stretch of it.
-
-    Args:
-        store: the store directory.
-        queues: its queues.
-        start: physical offset at which a record begins, or the log.
-        end: where the log ends.
-        by_brokers: also find what brokers delivered, of the messages of this part.
-
-    Yields:
-        The offset behind the last message that was delivered, by level.
-
-    Raises:
-        RmqStoreError: the log cannot be read.
-    """
-    files = LocalFiles()
-    try:
-        log, _ = load_log(StoreDirectory(files, store))
-        copies = BrokersCopies()
-        for part in log_blocks(log, max(start, log.min_offset), end):
-            if by_brokers:
-                copies.note(part)
-            yield dict(_levels(queues, log, _sources(part)))
-        yield dict(_ends(queues, *copies.delivered()))
-    finally:
-        files.close()
-
-
-def _sources(part: LogBlock) -> I8:
-    """Return the physical offsets of the messages of which a stretch of the log has copies."""
-    marks = part.records.prepared_transaction_offset
-    rows = np.flatnonzero(marks > 0)
-    if not len(rows):
-        return rows
-    waits = [n for n, route in enumerate(part.block.routes) if route.topic == SCHEDULE_TOPIC]
-    rows = rows[~np.isin(part.block.route_of[rows], waits)]
-    properties = part.records.take(rows).properties
-    named = find_properties(properties, (PROPERTY_REAL_TOPIC,))[PROPERTY_REAL_TOPIC]
-    found: I8 = marks[rows[named.lengths >= 0]] - 1
-    return found
-
-
-def _levels(queues: ConsumeQueues, log: CommitLog, sources: I8) -> Iterator[tuple[int, int]]:
-    """Yield a level and the offset behind the last of its messages among some."""
-    sources = sources[log.covers(sources, np.full(len(sources), SYS_FLAG_AT, np.int32))]
-    if not len(sources):
-        return
-    data, at = log.read_entries(sources, np.full(len(sources), SYS_FLAG_AT, np.int32), None)
-    queue_id = values_at(data, np.dtype(">i4"), at + QUEUE_ID_AT).astype(np.int64)
-    offset = values_at(data, np.dtype(">i8"), at + QUEUE_OFFSET_AT).astype(np.int64)
-    own = values_at(data, np.dtype(">i8"), at + PHYSICAL_OFFSET_AT).astype(np.int64) == sources
-    yield from _ends(queues, queue_id[own], offset[own], sources[own])
-
-
-def _ends(
-    queues: ConsumeQueues, queue_id: I8, offset: I8, sources: I8
-) -> Iterator[tuple[int, int]]:
-    """Yield a level and the offset behind the last of its messages among n.
-
-    Args:
-        queues: the queues, which say which messages they hold.
-        queue_id, offset: n, where each is.
-        sources: n, their physical offsets.
-    """
-    for number in np.unique(queue_id).tolist():
-        rows = queue_id == number
-        known = _known(queues, number, offset[rows], sources[rows])
-        if len(known):
-            yield number + 1, int(known.max()) + 1
-
-
-def _known(queues: ConsumeQueues, queue_id: int, offsets: I8, sources: I8) -> npt.NDArray[np.int64]:
-    """Return those offsets at which the queue holds the given messages."""
-    end = queues.max_offset(SCHEDULE_TOPIC, queue_id)
-    inside = (offsets >= queues.min_offset(SCHEDULE_TOPIC, queue_id)) & (offsets < end)
-    offsets, sources = offsets[inside], sources[inside]
-    if not len(offsets):
-        return offsets
-    first, last = int(offsets.min()), int(offsets.max())
-    first = max(first, last - _MOST_AT_ONCE)
-    entries = queues.read(SCHEDULE_TOPIC, queue_id, first, last - first + 1)
-    near = (offsets >= first) & (offsets < first + len(entries))
-    offsets, sources = offsets[near], sources[near]
-    held = entries["physicalOffset"].astype(np.int64)[offsets - first]
-    found: I8 = offsets[held == sources]
-    return found

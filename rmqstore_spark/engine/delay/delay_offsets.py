@@ -108,10 +108,10 @@ class DelayOffsets:
             del self.offsets[level]
 
 
-def oldest_undelivered(
+def first_undelivered(
     queues: ConsumeQueues, levels: int, offsets: Mapping[int, int]
-) -> int | None:
-    """Return the physical offset of the oldest delayed message that is not delivered.
+) -> dict[int, int]:
+    """Return the physical offset of the first message that is not delivered, by level.
 
     Args:
         queues: the store's queues.
@@ -119,9 +119,9 @@ def oldest_undelivered(
         offsets: the offset of the next message to deliver, by level.
 
     Returns:
-        None if no message waits.
+        The levels of which a message waits.
     """
-    places = list[int]()
+    places = dict[int, int]()
     for level in range(1, levels + 1):
         least = queues.min_offset(SCHEDULE_TOPIC, level - 1)
         at, end = max(offsets.get(level, 0), least), queues.max_offset(SCHEDULE_TOPIC, level - 1)
@@ -129,5 +129,12 @@ def oldest_undelivered(
             at = least
         if at < end:
             entry = queues.read(SCHEDULE_TOPIC, level - 1, at, 1)
-            places += entry["physicalOffset"].tolist()
-    return min(places, default=None)
+            places[level] = int(entry["physicalOffset"][0])
+    return places
+
+
+def oldest_undelivered(
+    queues: ConsumeQueues, levels: int, offsets: Mapping[int, int]
+) -> int | None:
+    """Return the physical offset of the oldest message that `first_undelivered` returns, if any."""
+    return min(first_undelivered(queues, levels, offsets).values(), default=None)

@@ -25,8 +25,9 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
 from rmqstore_spark.engine.append.appender import Appender
 from rmqstore_spark.engine.append.durability import Durability
-from rmqstore_spark.engine.delay.copies import Copies, copies_of, delivered
-from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, oldest_undelivered
+from rmqstore_spark.engine.delay.copies import Copies, copies_of
+from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets
+from rmqstore_spark.engine.delay.log_progress import progress_in_log
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.health import Periodic
 from rmqstore_spark.engine.log.flush import FlushService
@@ -218,7 +219,7 @@ class Delivery:
         file, levels = DelayOffsets(self._store.path), range(1, len(self._delays) + 1)
         ends = {level: self._queues.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
         file.check(ends, self._store.log.max_offset)
-        found = self._found_in_log(file, ends)
+        found = progress_in_log(self._store, file, lambda: self._health.is_closed)
         if found is None:
             return False
         offsets = {level: max(file.offsets.get(level, 0), found.get(level, 0)) for level in levels}
@@ -227,34 +228,6 @@ class Delivery:
         file.save(offsets, end)  # from here on, copies tell the progress
         self._offsets, self._file = offsets, file
         return True
-
-    def _found_in_log(self, file: DelayOffsets, ends: dict[int, int]) -> dict[int, int] | None:
-        """Return what the log tells of the progress, by level; None if the store is being closed.
-
-        The log is read from where the file's offsets count no more copies. For a level that the
-        file does not know, it is read from the first message that waited there.
-
-        Args:
-            file: the file.
-            ends: the offset behind the last message of each level.
-        """
-        known = {level: end for level, end in ends.items() if level in file.offsets}
-        unknown = oldest_undelivered(self._queues, len(self._delays), known)
-        by_brokers = unknown is not None
-        if unknown is not None:
-            unknown = self._store.log.unit_start(unknown)
-        told = [start for start in (file.log_offset, unknown) if start is not None]
-        found: dict[int, int] = {}
-        if told:
-            begin, end = max(min(told), self._store.log.min_offset), self._store.log.max_offset
-            for part in delivered(
-                self._store.path, self._queues, begin, end, by_brokers=by_brokers
-            ):
-                if self._health.is_closed:
-                    return None
-                for level, offset in part.items():
-                    found[level] = max(found.get(level, 0), offset)
-        return found
 
     def _deliver_once(self) -> bool:
         """Deliver some messages of each level that has due ones; return whether there were any."""

@@ -50,12 +50,14 @@ class Attempt:
         folder: name of the attempt's folder.
         files: the files that it wrote.
         tally: rows by queue.
+        void: void entries, which were planned as rows, by queue.
     """
 
     piece: int
     folder: str
     files: tuple[WrittenFile, ...]
     tally: Tally
+    void: Tally
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form."""
@@ -64,6 +66,7 @@ class Attempt:
             "folder": self.folder,
             "files": [asdict(file) for file in self.files],
             "queues": self.tally.to_json(),
+            "void": self.void.to_json(),
         }
 
     @classmethod
@@ -74,6 +77,7 @@ class Attempt:
             stored["folder"],
             tuple(WrittenFile(**file) for file in stored["files"]),
             Tally.from_json(stored["queues"]),
+            Tally.from_json(stored.get("void", ())),
         )
 
 
@@ -312,7 +316,7 @@ _LISTED: Final = 10
 
 
 class Tally(Counter[QueueName]):
-    """Rows by queue."""
+    """Rows, or other things, by queue."""
 
     @classmethod
     def of(cls, tallies: Iterable[Tally]) -> Tally:

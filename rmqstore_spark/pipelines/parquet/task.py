@@ -25,6 +25,7 @@ from rmqstore_spark.reader.options import (
     ScanSplit,
     Split,
 )
+from rmqstore_spark.reader.void import VoidEntries
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -69,7 +70,7 @@ class BackfillTask:
         options = parse_options(self.options, streaming=False)
         folder = self.output.new_attempt(number)
         path = self.output.attempt_path(folder)
-        tally = Tally()
+        tally, void = Tally(), VoidEntries()
         with writing(self.output.data):
             with PartitionedWriter(
                 self.output.fs,
@@ -78,11 +79,13 @@ class BackfillTask:
                 self.columns,
                 self.file_format,
             ) as writer:
-                for batch in read_partition(piece, options, project(self.schema)):
+                for batch in read_partition(piece, options, project(self.schema), void):
                     tally.add(batch)
                     writer.write(batch)
             files = tuple(read_back(self.output.fs, path, file) for file in writer.finished)
-        attempt = Attempt(number, folder, files, tally)
+        broker = str(piece.broker_name)
+        passed = Tally({(broker, *queue): count for queue, count in void.counts().items()})
+        attempt = Attempt(number, folder, files, tally, passed)
         with writing(self.output.own):
             self.output.finish_attempt(attempt)
         return attempt.to_json()
@@ -131,7 +134,7 @@ def _field(name: str, value: Any) -> Any:
 
 
 def planned_rows(pieces: Iterable[SourcePartition]) -> Tally | None:
-    """Count the rows of each queue that a plan covers, before filters.
+    """Count the rows of each queue that a plan covers, before filters, and its void entries.
 
     Returns:
         None for a store without queues: its rows are unknown before they are read.

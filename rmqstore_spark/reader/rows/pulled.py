@@ -71,6 +71,7 @@ class PulledRows:
         is_filtered: bool,
     ) -> None:
         self._source = source
+        self._name = (topic, queue_id)
         self._queue = f"{topic}/{queue_id}"
         self._topics = text_pool([topic])
         self._queue_ids = np.array([queue_id], np.int32)
@@ -89,6 +90,8 @@ class PulledRows:
         for piece in pieces:
             if piece.why_gone:
                 self._lose(piece.end - piece.start, piece.why_gone)
+            if self._options.void is not None:
+                self._options.void.note_count(*self._name, piece.start, piece.void)
         full = [piece for piece in pieces if piece.data]
         if not full:
             return

@@ -106,10 +106,15 @@ def usable_entries(
     if options.mode == "FAILFAST":
         columns = queue.live_columns(first, last)
         counts = columns.codes != VOID_CODE
+        if options.void is not None:
+            options.void.note(queue.topic, queue.queue_id, slots[~counts])
         return (columns, slots) if counts.all() else (columns[counts], slots[counts])
     entries = queue.entries(first, last)
     live = queue.format.is_message(entries)
-    if bad := np.count_nonzero(~live & ~queue.format.is_void(entries)):
+    is_void = queue.format.is_void(entries)
+    if options.void is not None:
+        options.void.note(queue.topic, queue.queue_id, slots[is_void])
+    if bad := np.count_nonzero(~live & ~is_void):
         _log.warning(
             "DROPMALFORMED: left out %d empty or damaged entries of %s/%d from %d on",
             bad, queue.topic, queue.queue_id, first,
