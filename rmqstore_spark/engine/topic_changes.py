@@ -88,14 +88,11 @@ class TopicChanges:
             require_clients_topic(name)
         with self._workers.batches.nothing_committed(), self._appender.appending():
             self._admission.require_master()  # the role can have changed since
-            self._workers.drain()  # refuses, rather than waits for who lacks room
-            with self._store.deleted.dispatching:
-                self._workers.drain()
-                # No later record gets a place before that, not even after a crash.
-                self._flusher.flush()
-                with self._store.deleted.adding(dict.fromkeys(names, self._store.log.max_offset)):
-                    self._topics.delete(names)
-                    self._store.consumer_offsets.forget(names)
-                    self._store.queue_ends.forget(names)
-                self._store.queues.drop(names)
-                self._appender.forget(names)
+            self._workers.settle()
+            # Flushed: no later record gets a place before that, not even after a crash.
+            with self._store.deleted.adding(dict.fromkeys(names, self._flusher.flush())):
+                self._topics.delete(names)
+                self._store.consumer_offsets.forget(names)
+                self._store.queue_ends.forget(names)
+            self._store.queues.drop(names)
+            self._appender.forget(names)

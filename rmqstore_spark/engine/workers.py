@@ -30,7 +30,7 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.configuration import check_progress
 from rmqstore_spark.engine.transactions.checks import Checks
 from rmqstore_spark.engine.transactions.transactions import Transactions
-from rmqstore_spark.errors import StoreWriteError
+from rmqstore_spark.errors import RefusedError, StoreWriteError
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +167,22 @@ class Workers:
             StoreWriteError: dispatching failed, or there is no room for queues and index.
         """
         self.dispatcher.drain_or_refuse()
+
+    def settle(self) -> None:
+        """Wait until all that was put is in queues and index. Needs the append lock.
+
+        Raises:
+            RefusedError: what was put into the log of a group is not committed.
+            StoreWriteError: as for `drain`.
+        """
+        log = self._store.log
+        if log.term is not None:
+            lacking = self.durability.await_put(log.end, log.term)
+            if lacking is not None:
+                raise RefusedError(
+                    f"What was put before is not settled. {lacking.remark}", lacking.status
+                )
+        self.drain()
 
     def stats(self) -> dict[str, Any]:
         """Return the figures of the store, which commands and Prometheus show, as JSON values."""

@@ -27,7 +27,7 @@ from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.copied import Copied, feed_of, make_topics
 from rmqstore_spark.engine.append.member_appender import MemberAppender
 from rmqstore_spark.engine.dispatch.dispatcher import NO_ROOM
-from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob
+from rmqstore_spark.engine.dispatch.jobs import DispatchJob
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import (
@@ -178,18 +178,12 @@ class Applier:
             begin = self._appender.begin_of(own)
             if begin == batches.seen:
                 self._feed = None
-                self._patiently(partial(self._take_own, own))
+                self._patiently(partial(self._take, own, own.store_timestamp))
+                batches.pass_over(own.end)
                 return
             stop = begin
         for part in batches.read(self._log_up_to(committed), stop):
             self._patiently(partial(self._take_copied, part))
-
-    def _take_own(self, own: Appended) -> None:
-        """Take a block that this store has appended, unless it has been forgotten meanwhile."""
-        with self._store.deleted.dispatching:
-            if self._appender.next_proposed(self._batches.seen) is own:
-                self._take(own, own.store_timestamp)
-                self._batches.pass_over(own.end)
 
     def _take_copied(self, part: LogBlock) -> None:
         store = self._store
@@ -206,11 +200,11 @@ class Applier:
                     error,
                 )
             self._lacks_topic = True
-        with store.deleted.dispatching:
+        with store.deleted.copying:
             self._take(copied, int(part.records.store_timestamp.min()))
 
     def _take(self, job: DispatchJob, first: int) -> None:
-        """Hand records to the dispatcher. No topic is deleted meanwhile.
+        """Hand records to the dispatcher.
 
         Args:
             job: the records.

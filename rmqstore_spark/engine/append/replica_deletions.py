@@ -60,7 +60,7 @@ class ReplicaDeletions:
             return
         with self._appender.appending(patient=True):
             self._dispatcher.drain_or_refuse()  # refuses, rather than waits for who lacks room
-            with store.deleted.dispatching, store.deleted.adding(new):
+            with store.deleted.copying, store.deleted.adding(new):
                 self._dispatcher.drain_or_refuse()
                 for topic, end in new.items():
                     if dropped := store.queues.drop_older(topic, end):

@@ -39,14 +39,15 @@ class DeletedTopics:
     Attributes:
         ends: by topic, the physical offset up to which its records are deleted. Each deletion in it
             is complete.
-        dispatching: is held while what a group has committed is dispatched, which needs no append
-            lock, and while topics are deleted: what comes in between would be in queues again.
+        copying: is held while records of a group's log go to the queues, which needs no append
+            lock, and while a leader's deletions are taken over: what comes in between would be in
+            queues again.
     """
 
     def __init__(self, store: str) -> None:
         self.path = os.path.join(store, OWN_FOLDER, "deleted.json")
         self.ends: Mapping[str, int] = _load(self.path)
-        self.dispatching = threading.Lock()
+        self.copying = threading.Lock()
 
     def end(self, topic: str) -> int:
         """Return the physical offset up to which a topic's records are deleted; 0 if none are."""

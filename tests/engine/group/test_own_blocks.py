@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from threading import Lock, current_thread
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.engine import StoreConfig, StoreWriter
+from rmqstore_spark.engine.append.applier import Applier
+from rmqstore_spark.engine.append.copied import Copied
 from rmqstore_spark.engine.append.replica_deletions import ReplicaDeletions
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
-from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.group.member_thread import (
     CommittedLog,
@@ -258,31 +259,38 @@ def test_a_segment_that_is_missing_is_told_and_not_passed_over(tmp_path: Path) -
         member_log_of(LocalFiles(), str(path), str(data), end)
 
 
-def test_nothing_is_dispatched_while_a_topic_is_deleted(
+def test_nothing_is_copied_into_queues_while_deletions_are_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held: dict[str, set[bool]] = {"submit": set(), "drop": set(), "drop_older": set()}
+    held: dict[str, set[bool]] = {"_take": set(), "drop_older": set()}
     locks: list[Lock] = []
 
     def noted(name: str, real: Any) -> Any:
         def call(*given: Any) -> Any:
-            if name != "submit" or current_thread().name == "rmqstore-applier":
+            if name != "_take" or isinstance(given[1], Copied):
                 held[name] |= {lock.locked() for lock in locks}
             return real(*given)
 
         return call
 
-    for owner, name in (
-        (Dispatcher, "submit"), (ConsumeQueues, "drop"), (ConsumeQueues, "drop_older"),
-    ):  # fmt: skip
-        monkeypatch.setattr(owner, name, noted(name, getattr(owner, name)))
+    monkeypatch.setattr(Applier, "_take", noted("_take", Applier._take))
+    monkeypatch.setattr(ConsumeQueues, "drop_older", noted("drop_older", ConsumeQueues.drop_older))
     with leader(tmp_path / "store", 1 << 20) as store:
-        locks.append(store._store.deleted.dispatching)
-        assert store.put(block(0, 40)).ok
+        locks.append(store._store.deleted.copying)
         commit_batch(store, 1)
         ReplicaDeletions(store._store, store._workers.appender, store._workers.dispatcher).take(
             {TOPICS[0]: store.published_end}
         )
-        store.delete_topic(TOPICS[1])
-        assert store.put(rows_block(bodies("later", 8))).ok
-    assert held == {"submit": {True}, "drop": {True}, "drop_older": {True}}
+    assert held == {"_take": {True}, "drop_older": {True}}
+
+
+def test_a_topic_is_deleted_when_all_that_was_put_is_committed(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with leader(path, 1 << 20) as store:
+        for number in range(40):
+            assert store.put(block(number * 16, 16), wait=False).ok
+            store.delete_topic(TOPICS[1])
+            assert store._store.deleted.end(TOPICS[1]) == store._store.log.end
+            store.create_topic(TOPICS[1], write_queue_nums=4)
+        assert store.put(block(640, 16)).ok
+    assert not problems_of(path)
