@@ -70,6 +70,22 @@ def test_a_broker_on_loopback_is_refused_if_others_are_on_other_machines(
         assert store.put(as_block(messages([b"more"]))).ok
 
 
+@pytest.mark.parametrize("key", ["dLegerPeers=n0-127.0.0.1:1", "dLegerSelfId=n0"])
+def test_keys_of_a_group_without_its_switch_are_refused_unless_a_file_says_so(
+    tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, _, value = key.partition("=")
+    config = StoreConfig().with_overrides({"dLegerGroup": "g", name: value})
+    with pytest.raises(OptionError, match=rf"has {name}, .* enableDLegerCommitLog=true\. Set"):
+        StoreWriter.open(tmp_path / "store", config)
+    assert not (tmp_path / "store").exists()
+    file = tmp_path / "broker.conf"
+    file.write_text(f"enableDLegerCommitLog=false\ndLegerGroup=g\n{key}\n")
+    changed = StoreConfig.from_file(file).with_environment({}).with_overrides({"listenPort": "0"})
+    StoreWriter.open(tmp_path / "store", changed).close()
+    assert f"enableDLegerCommitLog is false, so {name} is passed over" in caplog.text
+
+
 def test_the_example_of_the_page_is_complete_for_three_machines(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(PAGE.read_text().split("```properties\n")[1].split("```")[0])
