@@ -176,9 +176,18 @@ class StoreConfig(StoreKeys):
         return self.clients != "rocketmq"
 
     @property
-    def is_broker(self) -> bool:
+    def serves_rocketmq(self) -> bool:
         """Whether a store process serves RocketMQ's clients."""
         return self.clients != "spark" and self.listen_port >= 0
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether the port of a store process is a broker's.
+
+        That of a member of a group always is: its followers copy topics and progress from it, like
+        a broker's slaves. Without RocketMQ's clients, it serves followers alone.
+        """
+        return self.serves_rocketmq or (self.enable_d_leger_commit_log and self.listen_port >= 0)
 
     @property
     def store_host_v6(self) -> bool:

@@ -55,6 +55,11 @@ def brokers_of_group(config: StoreConfig) -> MemberBrokers:
     group.require_members(config.preferred_leaders)
     if config.is_broker:
         _require_reachable(group, config)
+    elif len(group.ids) > 1:
+        _log.warning(
+            "listenPort is -1, so the other members cannot copy topics, groups and progress from "
+            "this one while it leads: the next leader may lack what has changed. Give a listenPort."
+        )
     return MemberBrokers(group, config.host[0] if config.is_broker else "")
 
 

@@ -39,7 +39,7 @@ def member(peers: str = THREE, **changed: Any) -> StoreConfig:
     [
         {},
         {"bind_address": "0.0.0.0"},
-        {"clients": "spark", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
+        {"listen_port": -1, "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
         {"peers": "n0-127.0.0.1:1;n1-127.0.0.1:2", "broker_ip1": "127.0.0.1"},
         {"peers": "n0-box:1;n1-box:2", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
     ],
@@ -52,6 +52,7 @@ def test_a_broker_that_the_others_reach_is_taken(reachable: dict[str, Any]) -> N
     ("wrong", "key"),
     [
         ({"broker_ip1": "127.0.0.1"}, "brokerIP1"),
+        ({"broker_ip1": "127.0.0.1", "clients": "spark"}, "brokerIP1"),
         ({"broker_ip1": "0.0.0.0"}, "brokerIP1"),
         ({"bind_address": "127.0.0.1"}, "bindAddress"),
         ({"broker_ip1": "::1", "peers": "n0-[fd00::1]:1;n1-[fd00::2]:1"}, "brokerIP1"),
@@ -121,6 +122,15 @@ def test_a_follower_tells_where_the_leaders_broker_is(tmp_path: Path) -> None:
 
         told = f"is {leader.me}, whose broker is at {leader.broker}: write there."
         assert eventually(lambda: told in refusal(), PATIENCE)
+
+
+def test_a_member_without_a_port_tells_that_nobody_copies_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers_of_group(member("n0-127.0.0.1:1", listen_port=-1))
+    assert not caplog.text
+    brokers_of_group(member(listen_port=-1))
+    assert "listenPort is -1, so the other members cannot copy topics" in caplog.text
 
 
 def test_a_follower_that_would_copy_from_itself_says_so(tmp_path: Path) -> None:
