@@ -6,13 +6,13 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import uvloop
 
-from rmqstore_spark.broker.acl.gate import AccountGate, OpenGate
+from rmqstore_spark.broker.acl.gate import AccountGate, Gate, OpenGate, SlavesGate
 from rmqstore_spark.broker.core.catalog import Catalog
 from rmqstore_spark.broker.core.clients import Group
 from rmqstore_spark.broker.faces.remoting.registering import Registering
@@ -36,6 +36,9 @@ _VIP: Final = 2
 
 class BrokerRunner:
     """Lets RocketMQ's clients use a store, from its construction until `close`.
+
+    If these are not served, the store is a member of a group, and only followers copy from it what
+    is not in the log: no name server hears of it, and there is no VIP port.
 
     Args:
         store: the store; it is not closed here.
@@ -63,7 +66,8 @@ class BrokerRunner:
         other: OtherProtocol | None = None,
     ) -> None:
         config = store.config
-        if config.vip_listen_port < 0 and config.listen_port <= _VIP:
+        self._serves_all = config.serves_rocketmq
+        if self._serves_all and config.vip_listen_port < 0 and config.listen_port <= _VIP:
             raise OptionError(
                 f"listenPort is {config.listen_port}, and the VIP port would be {_VIP} below it: "
                 "give vipListenPort, or another listenPort."
@@ -130,33 +134,44 @@ class BrokerRunner:
         catalog = Catalog(self._store)
         protection = self._protection
         accounts = protection.accounts
-        gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
+        gate: Gate = OpenGate() if accounts is None else AccountGate(accounts, rights_of(ROWS))
+        if not self._serves_all:
+            gate = SlavesGate(gate)
         broker = self._service = BrokerService(self._store, catalog, gate)
         server = self._server = RemotingServer(broker, _LIMITS, protection.tls)
         try:
             await self._listen(server)
-            registering = Registering(
-                self._store, catalog, self._ha_address, self._endpoint, protection.identity
-            )
-            self._store.topics.watch(registering)
-            self._store.role.watch(registering)
-            self._ended = lambda: loop.call_soon_threadsafe(ended.set)
-            self._is_ready.set()
-            try:
+            async with self._registered(catalog):
+                self._ended = lambda: loop.call_soon_threadsafe(ended.set)
+                self._is_ready.set()
                 await ended.wait()
-            finally:
-                self._store.topics.unwatch(registering)
-                self._store.role.unwatch(registering)
-            await registering.close()
         finally:
             await broker.close()
             await server.close()
+
+    @asynccontextmanager
+    async def _registered(self, catalog: Catalog) -> AsyncIterator[None]:
+        """Register with name servers, within the context, if clients are served."""
+        if not self._serves_all:
+            yield
+            return
+        registering = Registering(
+            self._store, catalog, self._ha_address, self._endpoint, self._protection.identity
+        )
+        self._store.topics.watch(registering)
+        self._store.role.watch(registering)
+        try:
+            yield
+        finally:
+            self._store.topics.unwatch(registering)
+            self._store.role.unwatch(registering)
+        await registering.close()
 
     async def _listen(self, server: RemotingServer) -> None:
         config = self._store.config
         self.address = await server.start(self._bound, self._other)
         vip = config.vip_listen_port
-        if vip:
+        if vip and self._serves_all:
             port = vip if vip > 0 else config.listen_port - _VIP
             try:
                 await server.start(bound_port(config.bind_address, port), self._other)

@@ -365,6 +365,12 @@ class Connection:
                 "certificates (tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's.",
                 can_pass="certificate verify failed" not in _plain(error),
             )
+        if self._connect_s is None or was_reached(self.endpoint.address):
+            return ServiceError(
+                f"The store process at {self.endpoint} went away: {_plain(error)}. Check whether "
+                "it runs, and its log. What it was asked and has not answered may be done or not.",
+                can_pass=True,
+            )
         return ServiceError(
             f"The connection to {self.endpoint} broke: {_plain(error)}. Check the process and "
             f"{_WHERE_IT_BREAKS[self.endpoint.scheme]}.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from rmqstore_spark.client.patience import rounds, told
@@ -18,6 +19,8 @@ _log = logging.getLogger("rmqstore_spark")
 
 PROBE_SECONDS: Final = 2.0
 """A process that is stopped would be waited for otherwise, while another one leads."""
+
+_SLAVE: Final = "It is a slave, or read-only"
 
 Probe: TypeAlias = Callable[[str], StoreClient]
 
@@ -45,13 +48,25 @@ def find_master(endpoints: Sequence[str], probe: Probe, seconds: float) -> str:
             return found[0]
         if number == 1:
             _log.warning("%s Waiting until one replica of the store does.", _why(found, failures))
-    remedy = (
-        "Each would take other messages: stop the one that was replaced, and read docs/"
-        "replication.md, A pair of store processes."
-        if found
-        else "Promote one of them (rmqstore promote), or start enough members of its group."
-    )
-    raise ServiceError(f"{_why(found, failures)} {remedy}", can_pass=True)
+    raise ServiceError(f"{_why(found, failures)} {_remedy(found, failures)}", can_pass=True)
+
+
+class _NotLeadingError(ServiceError):
+    """Why a member of a DLedger group takes no writes."""
+
+
+def _remedy(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
+    if masters:
+        return (
+            "Each would take other messages: stop the one that was replaced, and read docs/"
+            "replication.md, A pair of store processes."
+        )
+    if any(isinstance(failure, _NotLeadingError) for failure in failures.values()):
+        return (
+            "The members of a DLedger group elect the one that takes writes: start most of them, "
+            "and name the endpoints of all. rmqstore stats ENDPOINT tells how each of them is."
+        )
+    return "Promote one of them (rmqstore promote), or start enough members of its group."
 
 
 def _why(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
@@ -62,7 +77,7 @@ def _why(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
 
 def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Exception]) -> list[str]:
     """Return those that are masters; say of the others why they are not."""
-    found = []
+    found, others = [], []
     names: dict[str, str] = {}
     for endpoint in endpoints:
         try:
@@ -75,7 +90,8 @@ def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Excepti
         if reply.is_master:
             found.append(endpoint)
         else:
-            failures[endpoint] = ServiceError("It is a slave, or read-only")
+            failures[endpoint] = ServiceError(_SLAVE)
+            others.append(endpoint)
     if len(names) > 1:
         (one, at), (other, there) = list(names.items())[:2]
         raise OptionError(
@@ -83,4 +99,22 @@ def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Excepti
             "Replicas have the same broker name, and `|` between their endpoints; in Spark's "
             "option endpoint, separate stores have commas."
         )
+    if not found:
+        failures.update((endpoint, _why_not(probe, endpoint)) for endpoint in others)
     return found
+
+
+def _why_not(probe: Probe, endpoint: str) -> ServiceError:
+    """Return why a store that answers takes no writes."""
+    with suppress(RmqStoreError), probe(endpoint) as client:
+        figures = client.stats()
+        if figures.get("groupRole") == "LEADER":
+            return _NotLeadingError("It was elected by its DLedger group, and takes writes soon")
+        if "groupRole" in figures:
+            leader = figures["groupLeader"]
+            return _NotLeadingError(
+                f"It follows {leader}, the leader of its DLedger group"
+                if leader
+                else "It is a member of a DLedger group that has no leader now"
+            )
+    return ServiceError(_SLAVE)

@@ -129,6 +129,11 @@ class BlockStream:
         """
         self._advance(self._wait_for_all)
 
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether blocks are not acknowledged: those that were sent may be stored or not."""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """End the stream. Blocks without an acknowledgement may be in the store or not."""
         self._is_closed = True

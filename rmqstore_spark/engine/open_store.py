@@ -16,7 +16,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import MemberThread
-from rmqstore_spark.engine.group.store_group import brokers_of_group
+from rmqstore_spark.engine.group.store_group import brokers_of_group, check_no_group
 from rmqstore_spark.engine.lock import StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.flush import FlushMarkKeeper
@@ -157,6 +157,7 @@ def open_store(
         StoreWriteError: a file could not be written.
     """
     log_folder = os.path.join(path, "commitlog")
+    check_no_group(config)
     _require_one_log(config, log_folder)
     refuse_links(path)
     _require_store_or_nothing(path)

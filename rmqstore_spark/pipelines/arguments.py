@@ -36,8 +36,8 @@ Endpoint = Annotated[
     str,
     typer.Argument(
         metavar="ENDPOINT",
-        help="endpoint of the store process to write to; several comma-separated; or name servers: "
-        "namesrv://HOST:9876",
+        help="endpoint of the store process to write to; those of the members of a group, with | "
+        "between them; several stores, comma-separated; or name servers: namesrv://HOST:9876",
     ),
 ]
 

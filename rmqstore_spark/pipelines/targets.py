@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
@@ -16,6 +17,7 @@ from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.option import BATCH
 from rmqstore_spark.datasource.options.parsing import SinkOptions, parse_options, parse_sink_options
 from rmqstore_spark.datasource.options.sink_table import WRITING, TargetOptions
+from rmqstore_spark.datasource.sink.masters import at_master, with_masters
 from rmqstore_spark.datasource.sink.targets import find_targets
 from rmqstore_spark.datasource.sources import open_sources
 from rmqstore_spark.datasource.sources.queues import (
@@ -29,6 +31,8 @@ from rmqstore_spark.pipelines.arguments import place_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from rmqstore_spark.client import StoreClient
 
 _SAID_ELSEWHERE: Final = {
     "endpoint": "ENDPOINT",
@@ -232,18 +236,20 @@ def _target(options: SinkOptions, topic: str) -> TargetOptions:
 
 
 def _create(connection: ConnectionOptions, topic: str, count: int) -> None:
-    for endpoint in connection.endpoints:
-        with connection.client(endpoint) as client:
-            has = client.open((topic,), creates=False).topics.get(topic)
-            if has is None:
-                client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
-                print(f"created topic {topic} with {count} queue(s) at {endpoint}", flush=True)
-            elif has.write_queue_nums < count:
-                read = max(count, has.read_queue_nums)
-                client.create_topic(
-                    topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm
-                )
-                print(f"topic {topic} now has {count} queue(s) at {endpoint}", flush=True)
+    found = with_masters(connection)
+    for store in range(len(found.endpoints)):
+        at_master(found, store, partial(_create_at, topic, count))
+
+
+def _create_at(topic: str, count: int, client: StoreClient) -> None:
+    has = client.open((topic,), creates=False).topics.get(topic)
+    if has is None:
+        client.create_topic(topic, read_queue_nums=count, write_queue_nums=count)
+        print(f"created topic {topic} with {count} queue(s) at {client.endpoint}", flush=True)
+    elif has.write_queue_nums < count:
+        read = max(count, has.read_queue_nums)
+        client.create_topic(topic, read_queue_nums=read, write_queue_nums=count, perm=has.perm)
+        print(f"topic {topic} now has {count} queue(s) at {client.endpoint}", flush=True)
 
 
 def _check(options: SinkOptions, topic: str, count: int) -> None:

@@ -107,7 +107,7 @@ class StoreActions:
         offsets = {topic: _by_number(queues) for topic, queues in request.offsets.items()}
         writer = self._store.writer
         changed = writer.commit_offsets(request.group, offsets, reset=request.reset)
-        if writer.config.is_broker and not request.reset:
+        if writer.config.serves_rocketmq and not request.reset:
             self._introduce(writer, request.group)
         return CommitOffsetsReply(changed)
 

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqstore_spark.broker.protection import Protection
@@ -132,6 +133,7 @@ def serve_read_only(
     """
     from rmqstore_spark.server.stores.sidecar import Sidecar
 
+    config = replace(config, enable_d_leger_commit_log=False)  # a sidecar of a member is none
     if config.clients != "spark":
         raise OptionError(
             f"clients is {config.clients}, and a store that is served read-only is for Spark and "
@@ -260,7 +262,8 @@ class _Run:
             names = ", ".join(f"{store.path} as #{store.name}" for store in stores)
         places = [f"on {', '.join(endpoints)}"] if endpoints else []
         places += [f"slaves on {service.slaves}"] if service.slaves else []
-        places += [f"broker on {service.broker}"] if service.broker else []
+        if service.broker and config.serves_rocketmq:
+            places.append(f"broker on {service.broker}")
         places += [f"metrics on http://{metrics}/metrics"] if metrics else []
         places += [f"pages on http://{metrics}/status"] if config.status_page_enable else []
         begin = f"serving {names} " if endpoints else f"running {names}; "

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -26,14 +29,18 @@ import rmqstore_spark
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.base.workers import require_spark
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.client.masters import find_master
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.reader import Store
 from tests.cli.processes import run
+from tests.consensus.driver.members import addresses
 from tests.datasource.driving import Stream, plan_batch
+from tests.engine.group.stores import StoreProcess as GroupStore
 from tests.support.accounts import account_file, guarded
 from tests.support.certificates import make_certificates
 from tests.support.processes.serving import StoreProcess, block_of, served
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -346,13 +353,44 @@ def reopened(here: Surroundings) -> str:
     return (done.stdout + done.stderr).splitlines()[0]
 
 
+def missing_stage(here: Surroundings) -> str:
+    with served(here.folder / "s") as former, served(here.folder / "t") as new:
+        with StoreClient(former.endpoint) as client, client.stage_stream() as stage:
+            stage.send(block_of([b"order 1"]))
+            info = stage.finish()
+        writer = WriterId("stream", "0b9c7c7e-9f0d-4f5c-b6f1-2f0a3b1d7c55", 7)
+        with StoreClient(new.endpoint) as client:
+            return of_python(lambda: client.commit(CommitRequest(writer, (info,))))
+
+
+def no_leader(here: Surroundings) -> str:
+    asked = ["rmq://127.0.0.1:1"]
+    with GroupStore(here.folder, "n0", addresses(3)) as alone:
+        eventually(alone.stats)
+        asked.insert(0, alone.endpoint)
+        return of_python(lambda: find_master(asked, partial(StoreClient, retries=0), 0))
+
+
+def went_away(here: Surroundings) -> str:
+    with StoreProcess(here.folder / "s", here.folder) as process:
+        process.ready()
+        with StoreClient(process.endpoint) as client, closing(client.put_stream()) as stream:
+            process.signal(signal.SIGKILL)
+
+            def put() -> None:
+                stream.send(block_of([b"order 1"]))
+                stream.drain()
+
+            return of_python(put)
+
+
 PROVOCATIONS: Final[tuple[Provocation, ...]] = (
-    damaged, damaged_log, disk_full, expired, lacks_a_right, no_account, no_pyspark, no_route,
-    no_store, no_topic, nothing_answers, nothing_listens, old_scheme, old_spark,
-    open_account_file, other_rows, past_the_end, port_in_use, read_only, reopened, set_back,
-    sources_alone, store_in_use, tls_where_none_is, unknown_authority, unknown_key,
-    unknown_option, unknown_topic, unprotected, without_queues, without_tls, wrong_secret,
-    wrong_value,
+    damaged, damaged_log, disk_full, expired, lacks_a_right, missing_stage, no_account, no_leader,
+    no_pyspark, no_route, no_store, no_topic, nothing_answers, nothing_listens, old_scheme,
+    old_spark, open_account_file, other_rows, past_the_end, port_in_use, read_only, reopened,
+    set_back, sources_alone, store_in_use, tls_where_none_is, unknown_authority, unknown_key,
+    unknown_option, unknown_topic, unprotected, went_away, without_queues, without_tls,
+    wrong_secret, wrong_value,
 )  # fmt: skip
 
 

@@ -25,9 +25,18 @@ from rmqstore_spark.remoting.codec.fields import MAX_LONG, MAX_NAME, Fields
 from rmqstore_spark.remoting.connection import RemotingConnection, Request
 from rmqstore_spark.remoting.peerlog import PeerLog
 
-__all__ = ["AccountGate", "Gate", "OpenGate"]
+__all__ = ["AccountGate", "Gate", "OpenGate", "SlavesGate"]
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+_OF_SLAVES: Final = frozenset(
+    {
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    }
+)
 _LEAD: Final = "org.apache.rocketmq.acl.common.AclException: "
 
 
@@ -80,6 +89,37 @@ class OpenGate:
 
     def may_learn(self, connection: RemotingConnection, topic: str) -> bool:  # noqa: ARG002 - as above
         return True
+
+
+class SlavesGate:
+    """Lets through what slaves ask: the store has no other clients of RocketMQ.
+
+    Args:
+        gate: lets through some of these requests.
+    """
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def admitted(self, requests: Sequence[Request]) -> Sequence[Request]:
+        found = []
+        for request in requests:
+            command = request.command
+            if command.code in _OF_SLAVES:
+                found.append(request)
+                continue
+            remark = (
+                f" request type {command.code} not supported: this store process serves no clients "
+                "of RocketMQ, as clients=spark says"
+            )
+            request.reply(command.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+        return self._gate.admitted(found)
+
+    def check_place(self, request: Command, peer: str, reader: QueueReader) -> None:
+        self._gate.check_place(request, peer, reader)
+
+    def may_learn(self, connection: RemotingConnection, topic: str) -> bool:
+        return self._gate.may_learn(connection, topic)
 
 
 class AccountGate:

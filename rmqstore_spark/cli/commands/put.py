@@ -11,7 +11,7 @@ import typer
 
 from rmqstore_spark.cli.shared.parameters import MasterOf, connect, master_of
 from rmqstore_spark.cli.shared.terminal import say
-from rmqstore_spark.errors import OptionError, RmqStoreError
+from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 from rmqstore_spark.layout.constants import topic_fault
 
 if TYPE_CHECKING:
@@ -101,8 +101,10 @@ def _counted(client: StoreClient) -> Iterator[PutStream]:
     stream = client.put_stream()
     try:
         yield stream
-    except (RmqStoreError, KeyboardInterrupt):
+    except (RmqStoreError, KeyboardInterrupt) as error:
         say(f"{stream.rows} message(s) were put before the error.")
+        if stream.has_unanswered and isinstance(error, ServiceError | KeyboardInterrupt):
+            say("The next ones were sent without an answer: each of them may be stored or not.")
         raise
     finally:
         stream.close()

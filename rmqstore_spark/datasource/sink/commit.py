@@ -14,11 +14,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from rmqstore_spark.datasource.options.connection import ConnectionOptions
 from rmqstore_spark.datasource.options.sink_table import DeliveryOptions
-from rmqstore_spark.datasource.sink.masters import other_master
+from rmqstore_spark.datasource.sink.masters import at_master
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError, ServiceError
 
 if TYPE_CHECKING:
-    from rmqstore_spark.base.types import CommitResult, StageInfo, WriterId
+    from rmqstore_spark.base.types import CommitRequest, CommitResult, StageInfo, WriterId
 
 
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -82,9 +82,6 @@ class TaskDone(WriterCommitMessage):
 
 START_AGAIN: Final = "Start the query again with the same checkpoint."
 """How a stream continues after its store process was unavailable."""
-
-_RETRIES_OF_A_REPLICA: Final = 3
-"""At a master that may have been replaced. A commit that is repeated does nothing."""
 
 _ABORT_RETRIES: Final = 5
 """The process removes stages by itself, so a failed query need not wait for it long."""
@@ -167,7 +164,8 @@ def use_number(connection: ConnectionOptions, writer: WriterId, done: TaskDone) 
     """
     if done.stages:
         for endpoint in connection.endpoints:
-            _commit(connection, endpoint, writer, ())
+            with connection.client(endpoint) as client:
+                client.commit(_request(writer, ()))
 
 
 def _by_store(done: Iterable[TaskDone]) -> dict[int, list[StageInfo]]:
@@ -187,27 +185,14 @@ def _commit_at_master(
     It has the batch if only the answer was lost. If it does not, it refuses: the stages have gone
     with the former master.
     """
-    endpoint = connection.endpoints[store]
-    hurried = connection
-    if connection.replicas:
-        hurried = replace(connection, retries=min(connection.retries, _RETRIES_OF_A_REPLICA))
-    try:
-        return _commit(hurried, endpoint, writer, stages)
-    except (RefusedError, ServiceError) as error:
-        other = other_master(connection, store)
-        if other is None:
-            raise
-        _log.warning("%s Asking the new master, %s.", error, other)
-        return _commit(connection, other, writer, stages)
+    request = _request(writer, stages)
+    return at_master(connection, store, lambda client: client.commit(request))
 
 
-def _commit(
-    connection: ConnectionOptions, endpoint: str, writer: WriterId, stages: Sequence[StageInfo]
-) -> CommitResult:
+def _request(writer: WriterId, stages: Sequence[StageInfo]) -> CommitRequest:
     from rmqstore_spark.base.types import CommitRequest
 
-    with connection.client(endpoint) as client:
-        return client.commit(CommitRequest(writer, tuple(stages)))
+    return CommitRequest(writer, tuple(stages))
 
 
 def with_advice(error: RmqStoreError) -> RmqStoreError:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rmqstore_spark.client.masters import PROBE_SECONDS, find_master
 from rmqstore_spark.datasource.options.connection import ConnectionOptions, patience_s
+from rmqstore_spark.errors import RefusedError, ServiceError
 from rmqstore_spark.wire.endpoint import REPLICA, replica_endpoints
+
+if TYPE_CHECKING:
+    from rmqstore_spark.client import StoreClient
+
+_log = logging.getLogger("rmqstore_spark")
+
+_T = TypeVar("_T")
+
+_RETRIES_OF_A_REPLICA: Final = 3
+"""At a master that may have been replaced."""
 
 _PROBE_MS: Final = round(PROBE_SECONDS * 1000)
 
@@ -26,7 +39,34 @@ def with_masters(connection: ConnectionOptions) -> ConnectionOptions:
     return replace(connection, endpoints=masters, replicas=stores)
 
 
-def other_master(connection: ConnectionOptions, store: int) -> str | None:
+def at_master(connection: ConnectionOptions, store: int, act: Callable[[StoreClient], _T]) -> _T:
+    """Do something at the master of a store; if that changed meanwhile, do it at the new one.
+
+    Args:
+        connection: as `with_masters` returned it.
+        store: the store's number.
+        act: may run twice.
+
+    Raises:
+        RefusedError: the master refuses.
+        ServiceError: it cannot be reached, or there is none for as long as `requestTimeout`.
+    """
+    hurried = connection
+    if connection.replicas:
+        hurried = replace(connection, retries=min(connection.retries, _RETRIES_OF_A_REPLICA))
+    try:
+        with hurried.client(connection.endpoints[store]) as client:
+            return act(client)
+    except (RefusedError, ServiceError) as error:
+        other = _other_master(connection, store)
+        if other is None:
+            raise
+        _log.warning("%s Asking the new master, %s.", error, other)
+    with connection.client(other) as client:
+        return act(client)
+
+
+def _other_master(connection: ConnectionOptions, store: int) -> str | None:
     """Return the endpoint of the master of a store, if it is another one by now.
 
     Args:

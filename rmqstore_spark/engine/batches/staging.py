@@ -34,6 +34,14 @@ _REMEMBERED: Final = 100_000
 _MOST_STAGES: Final = 10_000
 _SPARE_MS: Final = 5_000
 """How long memory and files of stages that are gone are kept for others."""
+_ELSEWHERE: Final = (
+    "never staged here: since the batch began, the master has changed (in a DLedger group, the "
+    "leader), or this process was started again"
+)
+_AGAIN: Final = (
+    "Run the batch again: of a stream, start the query again with its checkpoint, which stores no "
+    "row twice."
+)
 _STAGE_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -213,17 +221,16 @@ class Staging:
     def _require_as_said(self, info: StageInfo) -> None:
         stage = self._stages.get(info.stage_id)
         if stage is None or not stage.finished:
-            why = self._gone.get(info.stage_id, "never staged here, or before a restart")
+            why = self._gone.get(info.stage_id, _ELSEWHERE)
             why = why if stage is None else "not finished"
             raise RefusedError(
-                f"The commit misses the stage {info.stage_id[:64]}: it was {why}. Run the batch "
-                "again.",
+                f"The commit misses the stage {info.stage_id[:64]}: it was {why}. {_AGAIN}",
                 PutStatus.MESSAGE_ILLEGAL,
             )
         if stage.info != info:
             raise RefusedError(
                 f"The stage {info.stage_id} differs from what its task reported: {stage.info} "
-                f"here, {info} there. Run the batch again.",
+                f"here, {info} there. {_AGAIN}",
                 PutStatus.MESSAGE_ILLEGAL,
             )
 

@@ -10,6 +10,10 @@ from rmqstore_spark.engine.config.key import address, choice, flag, number, text
 _GROUP: Final = "DLedger group"
 
 
+def _address_or_none(word: str) -> str:
+    return word and address(word)
+
+
 @dataclass(frozen=True)
 class GroupKeys:
     """The value of each of these keys. The table describes each field with its key."""
@@ -35,10 +39,11 @@ class GroupKeys:
         group=_GROUP, unit="ms", own=True,
     )  # fmt: skip
     d_leger_bind_address: str = text(
-        "0.0.0.0",  # noqa: S104 - as a broker does; the other members are on other machines
-        "Address where the other members connect; the port is that of `dLegerPeers`. Without "
-        "`dLegerAclEnable` or certificates, anyone who reaches the port can change the log.",
-        group=_GROUP, kind="IP address", own=True, check=address,
+        "", "Address where the other members connect; the port is that of `dLegerPeers`. Without "
+        "the key: loopback if `dLegerPeers` has this member there, otherwise all addresses "
+        "(`0.0.0.0`), as a broker's. Without `dLegerAclEnable` or certificates, anyone who reaches "
+        "the port can change the log, and the log of the process says so.",
+        group=_GROUP, kind="IP address", own=True, check=_address_or_none,
     )  # fmt: skip
     d_leger_tls_server_mode: str = choice(
         "permissive", ("permissive", "enforcing", "disabled"), "Which connections this member's "

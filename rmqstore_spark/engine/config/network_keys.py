@@ -186,7 +186,8 @@ class NetworkKeys:
     )  # fmt: skip
     clients: str = choice(
         "spark", ("spark", "rocketmq", "all"), "Who is served on `listenPort`: `spark` (with the "
-        "command), `rocketmq` (RocketMQ's clients and tools: the process is a broker), or `all`.",
+        "command), `rocketmq` (RocketMQ's clients and tools: the process is a broker), or `all`. "
+        "Followers of a DLedger group can always copy there what is not in the log.",
         group=_SERVICE, own=True,
     )  # fmt: skip
     allow_unprotected: bool = flag(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rmqstore_spark.base.settings import Declaration, as_text, nearest
@@ -42,9 +42,14 @@ _USUAL_PORT: Final = 10911
 class StoreConfig(StoreKeys):
     """The configuration of a store: `StoreKeys`, checked.
 
+    Attributes:
+        says_no_group: whether a text says `enableDLegerCommitLog=false`, instead of nothing.
+
     Raises:
         OptionError: a value is invalid for its key.
     """
+
+    says_no_group: bool = field(default=False, compare=False, repr=False)
 
     def __new__(cls, *_: Any, **given: Any) -> StoreConfig:
         """Refuse an unknown argument with a suggestion, before `__init__` raises a TypeError."""
@@ -87,7 +92,7 @@ class StoreConfig(StoreKeys):
         told = {name for name, given in values.items() if check_deviation(name, given, source)}
         changed, others = read_values(values, _BY_NAME, BROKER_KEYS, source, strays=STRAY_KEYS)
         tell_passed_over([name for name in others if name not in told], source)
-        return replace(self, **changed)
+        return self._changed(changed)
 
     def with_environment(self, environment: Mapping[str, str] | None = None) -> StoreConfig:
         """Return this configuration with the keys changed that `RMQSTORE_...` variables set.
@@ -105,7 +110,12 @@ class StoreConfig(StoreKeys):
                 _log.warning("Environment: %s", unknown_key(name, _BY_VARIABLE))
                 continue
             changed[key.attribute] = _read(key, name, given[name], "environment: ")
-        return replace(self, **changed)
+        return self._changed(changed)
+
+    def _changed(self, values: Mapping[str, Any]) -> StoreConfig:
+        is_member = values.get("enable_d_leger_commit_log")
+        says_no = self.says_no_group if is_member is None else not is_member
+        return replace(self, **values, says_no_group=says_no)
 
     def listening_on(self, port: int) -> StoreConfig:
         """Return this configuration with the port that is bound for it.
@@ -166,9 +176,18 @@ class StoreConfig(StoreKeys):
         return self.clients != "rocketmq"
 
     @property
-    def is_broker(self) -> bool:
+    def serves_rocketmq(self) -> bool:
         """Whether a store process serves RocketMQ's clients."""
         return self.clients != "spark" and self.listen_port >= 0
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether the port of a store process is a broker's.
+
+        That of a member of a group always is: its followers copy topics and progress from it, like
+        a broker's slaves. Without RocketMQ's clients, it serves followers alone.
+        """
+        return self.serves_rocketmq or (self.enable_d_leger_commit_log and self.listen_port >= 0)
 
     @property
     def store_host_v6(self) -> bool:

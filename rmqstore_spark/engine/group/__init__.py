@@ -2,6 +2,7 @@
 
     member_thread   runs the member: its files, its peers, its clock (`consensus.driver`)
     group_role      master while it leads, slave while it follows
+    member_port     where it listens for the others, and whether anyone may come there
     store_group     which group it is, and where its members' brokers are
 
 What is committed goes into queues and index the same way on leader and followers

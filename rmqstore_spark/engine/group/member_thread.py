@@ -32,6 +32,7 @@ from rmqstore_spark.consensus.driver.wire import (
 )
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
+from rmqstore_spark.engine.group.member_port import bound_member_port
 from rmqstore_spark.engine.group.store_group import MemberBrokers
 from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.errors import FrameError, RmqStoreError, ServiceError
@@ -163,7 +164,7 @@ class MemberThread:
         self.segment_size = config.mapped_file_size_commit_log
         self.data_folder = ""
         self.committed = 0
-        self._bound = self.group.bound(config.d_leger_bind_address)
+        self._bound = bound_member_port(self.group, config.d_leger_bind_address, self._protection)
         self._told = _Decisions(self.decisions, store)
         self._queue_ends = _no_ends
         self._ends: QueueEnds | None = None

@@ -8,6 +8,7 @@ before the leader is gone.
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 from rmqstore_spark.consensus.driver.group import MemberGroup
@@ -15,7 +16,32 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.remoting.addresses import means_this_machine, parse_address
 
+_log = logging.getLogger(__name__)
+
 _ALL: Final = ("0.0.0.0", "::")  # noqa: S104 - compared, where a port listens on all addresses
+
+
+def check_no_group(config: StoreConfig) -> None:
+    """Refuse or warn of the keys of a group if the store is in none.
+
+    RocketMQ's brokers pass over them. A store that was meant for a group would take messages that
+    no other member has, and nobody would see that before its disk is gone.
+
+    Raises:
+        OptionError: the keys of a member are given, and nothing says that the store is none.
+    """
+    given = {"dLegerPeers": config.d_leger_peers, "dLegerSelfId": config.d_leger_self_id}
+    keys = " and ".join(name for name, value in given.items() if value)
+    if config.enable_d_leger_commit_log or not keys:
+        return
+    if not config.says_no_group:
+        raise OptionError(
+            f"The configuration has {keys}, but the store is in no group without "
+            "enableDLegerCommitLog=true. Set that, or remove the keys of the group."
+        )
+    _log.warning(
+        "enableDLegerCommitLog is false, so %s is passed over: the store is in no group.", keys
+    )
 
 
 def brokers_of_group(config: StoreConfig) -> MemberBrokers:
@@ -29,6 +55,11 @@ def brokers_of_group(config: StoreConfig) -> MemberBrokers:
     group.require_members(config.preferred_leaders)
     if config.is_broker:
         _require_reachable(group, config)
+    elif len(group.ids) > 1:
+        _log.warning(
+            "listenPort is -1, so the other members cannot copy topics, groups and progress from "
+            "this one while it leads: the next leader may lack what has changed. Give a listenPort."
+        )
     return MemberBrokers(group, config.host[0] if config.is_broker else "")
 
 

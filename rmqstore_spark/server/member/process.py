@@ -19,6 +19,7 @@ from rmqstore_spark.broker.protection import account_files, protection_of_member
 from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.timing import Timing
+from rmqstore_spark.engine.group.member_port import bound_member_port
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
@@ -71,7 +72,7 @@ async def _serve(
             "with an empty store."
         )
     with StoreLock(store):
-        bound = group.bound(config.d_leger_bind_address)
+        bound = bound_member_port(group, config.d_leger_bind_address, protection)
         member = RunningMember(
             group,
             store,

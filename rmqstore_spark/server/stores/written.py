@@ -216,7 +216,7 @@ class WriterService(StoreService):
                 announced_endpoint(port.endpoints, config.broker_ip1),
                 port.other,
             )
-        elif config.namesrv_addr:
+        if config.namesrv_addr and not config.serves_rocketmq:
             _log.warning(
                 "namesrvAddr is %s, but no broker registers there: clients is not rocketmq or all.",
                 config.namesrv_addr,

@@ -40,10 +40,10 @@ class StoreProcess(MemberProcess):
         self.endpoint = f"rmq://{self.broker}"
         super().__init__(
             folder, me, members,
-            enableDLegerCommitLog="true", dLegerBindAddress="127.0.0.1", clients="all",
+            enableDLegerCommitLog="true", dLegerBindAddress="127.0.0.1",
             **{
                 "listenPort": self.broker.rpartition(":")[2],
-                "brokerName": "orders", "vipListenPort": 0,
+                "brokerName": "orders", "vipListenPort": 0, "clients": "all",
                 "maxHashSlotNum": 1000, "maxIndexNum": 4000, **settings,
             },
         )  # fmt: skip

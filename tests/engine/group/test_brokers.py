@@ -39,7 +39,7 @@ def member(peers: str = THREE, **changed: Any) -> StoreConfig:
     [
         {},
         {"bind_address": "0.0.0.0"},
-        {"clients": "spark", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
+        {"listen_port": -1, "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
         {"peers": "n0-127.0.0.1:1;n1-127.0.0.1:2", "broker_ip1": "127.0.0.1"},
         {"peers": "n0-box:1;n1-box:2", "broker_ip1": "127.0.0.1", "bind_address": "127.0.0.1"},
     ],
@@ -52,6 +52,7 @@ def test_a_broker_that_the_others_reach_is_taken(reachable: dict[str, Any]) -> N
     ("wrong", "key"),
     [
         ({"broker_ip1": "127.0.0.1"}, "brokerIP1"),
+        ({"broker_ip1": "127.0.0.1", "clients": "spark"}, "brokerIP1"),
         ({"broker_ip1": "0.0.0.0"}, "brokerIP1"),
         ({"bind_address": "127.0.0.1"}, "bindAddress"),
         ({"broker_ip1": "::1", "peers": "n0-[fd00::1]:1;n1-[fd00::2]:1"}, "brokerIP1"),
@@ -68,6 +69,22 @@ def test_a_broker_on_loopback_is_refused_if_others_are_on_other_machines(
     assert "an address of n0 that they reach" in str(raised.value)
     with StoreWriter.open(tmp_path, StoreConfig()) as store:  # it has not become a member
         assert store.put(as_block(messages([b"more"]))).ok
+
+
+@pytest.mark.parametrize("key", ["dLegerPeers=n0-127.0.0.1:1", "dLegerSelfId=n0"])
+def test_keys_of_a_group_without_its_switch_are_refused_unless_a_file_says_so(
+    tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, _, value = key.partition("=")
+    config = StoreConfig().with_overrides({"dLegerGroup": "g", name: value})
+    with pytest.raises(OptionError, match=rf"has {name}, .* enableDLegerCommitLog=true\. Set"):
+        StoreWriter.open(tmp_path / "store", config)
+    assert not (tmp_path / "store").exists()
+    file = tmp_path / "broker.conf"
+    file.write_text(f"enableDLegerCommitLog=false\ndLegerGroup=g\n{key}\n")
+    changed = StoreConfig.from_file(file).with_environment({}).with_overrides({"listenPort": "0"})
+    StoreWriter.open(tmp_path / "store", changed).close()
+    assert f"enableDLegerCommitLog is false, so {name} is passed over" in caplog.text
 
 
 def test_the_example_of_the_page_is_complete_for_three_machines(tmp_path: Path) -> None:
@@ -105,6 +122,15 @@ def test_a_follower_tells_where_the_leaders_broker_is(tmp_path: Path) -> None:
 
         told = f"is {leader.me}, whose broker is at {leader.broker}: write there."
         assert eventually(lambda: told in refusal(), PATIENCE)
+
+
+def test_a_member_without_a_port_tells_that_nobody_copies_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    brokers_of_group(member("n0-127.0.0.1:1", listen_port=-1))
+    assert not caplog.text
+    brokers_of_group(member(listen_port=-1))
+    assert "listenPort is -1, so the other members cannot copy topics" in caplog.text
 
 
 def test_a_follower_that_would_copy_from_itself_says_so(tmp_path: Path) -> None:

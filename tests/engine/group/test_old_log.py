@@ -316,7 +316,7 @@ def test_a_member_with_other_old_messages_ends_and_says_why(tmp_path: Path, coun
         old_store(tmp_path / "n2", count)
         with StoreProcess(tmp_path, "n2", members, **settings) as other:
             assert other.process.wait() != 0
-            assert "Members need the same in commitlog/: copy" in other.output
+            assert "copy the folder commitlog/ of the other into a new store" in other.output
             assert eventually(lambda: (now := leader()) is not None and now.send("newer"), 60)
             assert all(one.process.poll() is None for one in group)
             other.store.rename(tmp_path / "away")

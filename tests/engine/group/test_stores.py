@@ -147,12 +147,17 @@ def test_a_batch_is_there_once_though_its_leader_was_killed(tmp_path: Path) -> N
         assert not problems_of(store.store)
 
 
-def test_a_new_leader_has_topics_and_progress(tmp_path: Path) -> None:
-    with group_of(tmp_path) as group:
+@pytest.mark.parametrize("clients", ["all", "spark"])
+def test_a_new_leader_has_topics_and_progress(tmp_path: Path, clients: str) -> None:
+    # The VIP port of the default would be that of another process.
+    vip = {"vipListenPort": -1} if clients == "spark" else {}
+    with group_of(tmp_path, clients=clients, **vip) as group:
         leader = group.leader()
         with StoreClient(leader.endpoint) as client:
             client.create_topic("wide", read_queue_nums=5, write_queue_nums=5)
-        group.send("one", "two")
+            client.create_topic("orders", read_queue_nums=4, write_queue_nums=4)
+            with client.put_stream() as stream:
+                assert stream.put(block_of([b"one", b"two"])).status == PutStatus.PUT_OK
         with StoreClient(leader.endpoint) as client:
             client.commit_offsets("readers", {"orders": {0: 1}})
         wanted = {"wide", "orders"}
@@ -168,6 +173,13 @@ def test_a_new_leader_has_topics_and_progress(tmp_path: Path) -> None:
         leader.kill()
         with StoreClient(group.leader().endpoint) as client:
             assert client.topics()["wide"].write_queue_nums == 5
+
+
+def test_members_for_spark_alone_refuse_rocketmqs_clients(tmp_path: Path) -> None:
+    with group_of(tmp_path, 1, clients="spark") as group:
+        (answer,) = ask(group.leader().broker, message(b"one"))
+    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert "clients=spark" in (answer.remark or "")
 
 
 def test_a_part_of_a_batch_is_never_shown(tmp_path: Path) -> None:
