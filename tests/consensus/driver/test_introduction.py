@@ -100,6 +100,8 @@ def test_members_of_two_groups_tell_each_other(tmp_path: Path) -> None:
         eventually(lambda: advice in other.output, 60)
         eventually(lambda: all(advice in member.output for member in ours), 60)
         assert "is refused: it is for the group" in "".join(each.output for each in (*ours, other))
+        refused = "refused, code 400 (unknown group)"
+        eventually(lambda: any(refused in each.output for each in (*ours, other)), 60)
         assert not other.may_vote
         other.kill()
         other = running.enter_context(MemberProcess(tmp_path, "n2", members, **FAST))
