@@ -5,8 +5,10 @@
     follower          follows a master: connects, again and again, until it is closed
     session           one connection to a master: asks, compares, receives, reports
     follower_progress  how far behind its master a follower is
+    broker_link       a connection to a broker, for a thread without an event loop
     master_broker     asks a master's broker for topics, groups and progress, and copies them
     group_tables      the same for a follower of a DLedger group
+    group_queue_ends  asks the group's other members where queues end
     master            lets slaves connect
     slave_connection  one connection of a slave: sends it the log, takes its reports
     replication       starts what the role of a store needs

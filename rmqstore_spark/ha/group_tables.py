@@ -3,7 +3,7 @@
 A thread copies them from the leader's broker, as a slave does from its master's. A leader of ours
 says on the port of the group where its broker is. RocketMQ's does not: then nothing is copied, and
 topics are made as the records need them. A member that began without queues also asks the others,
-on the port of the group, where these end.
+on the port of the group, where these end (`group_queue_ends`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.queue_ends import told_ends as read_ends
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.ha.group_queue_ends import learn_queue_ends
 from rmqstore_spark.ha.master_broker import MasterBroker
 
 _log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ class GroupTables:
 
     def __init__(self, store: StoreWriter) -> None:
         self._store = store
+        self._broker: MasterBroker | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqstore-tables", daemon=True)
         self._thread.start()
@@ -43,18 +44,24 @@ class GroupTables:
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._copy_until_closed()
+        finally:
+            self._leave_broker()
+
+    def _copy_until_closed(self) -> None:
         told = told_ends = ""
         while not self._closing.wait(_INTERVAL_S):
-            text = self._copy() if self._store.role.follows else ""
-            if text and text != told:
+            text = self._copy()
+            if text and text != told and not self._is_ending():
                 _log.warning(
                     "Topics, groups and progress of the group's leader cannot be copied: %s. "
                     "Trying again every %.0f s.", text, _INTERVAL_S,
                 )  # fmt: skip
             told = text
             if self._store.queue_ends.are_lacking:
-                text = self._learn_queue_ends()
-                if text and text != told_ends:
+                text = learn_queue_ends(self._store, self._is_ending)
+                if text and text != told_ends and not self._is_ending():
                     _log.warning(
                         "This member may not lead: it does not know where queues end whose "
                         "messages have expired, and not all others tell it: %s. Trying again every "
@@ -63,52 +70,32 @@ class GroupTables:
                     )  # fmt: skip
                 told_ends = text
 
-    def _learn_queue_ends(self) -> str:
-        """Ask the other members once; return why that does not suffice, or ""."""
-        member, ends = self._store.member, self._store.queue_ends
-        try:
-            begin = member.log_begin()
-            if begin is None:
-                return ""
-            if begin == (0, 0):  # nothing was before the log
-                ends.learn({})
-                return ""
-            found: dict[tuple[str, int], int] = {}
-            why_not, others = [], member.queue_ends_of_others()
-            for peer, told in others.items():
-                if isinstance(told, str):
-                    why_not.append(f"{peer}: {told.removesuffix('.')}")
-                    continue
-                theirs = read_ends(told.ends)
-                if told.known and told.log_end >= begin[1]:
-                    ends.learn(theirs)
-                    _log.info("%s says where %d queues end.", peer, len(theirs))
-                    return ""
-                if told.known:
-                    why_not.append(f"{peer}: it does not have what this one begins with yet")
-                found |= {route: max(end, found.get(route, 0)) for route, end in theirs.items()}
-            if why_not:
-                return "; ".join(why_not)
-            ends.learn(found)
-            if others:
-                _log.warning(
-                    "No other member says where queues end whose messages have expired: they began "
-                    "without queues, too, or are RocketMQ's, or only vote. If this one leads, such "
-                    "queues may begin at offset 0 again."
-                )
-            return ""
-        except (RmqStoreError, ValueError, TypeError) as error:
-            return str(error).removesuffix(".")
-
-    def _broker(self, address: str) -> MasterBroker:
-        return MasterBroker(replace(self._store.config, ha_master_remoting_address=address))
+    def _is_ending(self) -> bool:
+        """Return whether this store ends: that is why others cannot be asked, then."""
+        return self._closing.is_set() or self._store.member.is_ending
 
     def _copy(self) -> str:
-        """Copy once; return why that is not possible, or ""."""
+        """Copy once if another member leads; return why that is not possible, or ""."""
         try:
-            address = self._store.member.leader_broker()
+            address = self._store.member.leader_broker() if self._store.role.follows else ""
             if address:
-                self._broker(address).copy_tables(self._store.replica.tables)
+                self._broker_at(address).copy_tables(self._store.replica.tables)
+            else:
+                self._leave_broker()
         except RmqStoreError as error:
+            self._leave_broker()  # the next one may have another account, or certificate
             return str(error).removesuffix(".")
         return ""
+
+    def _broker_at(self, address: str) -> MasterBroker:
+        """Return the leader's broker; its connection stays while that one leads, and answers."""
+        if self._broker is None or self._broker.address != address:
+            self._leave_broker()
+            config = replace(self._store.config, ha_master_remoting_address=address)
+            self._broker = MasterBroker(config, stays=True)
+        return self._broker
+
+    def _leave_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            broker.close()

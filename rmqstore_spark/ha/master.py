@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -17,6 +15,7 @@ from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import OptionError, ServiceError
 from rmqstore_spark.ha.slave_connection import SlaveConnection
+from rmqstore_spark.remoting.addresses import why_not_bound
 from rmqstore_spark.remoting.tls import server_context
 
 _log = logging.getLogger(__name__)
@@ -56,12 +55,9 @@ class Master:
         try:
             self._listening = socket.create_server((host, port), family=family, backlog=_BACKLOG)
         except OSError as error:
-            number = error.errno or 0
-            in_use = number == errno.EADDRINUSE
-            why = "another process listens there already" if in_use else os.strerror(number)
             raise ServiceError(
-                f"The store process cannot serve slaves on {host}:{port}: {why}. Set haListenPort "
-                "to a free port, or to 0 for any."
+                f"The store process cannot serve slaves on {host}:{port}: {why_not_bound(error)}. "
+                "Set haListenPort to a free port, or to 0 for any."
             ) from error
         host, port = self._listening.getsockname()[:2]
         if ipaddress.ip_address(host).is_unspecified:

@@ -7,7 +7,6 @@ the master, and is a slave still, has older ones than the former master that wai
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from contextlib import suppress
@@ -19,9 +18,9 @@ from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.followed import PROMOTIONS, FollowedTables
 from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS, QueueEnds, told_ends
 from rmqstore_spark.errors import FrameError, RemotingError, RmqStoreError
+from rmqstore_spark.ha.broker_link import BrokerLink
 from rmqstore_spark.ha.follower_progress import Progress
 from rmqstore_spark.remoting.access.identity import ClientIdentity
-from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.bodies import parse_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -41,19 +40,31 @@ _LOOK_S: Final = 0.1
 
 
 class MasterBroker:
-    """The broker of a master, over remoting; each call opens a connection.
+    """The broker of a master, over remoting; each call opens a connection, and closes it.
 
     Args:
         config: says where it is (`haMasterRemotingAddress`), and as whom this side asks it.
+        stays: whether the connection is kept for the next call instead, until `close`.
+
+    Attributes:
+        address: where it is.
 
     Raises:
         OptionError: the access key or a certificate cannot be read.
     """
 
-    def __init__(self, config: StoreConfig) -> None:
-        self._address = config.ha_master_remoting_address
+    def __init__(self, config: StoreConfig, *, stays: bool = False) -> None:
+        self.address = config.ha_master_remoting_address
         config.check_client_tls()
         self._identity = ClientIdentity.of(config)
+        self._stays = stays
+        self._link: BrokerLink | None = None
+
+    def close(self) -> None:
+        """End the connection that was kept."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     def log_begin(self) -> int:
         """Return the physical offset at which the master's log begins.
@@ -94,11 +105,11 @@ class MasterBroker:
         try:
             told, end = told_ends(topics[QUEUE_ENDS]), self._log_end(info)
         except (KeyError, TypeError, ValueError):
-            text = f"The broker {self._address} does not say where its queues end."
+            text = f"The broker {self.address} does not say where its queues end."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
         if end >= begin:
             ends.learn(told)
-            _log.info("The broker %s says where %d queues end.", self._address, len(told))
+            _log.info("The broker %s says where %d queues end.", self.address, len(told))
 
     def _log_end(self, answer: Any) -> int:
         return self._offset(answer, "commitLogMaxOffset", "ends")
@@ -109,7 +120,7 @@ class MasterBroker:
         if not found.isdecimal() or len(found) > 19:
             raise RemotingError(
                 ResponseCode.SYSTEM_ERROR,
-                f"The broker {self._address} does not say where its log {what}.",
+                f"The broker {self.address} does not say where its log {what}.",
             )
         return int(found)
 
@@ -132,18 +143,16 @@ class MasterBroker:
 
     def _ask(self, *requests: Command) -> list[Any]:
         """Return the bodies of the answers to requests."""
-
-        async def ask() -> list[bytes]:
-            async with await RemotingClient.connect(
-                self._address, tls=self._identity.tls, credentials=self._identity.credentials
-            ) as client:
-                return [(await client.ask_for(request)).body for request in requests]
-
+        if self._link is None:
+            self._link = BrokerLink(self.address, self._identity)
         try:
-            return [parse_body(body) for body in asyncio.run(ask())]
+            return [parse_body(body) for body in self._link.ask(requests)]
         except FrameError as error:
-            text = f"The broker {self._address} gave an answer that cannot be read: {error}."
+            text = f"The broker {self.address} gave an answer that cannot be read: {error}."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None
+        finally:
+            if not self._stays:
+                self.close()
 
 
 def _promotions(answer: Any) -> tuple[Promotion, ...]:

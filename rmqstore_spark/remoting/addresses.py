@@ -57,7 +57,7 @@ def bound_port(host: str, port: int) -> socket.socket:
         port: the port; 0 for any free one.
 
     Raises:
-        ServiceError: another process has the port, or it is not for this process.
+        ServiceError: another process, or a connection, has the port, or it is not for this process.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
@@ -74,6 +74,16 @@ def bound_port(host: str, port: int) -> socket.socket:
     return bound
 
 
+def why_not_bound(error: OSError) -> str:
+    """Return why a port cannot be had."""
+    if error.errno == errno.EADDRINUSE:
+        return (
+            "another process listens there already, or an outgoing connection has the port, for up "
+            "to a minute after its end (`ss -tanp` shows which)"
+        )
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
 def listen(bound: socket.socket) -> None:
     """Let a bound socket listen.
 
@@ -87,13 +97,9 @@ def listen(bound: socket.socket) -> None:
 
 
 def _taken(error: OSError, address: object) -> ServiceError:
-    known = error.errno and error.errno > 0
-    why = os.strerror(error.errno) if known and error.errno else str(error)
-    if error.errno == errno.EADDRINUSE:
-        why = "another process listens there already"
     return ServiceError(
-        f"Nothing can listen on {address_text(address)}: {why}. Choose an address of this machine "
-        "and a port that no other process uses; 0 takes any free one."
+        f"Nothing can listen on {address_text(address)}: {why_not_bound(error)}. Choose an address "
+        "of this machine and a port that no other process uses; 0 takes any free one."
     )
 
 

@@ -28,6 +28,7 @@ from rmqstore_spark.client.link import Link
 from rmqstore_spark.consensus.driver.checks import are_records
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
+    WireAskQueueEnds,
     WireMetadataAnswer,
     WireQueueEnds,
     answer_of,
@@ -381,11 +382,18 @@ def leaders(data: bytes) -> Any:
     return parse_address(read_wire(WireMetadataAnswer, data).broker_addr)
 
 
+def asked_queue_ends(data: bytes) -> Any:
+    """Behind which queue another member of a group asks for more; a store gives it a page."""
+    asked = read_wire(WireAskQueueEnds, data)
+    assert len(asked.topic) <= 300
+    return asked.topic, asked.queue_id
+
+
 def queue_ends(data: bytes) -> Any:
     """Where another member of a group says that queues end."""
     told = read_wire(WireQueueEnds, data)
     try:
-        return told.known, told_ends(told.ends), told.log_end
+        return told.known, told_ends(told.ends), told.log_end, told.is_last
     except ValueError as error:
         return str(error)
 
@@ -416,6 +424,7 @@ DECODERS: Final[tuple[Callable[[bytes], Any], ...]] = (
     leaders,
     peer_answers,
     queue_ends,
+    asked_queue_ends,
 )  # fmt: skip
 """All of them; the place of one is the first byte of a fuzzer's input."""
 

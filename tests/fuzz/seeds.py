@@ -12,6 +12,7 @@ import numpy as np
 
 from rmqstore_spark.consensus.driver.proposals import placed, term_record
 from rmqstore_spark.consensus.driver.wire import (
+    WireAskQueueEnds,
     WireMetadataAnswer,
     WireQueueEnds,
     WireVote,
@@ -228,9 +229,16 @@ def _leaders() -> Iterator[bytes]:
     )
 
 
+def _asked_queue_ends() -> Iterator[bytes]:
+    yield write_wire(WireAskQueueEnds(group="G", remote_id="n1"))
+    yield write_wire(WireAskQueueEnds(group="G", remote_id="n1", topic="orders", queue_id=7))
+
+
 def _queue_ends() -> Iterator[bytes]:
     for ends in ({"orders": {"0": 5, "1": 1 << 40}}, {"orders": {"x": 1}}, {"orders": {"-1": 1}}):
-        yield write_wire(WireQueueEnds(group="G", known=True, ends=ends, log_end=1 << 30))
+        yield write_wire(
+            WireQueueEnds(group="G", known=True, ends=ends, log_end=1 << 30, is_last=True)
+        )
 
 
 def _tables() -> Iterator[bytes]:
@@ -291,6 +299,7 @@ _OF: dict[str, Callable[[], Any]] = {
     "peers": _peers,
     "leaders": _leaders,
     "queue_ends": _queue_ends,
+    "asked_queue_ends": _asked_queue_ends,
     "peer_answers": _peer_answers,
     "pulled": lambda: [
         kind + data for data in _stretches(0) for kind in (b"\x00", b"\x01", b"\x02")

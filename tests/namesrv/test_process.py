@@ -30,7 +30,7 @@ def test_a_port_in_use_is_an_error_of_one_line(tmp_path: Path) -> None:
     with NamesrvProcess(tmp_path) as namesrv:
         done = run("namesrv", "--port", namesrv.address.rpartition(":")[2])
         assert done.returncode == 2
-        assert f"listen on {namesrv.address}: another process listens there already." in done.stderr
+        assert f"listen on {namesrv.address}: another process listens there already" in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1
 
 

@@ -195,6 +195,10 @@ def test_a_group_without_a_leader_and_a_member_that_is_behind_raise_alerts(tmp_p
     )
     assert "RmqstoreGroupMemberSilent" in firing(silent, silent)
     assert "RmqstoreGroupMemberSilent" not in firing(leading, leading)
+    knows = re.compile(r"(rmqstore_group_knows_queue_ends) [01]\.0")
+    unable, able = (knows.sub(rf"\1 {number}.0", leading) for number in (0, 1))
+    assert "RmqstoreGroupMemberMayNotLead" in firing(unable, unable)
+    assert "RmqstoreGroupMemberMayNotLead" not in firing(able, able)
 
 
 def test_alerts_and_dashboard_ask_for_what_processes_expose(tmp_path: Path) -> None:

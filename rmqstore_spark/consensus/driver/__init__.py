@@ -13,6 +13,7 @@
     proposals    what a leader appends: the entry with which its term begins, and others
     upkeep       saves the commit index, and removes what has expired
     driver       carries out what the member decides
+    queue_end_pages tells where the queues of the store end, page by page
     introduction asks who is at each address: another process, or another group
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails

@@ -261,6 +261,7 @@ class Driver:
             self._timer.cancel()
         self._keeping_up.cancel()
         self._forget_waiting()
+        await asyncio.gather(self._keeping_up, return_exceptions=True)
         await self._peers.close()
         self._flusher.close()
         try:

@@ -46,14 +46,21 @@ class QueueEndsTold(NamedTuple):
     """Where the queues of a store end, as it tells other members.
 
     Attributes:
-        known: whether these are all; otherwise the store began without queues, and asks itself.
+        known: whether the store knows all; otherwise it began without queues, and asks itself.
         ends: by topic, and by queueId as text.
         log_end: position behind which the log may have messages that are not counted.
+        is_last: whether these are all; otherwise they are a page, which others follow.
     """
 
     known: bool
     ends: Mapping[str, Mapping[str, int]]
     log_end: int
+    is_last: bool = True
+
+
+def no_queue_ends() -> QueueEndsTold:
+    """Return what a member says that knows of no queues."""
+    return QueueEndsTold(known=False, ends={}, log_end=0)
 
 
 class MemberStore(NamedTuple):

@@ -17,6 +17,7 @@ from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
     WireMessage,
     answer_of,
+    code_words,
     decode,
     encoded_entries,
     request_body,
@@ -119,6 +120,8 @@ class Peers:
         Raises:
             ServiceError: there is none.
         """
+        if self._is_closed:
+            raise ServiceError("This member ends.")
         client = self._clients.get(peer)
         if client is None:
             client = self._clients[peer] = self._client(self._group.addresses[peer])
@@ -154,10 +157,11 @@ class Peers:
     async def close(self) -> None:
         """End all connections."""
         self._is_closed = True
-        for tasks in self._tasks.values():
-            for task in list(tasks):
-                task.cancel()
-        for client in self._clients.values():
+        tasks = [task for of_peer in self._tasks.values() for task in of_peer]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for client in list(self._clients.values()):
             await client.end()
 
     async def _ask(self, asked: _Asked, body: bytes) -> None:
@@ -202,8 +206,8 @@ class Peers:
                     self._log.warning(at, "%s of %s: %s.", name, peer, why_not)
                     answer = None
                 elif answer is None:
-                    refused = decode(WireMessage, found).code
-                    self._log.warning(at, "%s of %s: refused, code %d.", name, peer, refused)
+                    refused = code_words(decode(WireMessage, found).code)
+                    self._log.warning(at, "%s of %s: refused, code %s.", name, peer, refused)
             except FrameError as error:
                 found = error
         if isinstance(found, _NotAllowedError):

@@ -16,22 +16,23 @@ from rmqstore_spark.base.printable import escaped, shortened
 from rmqstore_spark.consensus.actions import MemberRole
 from rmqstore_spark.consensus.driver.checks import RefusedPush, are_records, checked, why_no_term
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberGroup
+from rmqstore_spark.consensus.driver.group import MemberGroup, no_queue_ends
 from rmqstore_spark.consensus.driver.introduction import GroupIntroduction
 from rmqstore_spark.consensus.driver.proposals import placed
 from rmqstore_spark.consensus.driver.protection import PeerGate, is_what_was_signed
+from rmqstore_spark.consensus.driver.queue_end_pages import QueueEndPages
 from rmqstore_spark.consensus.driver.wire import (
     MOST_TOLD,
     DLedgerRequest,
     Status,
     WireAppend,
     WireAppendAnswer,
+    WireAskQueueEnds,
     WireGet,
     WireGetAnswer,
     WireMessage,
     WireMetadataAnswer,
     WirePushAnswer,
-    WireQueueEnds,
     WireTransfer,
     answer_body,
     decode,
@@ -83,6 +84,10 @@ class MemberService:
     ) -> None:
         self._gate = gate
         self._contact = contact
+        served = contact.served
+        self._queue_end_pages = QueueEndPages(
+            group.name, group.me, no_queue_ends if served is None else served.queue_ends
+        )
         self._broker = broker
         self._group = group
         self._log = PeerLog(logging.getLogger(__name__))
@@ -140,6 +145,7 @@ class MemberService:
             task.cancel()
         if self._later:
             await asyncio.wait(self._later)
+        await self._queue_end_pages.close()
 
     def _verified(self, requests: Sequence[Request]) -> Sequence[Request]:
         """Return the requests of those who may ask; refuse the others."""
@@ -227,6 +233,9 @@ class MemberService:
     async def _of_client(
         self, request: Request, handler: Callable[[bytes], Awaitable[bytes]]
     ) -> None:
+        if not request.connection.is_open:  # who asked has gone before its turn
+            request.drop()
+            return
         try:
             body = await handler(request.command.body)
         except FrameError as error:
@@ -261,20 +270,10 @@ class MemberService:
         )
 
     async def _queue_ends(self, body: bytes) -> bytes:
-        asked = decode(WireMessage, body)
+        asked = decode(WireAskQueueEnds, body)
         if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
             return encode(self._status(wrong[0]))
-        served = self._contact.served
-        if served is None:
-            return encode(WireQueueEnds(group=self._group.name, remote_id=self._group.me))
-        told = await asyncio.to_thread(served.queue_ends)
-        return encode(
-            WireQueueEnds(
-                group=self._group.name, remote_id=self._group.me, known=told.known,
-                ends={topic: dict(queues) for topic, queues in told.ends.items()},
-                log_end=told.log_end,
-            )
-        )  # fmt: skip
+        return await self._queue_end_pages.behind((asked.topic, asked.queue_id))
 
     async def _append(self, body: bytes) -> bytes:
         asked = decode(WireAppend, body)

@@ -7,6 +7,7 @@ that are not known are skipped, and what is missing has DLedger's default.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import Annotated, Any, ClassVar, Final, TypeVar
 
@@ -67,15 +68,27 @@ class Status(IntEnum):
     LEADER_TRANSFERRING = 506
 
 
+def code_words(code: int) -> str:
+    """Return a code of DLedger with what it means, for the log."""
+    for codes in (Status, MemberCode):
+        with suppress(ValueError):
+            return f"{code} ({codes(code).name.lower().replace('_', ' ')})"
+    return str(code)
+
+
 _Int = Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)]
 _Position = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-_Address = Annotated[str, msgspec.Meta(max_length=300)]
+_Text = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class _Message(msgspec.Struct, rename="camel", kw_only=True):
-    """`RequestOrResponse`; `java` is the name of the class, for errors."""
+    """`RequestOrResponse`; `java` is the name of the class, for errors.
+
+    Only those with entries may be larger than a mebibyte.
+    """
 
     java: ClassVar[str] = "RequestOrResponse"
+    has_entries: ClassVar[bool] = False
     group: str | None = None
     remote_id: str | None = None
     local_id: str | None = None
@@ -123,6 +136,7 @@ class WirePush(_Message, kw_only=True):
     """
 
     java: ClassVar[str] = "PushEntryRequest"
+    has_entries: ClassVar[bool] = True
     type: str = PushType.APPEND.name
     commit_index: int = -1
     begin_index: int = -1
@@ -165,6 +179,7 @@ class WireAppend(_Message, kw_only=True):
     """`AppendEntryRequest`."""
 
     java: ClassVar[str] = "AppendEntryRequest"
+    has_entries: ClassVar[bool] = True
     body: bytes = b""
 
 
@@ -204,7 +219,7 @@ class WireMetadataAnswer(_Message, kw_only=True):
 
     java: ClassVar[str] = "MetadataResponse"
     peers: dict[str, str] = {}
-    broker_addr: _Address = ""
+    broker_addr: _Text = ""
     process: str = ""
     segment_size: _Position = 0
     heartbeat: _Position = 0
@@ -213,19 +228,33 @@ class WireMetadataAnswer(_Message, kw_only=True):
     broker_name: str = ""
 
 
-class WireQueueEnds(_Message, kw_only=True):
-    """Where the queues of a member's store end.
+class WireAskQueueEnds(_Message, kw_only=True):
+    """Asks where the queues of a member's store end, of those behind one, by topic and queueId.
 
     Attributes:
-        known: whether these are all; otherwise the member began without queues, too.
+        topic, queue_id: the last queue of the page before; as they are, for the first page.
+    """
+
+    java: ClassVar[str] = "request for queue ends"
+    topic: _Text = ""
+    queue_id: _Int = -1
+
+
+class WireQueueEnds(_Message, kw_only=True):
+    """A page of where the queues of a member's store end.
+
+    Attributes:
+        known: whether all pages have all of them; otherwise it began without queues, too.
         ends: by topic, and by queueId as text.
         log_end: position behind which the log may have messages that are not counted.
+        is_last: whether no page follows.
     """
 
     java: ClassVar[str] = "answer about queue ends"
     known: bool = False
     ends: dict[str, dict[str, _Position]] = {}
     log_end: _Position = 0
+    is_last: bool = False
 
 
 class WireMessage(_Message, kw_only=True):
@@ -245,7 +274,8 @@ _READERS: Final[dict[type[_Message], msgspec.json.Decoder[Any]]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         *(WireMessage, WireVote, WireVoteAnswer, WirePush, WirePushAnswer, WireTransfer),
-        *(WireAppend, WireGet, WireMetadataAnswer, WireQueueEnds),
+        *(WireAppend, WireGet, WireMetadataAnswer),
+        *(WireAskQueueEnds, WireQueueEnds),
     )
 }
 _PUSHES: Final = {kind.name: kind for kind in PushType}
@@ -259,9 +289,13 @@ def decode(kind: type[_M], body: bytes) -> _M:
     Raises:
         FrameError: it is not of this kind.
     """
-    if len(body) > _SMALL and body.count(b"{") > len(body) // _ENTRY:
-        # An object of two bytes takes 150 of memory; neither base64 nor what ids may have has "{".
-        raise FrameError(f"a body of {len(body)} bytes has more entries than can have a record")
+    if len(body) > _SMALL:
+        if not kind.has_entries:
+            raise FrameError(f"a body of {len(body)} bytes is larger than any {kind.java}")
+        if body.count(b"{") > len(body) // _ENTRY:
+            # An object of two bytes takes 150 of memory; neither base64 nor what ids may have
+            # has "{".
+            raise FrameError(f"a body of {len(body)} bytes has more entries than can have a record")
     try:
         found: _M = _READERS[kind].decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

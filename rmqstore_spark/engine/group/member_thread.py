@@ -19,17 +19,26 @@ import uvloop
 
 from rmqstore_spark.consensus.actions import MemberRole, RoleChanged
 from rmqstore_spark.consensus.driver.driver import Driver
-from rmqstore_spark.consensus.driver.group import MemberStore, OldLog, QueueEndsTold
+from rmqstore_spark.consensus.driver.group import (
+    MemberStore,
+    OldLog,
+    QueueEndsTold,
+    no_queue_ends,
+)
 from rmqstore_spark.consensus.driver.protection import MemberProtection
+from rmqstore_spark.consensus.driver.queue_end_pages import BEFORE_ALL, Route
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.driver.wire import (
     DLedgerRequest,
+    WireAskQueueEnds,
     WireMessage,
     WireMetadataAnswer,
     WireQueueEnds,
+    code_words,
     decode,
     encode,
 )
+from rmqstore_spark.consensus.messages import MemberCode
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.group.member_port import bound_member_port
@@ -139,6 +148,7 @@ class MemberThread:
         segment_size: bytes of a segment.
         data_folder: the folder of its segments.
         old: as given.
+        is_ending: whether it ends, or has ended: what it is asked fails then.
 
     Raises:
         OptionError: files of its protection are wrong.
@@ -166,7 +176,8 @@ class MemberThread:
         self.committed = 0
         self._bound = bound_member_port(self.group, config.d_leger_bind_address, self._protection)
         self._told = _Decisions(self.decisions, store)
-        self._queue_ends = _no_ends
+        self.is_ending = False
+        self._queue_ends = no_queue_ends
         self._ends: QueueEnds | None = None
         self._driver: Driver | None = None
         self._failure: Exception | None = None
@@ -221,33 +232,45 @@ class MemberThread:
         except FrameError as error:
             raise ServiceError(f"The leader gave an answer that cannot be read: {error}.") from None
 
-    def queue_ends_of_others(self) -> dict[str, QueueEndsTold | str]:
-        """Ask the other members where queues end.
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The ids of the other members."""
+        return tuple(peer for peer in self.group.ids if peer != self.group.me)
+
+    def queue_ends_of(self, peer: str, last: Route) -> QueueEndsTold:
+        """Ask another member where queues end; RocketMQ's know of none.
+
+        Args:
+            peer: which one.
+            last: the queue behind which the page begins.
 
         Returns:
-            What each says, or why it does not, by its id. RocketMQ's know of no queues.
+            The page.
+
+        Raises:
+            ServiceError: it does not say it.
         """
 
-        async def ask(peer: str) -> QueueEndsTold | str:
-            driver = self._driver_now
-            asked = encode(WireMessage(group=self.group.name, remote_id=peer))
-            try:
-                met = decode(
-                    WireMetadataAnswer, await driver.send(peer, DLedgerRequest.METADATA, asked)
-                )
-                if not met.process:
-                    return _no_ends()
-                body = await driver.send(peer, DLedgerRequest.QUEUE_ENDS, asked)
-                found = decode(WireQueueEnds, body)
-            except (ServiceError, FrameError) as error:
-                return str(error)
-            return QueueEndsTold(found.known, found.ends, found.log_end)
+        async def ask() -> QueueEndsTold:
+            driver, name = self._driver_now, self.group.name
+            if last == BEFORE_ALL:
+                asked = encode(WireMessage(group=name, remote_id=peer))
+                met = await driver.send(peer, DLedgerRequest.METADATA, asked)
+                if not decode(WireMetadataAnswer, met).process:
+                    return no_queue_ends()
+            topic, queue_id = last
+            asked = encode(
+                WireAskQueueEnds(group=name, remote_id=peer, topic=topic, queue_id=queue_id)
+            )
+            page = decode(WireQueueEnds, await driver.send(peer, DLedgerRequest.QUEUE_ENDS, asked))
+            if page.code != MemberCode.SUCCESS:
+                raise ServiceError(f"it refuses to say it, code {code_words(page.code)}")
+            return QueueEndsTold(page.known, page.ends, page.log_end, page.is_last)
 
-        async def ask_all() -> dict[str, QueueEndsTold | str]:
-            others = [peer for peer in self.group.ids if peer != self.group.me]
-            return dict(zip(others, await asyncio.gather(*map(ask, others)), strict=True))
-
-        return self._in_loop(ask_all())
+        try:
+            return self._in_loop(ask())
+        except FrameError as error:
+            raise ServiceError(str(error)) from None
 
     def log_begin(self) -> tuple[int, int] | None:
         """Return index and position of the log's first entry; None without entries."""
@@ -282,14 +305,20 @@ class MemberThread:
         }
 
     def _in_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
+        error = ServiceError("The member of the group has ended, or does not answer.")
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(_ANSWER_S)
-        except (RuntimeError, FutureTimeout, CancelledError):
-            work.close()  # a loop that is closed has not begun it
-            raise ServiceError("The member of the group has ended, or does not answer.") from None
+            begun = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:  # the loop is closed
+            work.close()
+            raise error from None
+        try:
+            return begun.result(_ANSWER_S)
+        except (FutureTimeout, CancelledError):
+            raise error from None
 
     def close(self) -> None:
         """End the member: what it has written is flushed."""
+        self.is_ending = True
         with suppress(RuntimeError):  # the event loop has ended with an error
             self._ended()
         self._thread.join()
@@ -317,10 +346,12 @@ class MemberThread:
             if not self._is_ready.is_set():
                 self._failure = failure
         finally:
+            self.is_ending = True
             self._bound.close()
             self._told.tell()
             self.decisions.put(MemberEnd(error))
             self._is_ready.set()
+            loop.run_until_complete(_end_tasks())
             loop.close()
 
     async def _serve(self) -> None:
@@ -355,8 +386,15 @@ class MemberThread:
         await member.serve(self._bound, config.preferred_leaders, ended, ready)
 
 
-def _no_ends() -> QueueEndsTold:
-    return QueueEndsTold(known=False, ends={}, log_end=0)
+async def _end_tasks() -> None:
+    """End what other threads have asked, before the event loop is closed: nobody answers any more.
+
+    What is left behind, asyncio tells in the log as an error.
+    """
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Decisions:

@@ -25,7 +25,6 @@ _KNOWN: Final = "known"
 _ENDS: Final = "ends"
 _MOST: Final = 1 << 58
 _MOST_ID: Final = 1 << 31
-_MOST_QUEUES: Final = 1 << 18
 
 
 class QueueEnds:
@@ -132,12 +131,10 @@ def told_ends(told: Any) -> dict[tuple[str, int], int]:
     """Return the ends in JSON, by topic and queueId.
 
     Raises:
-        ValueError, TypeError: they are none, or more than a store can have.
+        ValueError, TypeError: they are none.
     """
     if not (isinstance(told, dict) and all(isinstance(each, dict) for each in told.values())):
         raise TypeError("ends are an object of topics, and each is one of queues")
-    if sum(map(len, told.values())) > _MOST_QUEUES:
-        raise ValueError(f"more than {_MOST_QUEUES} queues have an end")
     found = {
         (topic, int(queue_id)): end
         for topic, queues in told.items()

@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -51,6 +52,23 @@ def addresses(count: int) -> dict[str, str]:
 def as_peers(members: dict[str, str]) -> str:
     """The value of `dLegerPeers`."""
     return ";".join(f"{member}-{address}" for member, address in members.items())
+
+
+MOST_GROWTH = 160 << 20
+"""Bytes: those that may be held (`running`), and what Python needs beside them."""
+
+
+def peak(member: MemberProcess) -> int:
+    """Most bytes of memory that a process has had."""
+    status = Path(f"/proc/{member.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) << 10
+
+
+def connected(address: str) -> socket.socket:
+    """A connection to a member, by hand."""
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), 10)
 
 
 class MemberProcess:

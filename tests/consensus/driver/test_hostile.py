@@ -25,11 +25,14 @@ from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from tests.consensus.driver.members import (
     GROUP,
+    MOST_GROWTH,
     GroupClient,
     MemberProcess,
     addresses,
     bodies,
+    connected,
     logs_until,
+    peak,
     record,
 )
 from tests.fuzz.seeds import mutated
@@ -37,8 +40,6 @@ from tests.support.waiting import eventually
 
 FAST = {"dLegerHeartbeatInterval": 200}
 REQUESTS, BURST = 1500, 100
-MOST_GROWTH = 160 << 20
-"""Bytes: those that may be held (`running`), and what Python needs beside them."""
 
 
 @pytest.fixture
@@ -53,18 +54,6 @@ def group(tmp_path: Path, members: dict[str, str]) -> Iterator[dict[str, MemberP
             me: running.enter_context(MemberProcess(tmp_path, me, members, **FAST))
             for me in members
         }
-
-
-def peak(member: MemberProcess) -> int:
-    """Most bytes of memory that a process has had."""
-    status = Path(f"/proc/{member.process.pid}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) << 10
-
-
-def connected(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), 10)
 
 
 @pytest.mark.threat("Members of a group")

@@ -25,6 +25,8 @@ from tests.consensus.driver.members import (
 from tests.support.waiting import eventually
 
 LONG = "x" * (7 << 20)
+SHORTER = "x" * 1_000_000
+"""Fits into a message without entries."""
 HUGE = 10**4000
 MOST_LINE = 500
 COMMON = {"localId": "n1", "leaderId": "n1", "term": 1}
@@ -34,8 +36,9 @@ ENTRY = {"magic": 1, "size": 48, "index": 0, "term": 1, "pos": 0}
 @pytest.mark.parametrize(
     ("code", "said", "text"),
     [
-        (DLedgerRequest.VOTE, {"group": LONG}, "all members need the same dLegerGroup"),
-        (DLedgerRequest.VOTE, {"remoteId": LONG}, "all members need the same dLegerPeers"),
+        (DLedgerRequest.VOTE, {"group": LONG}, "is larger than any VoteRequest"),
+        (DLedgerRequest.VOTE, {"group": SHORTER}, "all members need the same dLegerGroup"),
+        (DLedgerRequest.VOTE, {"remoteId": SHORTER}, "all members need the same dLegerPeers"),
         (DLedgerRequest.VOTE, {"group": None}, "it is for the group of no name"),
         (DLedgerRequest.PUSH, {"type": LONG}, "a push is of type 'xxx"),
         (DLedgerRequest.HEART_BEAT, {"term": HUGE}, "a term is 1000"),
