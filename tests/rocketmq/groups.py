@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest
 from rmqstore_spark.errors import ServiceError
 from rmqstore_spark.remoting.codec.codes import RequestCode
 from rmqstore_spark.remoting.codec.command import Command
@@ -27,6 +28,7 @@ from tests.support.waiting import eventually
 __all__ = ["BEGINS_AS_SLAVE", "PATIENCE", "Group"]
 
 PATIENCE = 120.0
+_ELECTION = 5.0
 _BROKER = "broker-a"
 """Not the name of a topic: RocketMQ makes a topic of that name, with one queue."""
 BEGINS_AS_SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
@@ -160,17 +162,38 @@ class Group:
             eventually(lambda: ((me := self.client.leader()) in among and me) or None, PATIENCE)
         )
 
-    def send(self, texts: list[str], queue: int = 0) -> None:
+    def hand_over(self, to: str) -> None:
+        """Let a member lead. A leader that refuses, as for one that lags, is asked again."""
+
+        def leads() -> bool:
+            leader = self.client.leader()
+            if leader is None or leader == to:
+                return leader == to
+            kept = (self._folder / leader / f"dledger-{leader}" / "currterm").read_text()
+            term = int(kept.partition("currTerm=")[2].split()[0])  # RocketMQ's answers lack it
+            self.client.ask(
+                leader, DLedgerRequest.LEADERSHIP_TRANSFER,
+                term=term, transferId=leader, transfereeId=to,
+            )  # fmt: skip
+            with suppress(AssertionError):  # an election takes a while, and ends if it is disturbed
+                eventually(lambda: self.client.leader() == to, _ELECTION)
+            return False
+
+        eventually(leads, PATIENCE)
+
+    def send(self, texts: list[str], queue: int = 0, properties: str = "") -> None:
         """Send messages to whichever broker leads, each until it is acknowledged."""
         for text in texts:
-            eventually(lambda text=text: self._sent(text, queue), PATIENCE)
+            eventually(lambda text=text: self.sends(text, queue, properties), PATIENCE)
 
-    def _sent(self, text: str, queue: int) -> bool:
+    def sends(self, text: str, queue: int = 0, properties: str = "") -> bool:
+        """Send a message to whichever broker leads; return whether it was acknowledged."""
         leader = self.client.leader()
         if leader not in self.ports:
             return False
         try:
-            (answer,) = ask(f"127.0.0.1:{self.ports[leader]}", message(text.encode(), queue=queue))
+            asked = message(text.encode(), queue=queue, i=properties)
+            (answer,) = ask(f"127.0.0.1:{self.ports[leader]}", asked)
         except ServiceError:
             return False
         return answer.code == 0
