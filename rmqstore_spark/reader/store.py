@@ -46,7 +46,6 @@ __all__ = ["Store", "Topic", "default_broker_name"]
 
 
 _NO_CUT: Final = (1 << 63) - 1
-_TERMS: Final = pa.array([TERM_TOPIC])
 
 
 def default_broker_name(path: str) -> str:
@@ -316,7 +315,8 @@ class Store:
         if self._dledger is None:
             return end > self.min_offset
         return any(
-            isinstance(item, Flaw) or string_array(item.records.topic).unique() != _TERMS
+            isinstance(item, Flaw)
+            or string_array(item.records.topic).unique().to_pylist() != [TERM_TOPIC]
             for item in walk_log(self.log, self.min_offset, end, check_crc=False)
         )
 
