@@ -356,9 +356,7 @@ class MemberService:
             return MemberCode.INCONSISTENT_LEADER
         if asked.term != member.term:
             return Status.INCONSISTENT_TERM
-        served = self._contact.served
-        may_lead = served is None or served.knows_ends()
-        if not may_lead or end - member.ledger.end >= _MOST_BEHIND:
+        if not self._may_lead(end) or end - member.ledger.end >= _MOST_BEHIND:
             return Status.FALL_BEHIND_TOO_MUCH
         if self._catching_up:
             return Status.TAKE_LEADERSHIP_FAILED
@@ -370,6 +368,19 @@ class MemberService:
             self._catching_up = False
         does = self.driver.take_over(leader, asked.term)
         return MemberCode.SUCCESS if does else Status.TAKE_LEADERSHIP_FAILED
+
+    def _may_lead(self, end: int) -> bool:
+        """Return whether this member knows where queues end.
+
+        Args:
+            end: index of the leader's last entry; -1 for none, as in a new group of RocketMQ's.
+        """
+        served, log = self._contact.served, self.driver.log
+        if served is None or served.knows_ends():
+            return True
+        if log.is_empty:
+            return end < 0
+        return log.begin == 0 and log.data.starts[0] == 0  # nothing was before
 
     async def _has_flushed(self, index: int) -> bool:
         """Wait for an entry to be on disk; return whether it is, after a while."""
