@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.client import StoreClient
-from rmqstore_spark.consensus.driver.wire import DLedgerRequest
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest, Status
+from rmqstore_spark.consensus.messages import MemberCode
 from rmqstore_spark.files.names import OWN_FOLDER, QUEUE_ENDS_NAME
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
@@ -27,7 +28,7 @@ from tests.consensus.driver.members import (
     peak,
 )
 from tests.engine.group.stores import FAST, PATIENCE, StoreProcess, group_of
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_millisecond
 
 
 def give_ends(store: StoreProcess, topics: int, queues: int) -> None:
@@ -43,7 +44,7 @@ def test_a_repaired_member_learns_the_ends_of_hundreds_of_thousands_of_queues(
     """They are more than fit into a frame, and than any guard against false messages let pass."""
     with group_of(tmp_path, preferredLeaderId="n2") as group:
         group.send(*(f"old {n} " + "x" * 100_000 for n in range(15)))
-        time.sleep(0.01)  # what follows is later than the time below
+        next_millisecond()
         before = int(time.time() * 1000)
         group.send(*(f"new {n} " + "x" * 100_000 for n in range(15)))
         group.await_all()
@@ -172,3 +173,22 @@ def test_a_member_that_ends_while_it_connects_leaves_no_task_behind(tmp_path: Pa
         store.stop()
         assert "Task was destroyed" not in store.output
         assert "was never" not in store.output
+
+
+def test_a_member_of_a_group_without_entries_lacks_no_ends_to_lead(tmp_path: Path) -> None:
+    """A leader of RocketMQ has no entry before the first message, and can prefer this one."""
+    members = addresses(3)
+    asked = {"term": 1, "leaderId": "n1", "localId": "n1"}
+    with StoreProcess(tmp_path, "n0", members) as member:
+        eventually(lambda: member.stats(), 60)
+        client = GroupClient(members)
+        client.ask("n0", DLedgerRequest.HEART_BEAT, **asked)
+        codes = [
+            client.ask(
+                "n0", DLedgerRequest.LEADERSHIP_TRANSFER, **asked,
+                transferId="n1", transfereeId="n0", takeLeadershipLedgerIndex=last,
+            )["code"]
+            for last in (5, -1)
+        ]  # fmt: skip
+    assert codes[0] == Status.FALL_BEHIND_TOO_MUCH
+    assert codes[1] in (MemberCode.SUCCESS, Status.TAKE_LEADERSHIP_FAILED)
