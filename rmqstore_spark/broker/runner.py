@@ -66,7 +66,7 @@ class BrokerRunner:
         other: OtherProtocol | None = None,
     ) -> None:
         config = store.config
-        self._serves_all = config.serves_rocketmq
+        self._serves_all = config.serves_rocketmq or not config.enable_d_leger_commit_log
         if self._serves_all and config.vip_listen_port < 0 and config.listen_port <= _VIP:
             raise OptionError(
                 f"listenPort is {config.listen_port}, and the VIP port would be {_VIP} below it: "
