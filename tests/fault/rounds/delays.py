@@ -113,7 +113,7 @@ def _work(store: StoreWriter, told: Told) -> None:
 
 def _forget_what_was_delivered() -> None:
     """A mutant: it looks for progress in the file only."""
-    replace("rmqstore_spark.engine.delay.copies", "_sources", lambda _: np.empty(0, np.int64))
+    replace("rmqstore_spark.engine.delay.log_progress", "_sources", lambda _: np.empty(0, np.int64))
 
 
 def _config(**settings: str) -> StoreConfig:
