@@ -246,7 +246,9 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most, asked = 10, 200
-    monkeypatch.setattr("rmqstore_spark.broker.faces.remoting.lanes.pulling._MOST_WAITING", most)
+    pulling = "rmqstore_spark.broker.faces.remoting.lanes.pulling"
+    monkeypatch.setattr(f"{pulling}._MOST_WAITING", most)
+    monkeypatch.setattr(f"{pulling}._LOOK_SECONDS", 3600.0)  # the thread waits with a pull alone
     with broker(tmp_path / "store") as served:
         send(served, "a")
         assert [each.code for each in ask(served, pull(0))] == [0]
