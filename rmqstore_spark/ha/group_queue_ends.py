@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from rmqstore_spark.consensus.driver.queue_end_pages import BEFORE_ALL, Route
 from rmqstore_spark.engine.group.member_thread import MemberThread
 from rmqstore_spark.engine.store import StoreWriter
-from rmqstore_spark.engine.tables.queue_ends import told_ends
+from rmqstore_spark.engine.tables.queue_ends import MOST_QUEUES, told_ends
 from rmqstore_spark.errors import RmqStoreError, ServiceError
 
 _log = logging.getLogger(__name__)
-
-_MOST_QUEUES: Final = 1 << 22
-"""Queues that a member may tell: four of each topic, with as many topics as maxTopics allows."""
 
 
 class _Told(NamedTuple):
@@ -93,8 +90,8 @@ def _told_by(member: MemberThread, peer: str, is_ending: Callable[[], bool]) -> 
         furthest = max(theirs, default=BEFORE_ALL)
         if furthest <= last:
             raise ServiceError("a page has no queues behind those of the page before")
-        if len(ends) > _MOST_QUEUES:
-            raise ServiceError(f"it says where more than {_MOST_QUEUES} queues end")
+        if len(ends) > MOST_QUEUES:
+            raise ServiceError(f"it says where more than {MOST_QUEUES} queues end")
         if is_ending():
             raise ServiceError("this member ends")
         last = furthest

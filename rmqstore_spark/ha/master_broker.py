@@ -37,6 +37,8 @@ _TABLES: Final = (
 )
 _INTERVAL_S: Final = 10.0
 _LOOK_S: Final = 0.1
+_MOST_QUEUES: Final = 1 << 18
+"""As many as a slave keeps. They come in one answer, which a foreign master makes."""
 
 
 class MasterBroker:
@@ -103,7 +105,7 @@ class MasterBroker:
             Command(RequestCode.GET_ALL_TOPIC_CONFIG, {QUEUE_ENDS: "true"}),
         )
         try:
-            told, end = told_ends(topics[QUEUE_ENDS]), self._log_end(info)
+            told, end = told_ends(topics[QUEUE_ENDS], _MOST_QUEUES), self._log_end(info)
         except (KeyError, TypeError, ValueError):
             text = f"The broker {self.address} does not say where its queues end."
             raise RemotingError(ResponseCode.SYSTEM_ERROR, text) from None

@@ -25,6 +25,8 @@ _KNOWN: Final = "known"
 _ENDS: Final = "ends"
 _MOST: Final = 1 << 58
 _MOST_ID: Final = 1 << 31
+MOST_QUEUES: Final = 1 << 22
+"""Four queues of each topic, with as many topics as maxTopics allows."""
 
 
 class QueueEnds:
@@ -127,14 +129,16 @@ def _by_topic(ends: Mapping[tuple[str, int], int]) -> dict[str, dict[str, int]]:
     return shown
 
 
-def told_ends(told: Any) -> dict[tuple[str, int], int]:
+def told_ends(told: Any, most: int = MOST_QUEUES) -> dict[tuple[str, int], int]:
     """Return the ends in JSON, by topic and queueId.
 
     Raises:
-        ValueError, TypeError: they are none.
+        ValueError, TypeError: they are none, or those of more queues than a number.
     """
     if not (isinstance(told, dict) and all(isinstance(each, dict) for each in told.values())):
         raise TypeError("ends are an object of topics, and each is one of queues")
+    if sum(map(len, told.values())) > most:
+        raise ValueError(f"more than {most} queues have an end")
     found = {
         (topic, int(queue_id)): end
         for topic, queues in told.items()

@@ -81,3 +81,10 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
     Path(kept.path).write_bytes(b"{")
     with pytest.raises(CorruptStoreError, match="does not say where queues end"):
         QueueEnds(str(tmp_path))
+
+
+def test_more_queues_than_may_be_told_are_refused() -> None:
+    told = {"orders": {"0": 1, "1": 1}, "bills": {"0": 1}}
+    assert len(told_ends(told, 3)) == 3
+    with pytest.raises(ValueError, match="more than 2 queues have an end"):
+        told_ends(told, 2)
