@@ -2,13 +2,9 @@
 
     group        who is in the group, and where: `dLegerPeers`
     wire         the bodies of requests and answers, as DLedger writes them
-    segmented    bytes by offset, in files of one size, and the room on their disk
-    entry_log    the entries and their index: writes, cuts and reads them
-    recovery     finds the entries that are whole, when a member starts
-    state_files  term, vote and commit index, as texts
+    disk         its files: entries, term, vote and commit index
     protection   TLS and accounts, at the port and for calls
     peers        asks the other members
-    flush_thread flushes what was written
     checks       what of a leader's push can be stored
     proposals    what a leader appends: the entry with which its term begins, and others
     upkeep       saves the commit index, and removes what has expired
@@ -18,6 +14,5 @@
     service      what peers and clients of the group ask
     running      a member with its port, until it is ended or fails
 
-All runs in one event loop, but for flushes, which a thread does. Files lie in `dledger-{selfId}/`
-of the store, in DLedger's format (docs/format.md, "DLedger").
+All runs in one event loop, but for flushes, which a thread does.
 """

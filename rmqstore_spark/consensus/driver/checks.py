@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.wire import Status
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import LedgerEntry, MemberCode, Push, PushType

@@ -30,14 +30,14 @@ from rmqstore_spark.consensus.actions import (
     Stop,
     Write,
 )
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.driver.flush_thread import FlushThread
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.flush_thread import FlushThread
+from rmqstore_spark.consensus.driver.disk.recovery import recover
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.proposals import Proposals, placed, term_record
 from rmqstore_spark.consensus.driver.protection import MemberProtection
-from rmqstore_spark.consensus.driver.recovery import recover
-from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.upkeep import LogUpkeep
 from rmqstore_spark.consensus.driver.wire import DLedgerRequest
 from rmqstore_spark.consensus.ledger import MemberLedger

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rmqstore_spark.consensus.actions import MemberRole
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.layout.constants import TERM_TOPIC, TRANSACTION_ROLLBACK_TYPE

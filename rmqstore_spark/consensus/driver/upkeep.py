@@ -7,9 +7,9 @@ import logging
 import time
 from typing import Final
 
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
-from rmqstore_spark.consensus.driver.segmented import Unflushed
-from rmqstore_spark.consensus.driver.state_files import StateFiles
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.segmented import Unflushed
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.member import GroupMember
 
 _log = logging.getLogger(__name__)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.consensus.actions import Save
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.recovery import recover
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.proposals import placed
-from rmqstore_spark.consensus.driver.recovery import recover
-from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, parse_committed_index
@@ -146,7 +146,7 @@ def test_entries_roll_to_the_next_segment_and_are_found_again(tmp_path: Path) ->
 def test_entries_are_found_wherever_a_part_ends(
     tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.consensus.driver.recovery._PART", part)
+    monkeypatch.setattr("rmqstore_spark.consensus.driver.disk.recovery._PART", part)
     log = EntryLog(str(tmp_path), SEGMENT)
     log.last, log.begin, log.end = 2, 3, 7001
     for number in range(800):
@@ -315,7 +315,7 @@ def test_a_missing_file_with_committed_entries_stops_the_start(
 
 def test_a_missing_file_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is written again, but for what is committed in older segments."""
-    monkeypatch.setattr("rmqstore_spark.consensus.driver.entry_log.INDEX_FILE_SIZE", 1000 * 32)
+    monkeypatch.setattr("rmqstore_spark.consensus.driver.disk.entry_log.INDEX_FILE_SIZE", 1000 * 32)
     _, last = half_flushed(tmp_path)
     (tmp_path / "index" / f"{3 * 32_000:020d}").unlink()
     with pytest.raises(CorruptStoreError, match="the file of the index before this one"):

@@ -12,9 +12,9 @@ import pytest
 
 from rmqstore_spark.consensus.actions import MemberRole, Save
 from rmqstore_spark.consensus.driver import peers
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
-from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.wire import answer_body, encoded_entries, request_of
 from rmqstore_spark.consensus.messages import (
     Answer,

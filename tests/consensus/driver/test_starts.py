@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.consensus.actions import MemberRole, Restart
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
-from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.consensus.driver.wire import WireVote, decode
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import FrameError, RmqStoreError

@@ -13,7 +13,7 @@ import pytest
 
 from rmqstore_spark.client import StoreClient
 from rmqstore_spark.consensus.driver.checks import RefusedPush, checked
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
 from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.messages import LedgerEntry, Push, PushType
 from rmqstore_spark.engine import StoreConfig, StoreWriter

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rmqstore_spark.consensus.actions import Save
+from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.group import MemberGroup
-from rmqstore_spark.consensus.driver.state_files import StateFiles
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
 from rmqstore_spark.reader import Store

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 
-from rmqstore_spark.consensus.driver.segmented import Unflushed
+from rmqstore_spark.consensus.driver.disk.segmented import Unflushed
 
 
 class FlushThread:

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.consensus.driver.entry_log import EntryLog
+from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import written_end
 from rmqstore_spark.layout.dledger import (

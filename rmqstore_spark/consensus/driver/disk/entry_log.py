@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from rmqstore_spark.consensus.driver.segmented import DiskRoom, SegmentedFile, Unflushed
+from rmqstore_spark.consensus.driver.disk.segmented import DiskRoom, SegmentedFile, Unflushed
 from rmqstore_spark.consensus.messages import LedgerEntry
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained
