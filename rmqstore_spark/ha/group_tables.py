@@ -13,6 +13,7 @@ import threading
 from dataclasses import replace
 from typing import Final
 
+from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.ha.group_queue_ends import learn_queue_ends
@@ -29,10 +30,12 @@ class GroupTables:
 
     Args:
         store: the store, a member of a group.
+        role: its role.
     """
 
-    def __init__(self, store: StoreWriter) -> None:
+    def __init__(self, store: StoreWriter, role: GroupRole) -> None:
         self._store = store
+        self._role = role
         self._broker: MasterBroker | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqstore-tables", daemon=True)
@@ -76,12 +79,17 @@ class GroupTables:
 
     def _copy(self) -> str:
         """Copy once if another member leads; return why that is not possible, or ""."""
+        followed = self._role.followed
         try:
-            address = self._store.member.leader_broker() if self._store.role.follows else ""
-            if address:
-                self._broker_at(address).copy_tables(self._store.replica.tables)
-            else:
+            address = self._store.member.leader_broker() if followed else ""
+            if not address:
                 self._leave_broker()
+                return ""
+            told = self._broker_at(address).tables()
+            with self._role.copying:
+                # A leader that was stopped answers when it continues, and another leads by then.
+                if self._role.followed == followed:
+                    told.copy_to(self._store.replica.tables)
         except RmqStoreError as error:
             self._leave_broker()  # the next one may have another account, or certificate
             return str(error).removesuffix(".")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.role import Promotion, promotions_of
@@ -39,6 +39,35 @@ _INTERVAL_S: Final = 10.0
 _LOOK_S: Final = 0.1
 _MOST_QUEUES: Final = 1 << 18
 """As many as a slave keeps. They come in one answer, which a foreign master makes."""
+
+
+class ToldTables(NamedTuple):
+    """What a broker has answered: nothing of it is checked.
+
+    Attributes:
+        begin: where its log ended before it told the tables.
+        topics, offsets, delays, groups: the contents of its files.
+        end: where its log ended afterwards.
+    """
+
+    begin: int
+    topics: Any
+    offsets: Any
+    delays: Any
+    groups: Any
+    end: int
+
+    def copy_to(self, tables: FollowedTables) -> None:
+        """Take all of it into the tables of a slave.
+
+        Raises:
+            CorruptStoreError, RefusedError, StoreWriteError: a table cannot be read or written.
+        """
+        tables.take_promotions(_promotions(self.topics))
+        tables.take_topics(self.topics, self.begin)
+        tables.take_consumer_offsets(self.offsets, self.end)
+        tables.take_delay_offsets(self.delays, self.end)
+        tables.take_groups(self.groups)
 
 
 class MasterBroker:
@@ -126,22 +155,17 @@ class MasterBroker:
             )
         return int(found)
 
-    def copy_tables(self, tables: FollowedTables) -> int:
-        """Copy its tables into those of a slave; return the physical offset at which its log ends.
+    def tables(self) -> ToldTables:
+        """Return its tables, as its answers have them.
 
         Raises:
             ServiceError: the broker cannot be reached, or does not answer.
             RemotingError: it refuses a request, or its answer cannot be read.
-            CorruptStoreError, StoreWriteError: a table cannot be read or written.
         """
         before, topics, offsets, delays, groups, after = self._ask(*map(Command, _TABLES))
-        tables.take_promotions(_promotions(topics))
-        tables.take_topics(topics, self._log_end(before))
-        end = self._log_end(after)
-        tables.take_consumer_offsets(offsets, end)
-        tables.take_delay_offsets(delays, end)
-        tables.take_groups(groups)
-        return end
+        return ToldTables(
+            self._log_end(before), topics, offsets, delays, groups, self._log_end(after)
+        )
 
     def _ask(self, *requests: Command) -> list[Any]:
         """Return the bodies of the answers to requests."""
@@ -229,9 +253,10 @@ class Metadata:
     def _copy(self, progress: Progress | None = None) -> str:
         """Copy once; return why that is not possible, or ""."""
         try:
-            end = self._broker.copy_tables(self._tables)
+            told = self._broker.tables()
+            told.copy_to(self._tables)
             if progress is not None:
-                progress.master_ends(end)
+                progress.master_ends(told.end)
             if self._queue_ends.are_lacking and not self._replica.is_empty:
                 with suppress(RemotingError):  # one of RocketMQ's does not say it
                     self._broker.teach_queue_ends(self._queue_ends, self._replica.begin)

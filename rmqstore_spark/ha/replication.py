@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Final
 
 from rmqstore_spark.engine.append.durability import Handover
+from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.ha.follower import LogFollower
@@ -56,8 +57,8 @@ class Replication:
         self.master: Master | None = None
         self.tables: GroupTables | None = None
         config = store.config
-        if store.role.is_elected:
-            self.tables = GroupTables(store)  # members get the log from each other
+        if isinstance(store.role, GroupRole):
+            self.tables = GroupTables(store, store.role)  # members get the log from each other
             return
         if store.role.follows:
             self._follow()

@@ -255,7 +255,7 @@ def test_progress_of_delays_waits_for_the_log_that_it_counts(
     file = path / "config" / "delayOffset.json"
     with (
         answering(broker) as address,
-        PlainMaster(partial(send_log, log)) as master,
+        PlainMaster(serve) as master,
         slave_of(path, master.address, address) as store,
     ):
         eventually(lambda: store.replica.end > 0)

@@ -58,6 +58,10 @@ _WITHOUT_TERM: Final = (
     "Without its term, a member could vote twice. Move the folder away: the member then joins its "
     "group without entries, and gets them from the leader."
 )
+_WITHOUT_ENTRIES: Final = (
+    "It may have acknowledged some, so it must not vote without them. Move the folder of this "
+    "member away: it then joins its group without entries, and gets them from the leader."
+)
 
 
 class MemberWatcher(Protocol):
@@ -130,21 +134,12 @@ class Driver:
         self._answer = answer
         self._watcher = watcher
         self._state = StateFiles(folder)
-        saved = self._state.read_term()
+        saved = self._state.saved
         self.log = EntryLog(folder, segment_size, begins_at)
         terms = recover(self.log, self._state.saved_commit)
         self.log.take_unflushed().flush()
-        if saved is None and not self.log.is_empty:
-            raise CorruptStoreError(
-                "there are entries, and no file currterm with the term of this member",
-                file=folder,
-                remedy=_WITHOUT_TERM,
-            )
-        if saved is not None and terms and saved.term < terms[-1][1]:
-            raise CorruptStoreError(
-                f"currTerm is {saved.term}, and an entry has term {terms[-1][1]}",
-                file=os.path.join(folder, "currterm"), remedy=_WITHOUT_TERM,
-            )  # fmt: skip
+        _check_term(folder, self._state, self.log.is_empty, terms[-1][1] if terms else 0)
+        self._state.note_entries(there=not self.log.is_empty)
         self._peers = Peers(group, self, protection or MemberProtection())
         self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
@@ -356,6 +351,7 @@ class Driver:
             if self._watcher is not None:
                 self._watcher.begins_again()
             # If a kill follows, the next start must not look for entries that are gone.
+            self._state.note_entries(there=False)
             self._state.forget_committed()
             self._newest = ()
             self.log.restart()
@@ -416,8 +412,14 @@ class Driver:
             self.fail(error)
             return
         self._flushed = number
-        self._step(lambda now: self.member.flushed(number, now))
+        self._step(lambda now: self._take_flushed(number, now))
         self._append_proposed()
+
+    def _take_flushed(self, number: int, now: int) -> None:
+        self.member.flushed(number, now)
+        ledger = self.member.ledger
+        if ledger.begin <= ledger.flushed:  # noted before the member's answers go
+            self._state.note_entries(there=True)
 
     async def _keep_up(self) -> None:
         try:
@@ -456,6 +458,27 @@ class Driver:
 
 def _end_of(entry: LedgerEntry) -> int:
     return entry.position + entry.size
+
+
+def _check_term(folder: str, state: StateFiles, is_empty: bool, last_term: int) -> None:
+    """Refuse entries without the term that they were stored in, and a term without its entries."""
+    saved = state.saved
+    if saved is None and not is_empty:
+        raise CorruptStoreError(
+            "there are entries, and no file currterm with the term of this member",
+            file=folder,
+            remedy=_WITHOUT_TERM,
+        )
+    if saved is not None and saved.term < last_term:
+        raise CorruptStoreError(
+            f"currTerm is {saved.term}, and an entry has term {last_term}",
+            file=os.path.join(folder, "currterm"), remedy=_WITHOUT_TERM,
+        )  # fmt: skip
+    if state.has_entries and is_empty:
+        raise CorruptStoreError(
+            "this member had entries, as its file currterm says, and they are gone",
+            file=os.path.join(folder, "data"), remedy=_WITHOUT_ENTRIES,
+        )  # fmt: skip
 
 
 def _require_own_log(store: str, me: str) -> None:

@@ -236,7 +236,7 @@ class Applier:
         self._told_lack = str(error)
 
     def _change(self, changed: GroupChange) -> None:
-        self._role.leader = changed.leader or ""
+        self._role.leader, self._role.term = changed.leader or "", changed.term
         self._election = changed if changed.leads else None
         self._lacks_since = 0.0
         if self._role.follows:
@@ -286,11 +286,12 @@ class Applier:
         """Be the master: what the term's first entry follows is in queues and index."""
         self._require_queue_ends()
         self._drain()
-        self._take_over()
-        with self._appender.appending(patient=True):
-            self._appender.continue_from_log()
-            self._log.lead_from(election.term, election.end)
-            self._role.lead()
+        with self._role.copying:
+            self._take_over()
+            with self._appender.appending(patient=True):
+                self._appender.continue_from_log()
+                self._log.lead_from(election.term, election.end)
+                self._role.lead()
         _log.warning(
             "%s is the master now: it leads its group in term %d, from physical offset %d on.",
             self._store.path, election.term, election.end,

@@ -8,6 +8,7 @@ follower registers under a number of its own, as RocketMQ's members do: that of 
 from __future__ import annotations
 
 import re
+import threading
 from typing import Final
 
 from rmqstore_spark.engine.config.store_config import StoreConfig
@@ -28,6 +29,9 @@ class GroupRole(Role):
 
     Attributes:
         leader: the id of the member that leads; "" as long as that is not known.
+        term: in which it leads.
+        copying: is held while what another leader has told is taken over, and while this store
+            begins to lead, from when on nothing of it is taken any more.
 
     Raises:
         OptionError: the id is not a letter and a number.
@@ -49,6 +53,8 @@ class GroupRole(Role):
         self._name = SLAVE
         self._brokers = brokers
         self.leader = ""
+        self.term = 0
+        self.copying = threading.Lock()
 
     @property
     def master(self) -> str:
@@ -73,6 +79,11 @@ class GroupRole(Role):
     def broker_id(self) -> int:
         """The number as which a broker registers."""
         return self._followers_id if self.follows else 0
+
+    @property
+    def followed(self) -> tuple[str, int] | None:
+        """Whom the store follows, as leader and term; None if it follows nobody."""
+        return (self.leader, self.term) if self.follows and self.leader else None
 
     def lead(self) -> None:
         """Be the master from now on. Needs the append lock. Tells nobody yet."""

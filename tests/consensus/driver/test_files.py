@@ -71,20 +71,24 @@ def test_what_rocketmq_wrote_is_read_and_written_again_byte_for_byte(
 
 def test_term_and_commit_index_are_those_of_rocketmq(theirs: Path) -> None:
     state = StateFiles(str(theirs))
-    assert state.read_term() == Save(0, "n0", is_voter=True)
+    assert state.saved == Save(0, "n0", is_voter=True)
     assert state.saved_commit == 1550
     state.write_term(Save(7, None, is_voter=True))
     assert (theirs / "currterm").read_text() == "voteLeader=\ncurrTerm=7\n"
     for save in (Save(8, "n2", is_voter=False), Save(9, "n1", is_voter=True)):
         state.write_term(save)
-        assert state.read_term() == save
+        assert state.saved == save == StateFiles(str(theirs)).saved
+    for there in (True, False):
+        state.note_entries(there=there)
+        found = StateFiles(str(theirs))
+        assert (found.saved, found.has_entries) == (save, there)
 
 
 @pytest.mark.parametrize("text", ["", "currTerm=\n", "voteLeader=n0\n", "currTerm=-3\n", "\0" * 40])
 def test_a_damaged_term_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "currterm").write_text(text)
     with pytest.raises(CorruptStoreError, match="currTerm"):
-        StateFiles(str(tmp_path)).read_term()
+        StateFiles(str(tmp_path))
 
 
 def test_the_commit_index_is_noted_in_place_and_saved(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from rmqstore_spark.consensus.driver.driver import Driver
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.wire import WireVote, decode
 from rmqstore_spark.consensus.timing import Timing
-from rmqstore_spark.errors import FrameError, RmqStoreError
+from rmqstore_spark.errors import CorruptStoreError, FrameError, RmqStoreError
 from tests.consensus.driver.members import record
 
 SEGMENT = 1 << 16
@@ -92,6 +92,27 @@ def test_a_kill_after_the_log_was_begun_again(tmp_path: Path) -> None:
 
     assert asyncio.run(run(comes_back=False)) == 0  # the record of its term alone
     assert asyncio.run(run(comes_back=True)) > 5
+
+
+@pytest.mark.parametrize("lost", [("data", "index", "checkpoint"), ("data", "checkpoint")])
+def test_entries_that_are_gone_without_their_term_are_missed(
+    tmp_path: Path, lost: tuple[str, ...]
+) -> None:
+    """Their member has acknowledged them: its vote could make a leader of one that lacks them."""
+
+    async def run() -> None:
+        driver = await opened(tmp_path)
+        await append(driver, 5)
+        await driver.close()
+        folder = tmp_path / "dledger-n0"
+        for name in lost:
+            path = folder / name
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        with pytest.raises(CorruptStoreError, match=r"had entries.*Move the folder") as error:
+            started(tmp_path)
+        assert error.value.file == str(folder / "data")
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("term", [1 << 62, (1 << 63) - 1, -2])

@@ -1,8 +1,9 @@
 """Term, vote and commit index of a member, in texts that DLedger reads: `currterm`, `checkpoint`.
 
 `currterm` has `currTerm` and `voteLeader`, which is empty if there is no vote. DLedger skips other
-lines: ours has one while a member may not vote. A text is replaced as a whole, and is on disk
-then.
+lines: ours are `isVoter=false`, while a member may not vote, and `hasEntries=true`, once entries of
+it are on disk: who finds none later knows that they are lost. A text is replaced as a whole, and is
+on disk then.
 """
 
 from __future__ import annotations
@@ -33,39 +34,22 @@ class StateFiles:
     Attributes:
         saved_commit: index of the last entry that is known to be committed; -1 for none. It is on
             disk, or was found there.
+        saved: term and vote, as they were saved last; None if there is no file.
+        has_entries: whether that file says that there are entries.
 
     Raises:
-        CorruptStoreError: the file with the commit index does not have it.
+        CorruptStoreError: a file does not have what it is for.
     """
 
     def __init__(self, folder: str) -> None:
         self._term = os.path.join(folder, "currterm")
         self._checkpoint = os.path.join(folder, "checkpoint")
+        self.has_entries = False
+        self.saved = self._read_term()
         self.saved_commit = self._read_committed()
         self._noted_commit = -2  # the first note writes the file, also without an entry
         self._descriptor = -1  # of the file with the commit index
         self._writing = threading.Lock()  # the file with the commit index
-
-    def read_term(self) -> Save | None:
-        """Return what was saved last; None if there is no file.
-
-        Raises:
-            CorruptStoreError: the file does not have it.
-        """
-        text = _read(self._term)
-        if text is None:
-            return None
-        lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
-        found = {line[1]: line[2] for line in lines}
-        term = found.get("currTerm", "")
-        if not _NUMBER.fullmatch(term) or not 0 <= int(term) <= MOST_TERM:
-            raise CorruptStoreError(
-                "the file does not have a line currTerm=NUMBER", file=self._term,
-                remedy="Without its term, a member could vote twice. Move its folder away: it then "
-                "joins its group without entries, and gets them from the leader.",
-            )  # fmt: skip
-        is_voter = found.get("isVoter", "true") == "true"
-        return Save(int(term), found.get("voteLeader") or None, is_voter)
 
     def write_term(self, save: Save) -> None:
         """Save term and vote.
@@ -76,7 +60,23 @@ class StateFiles:
         lines = [f"voteLeader={save.vote or ''}", f"currTerm={save.term}"]
         if not save.is_voter:
             lines.append("isVoter=false")
+        if self.has_entries:
+            lines.append("hasEntries=true")
         replace_file(self._term, "".join(f"{line}\n" for line in lines).encode())
+        self.saved = save
+
+    def note_entries(self, *, there: bool) -> None:
+        """Save whether there are entries, if that has changed; term and vote were saved before.
+
+        Args:
+            there: true once one is on disk, and false before the last one is removed.
+
+        Raises:
+            StoreWriteError: it is not on disk.
+        """
+        if there != self.has_entries and self.saved is not None:
+            self.has_entries = there
+            self.write_term(self.saved)
 
     def save_committed(self, known: Callable[[], tuple[int, int]]) -> None:
         """Save the commit index, and the index of the last entry, if it is higher than before.
@@ -136,6 +136,23 @@ class StateFiles:
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = opened
+
+    def _read_term(self) -> Save | None:
+        text = _read(self._term)
+        if text is None:
+            return None
+        lines = filter(None, map(_LINE.fullmatch, text.splitlines()))
+        found = {line[1]: line[2] for line in lines}
+        term = found.get("currTerm", "")
+        if not _NUMBER.fullmatch(term) or not 0 <= int(term) <= MOST_TERM:
+            raise CorruptStoreError(
+                "the file does not have a line currTerm=NUMBER", file=self._term,
+                remedy="Without its term, a member could vote twice. Move its folder away: it then "
+                "joins its group without entries, and gets them from the leader.",
+            )  # fmt: skip
+        self.has_entries = found.get("hasEntries") == "true"
+        is_voter = found.get("isVoter", "true") == "true"
+        return Save(int(term), found.get("voteLeader") or None, is_voter)
 
     def _read_committed(self) -> int:
         text = _read(self._checkpoint)
