@@ -203,8 +203,19 @@ class Role:
 
     @property
     def knows_what_waits(self) -> bool:
-        """Whether expiry keeps what waits here; a slave's master knows what that is."""
-        return self._name != SLAVE
+        """Whether it is known here what may wait; a slave learns it from its master's broker."""
+        kept = self._kept if self._kept.decides else None
+        broker = kept.master_broker if kept else self._config.ha_master_remoting_address
+        return not self.follows or bool(broker)
+
+    @property
+    def knows_what_ended(self) -> bool:
+        """Whether each transaction that has ended is known here.
+
+        Brokers of RocketMQ give up some without an op message, and only their progress tells it.
+        A slave may be unable to get that.
+        """
+        return not self.follows
 
     @property
     def waits_for_slaves(self) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.tables.config_file import ConfigFile
@@ -22,6 +22,20 @@ _log = logging.getLogger(__name__)
 
 _TABLE: Final = "offsetTable"
 _LOG_OFFSET: Final = "logOffset"
+
+
+class Progress(Protocol):
+    """How far each level is delivered."""
+
+    @property
+    def offsets(self) -> Mapping[int, int]:
+        """The offset of the next message to deliver, by level."""
+        ...
+
+    @property
+    def log_offset(self) -> int | None:
+        """The copies before this physical offset are counted; None if that is not known."""
+        ...
 
 
 class DelayOffsets:

@@ -219,11 +219,11 @@ class Delivery:
         file, levels = DelayOffsets(self._store.path), range(1, len(self._delays) + 1)
         ends = {level: self._queues.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
         file.check(ends, self._store.log.max_offset)
-        found = progress_in_log(self._store, file, lambda: self._health.is_closed)
+        end = self._store.log.max_offset  # only this thread appends copies
+        found = progress_in_log(self._store, file, end, lambda: self._health.is_closed)
         if found is None:
             return False
         offsets = {level: max(file.offsets.get(level, 0), found.get(level, 0)) for level in levels}
-        end = self._store.log.max_offset
         self._flusher.flush()
         file.save(offsets, end)  # from here on, copies tell the progress
         self._offsets, self._file = offsets, file

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.delay.copies import BrokersCopies, Prints, prints_of
-from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, first_undelivered
+from rmqstore_spark.engine.delay.delay_offsets import Progress, first_undelivered
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
@@ -50,13 +50,14 @@ _MOST_BYTES: Final = 16 << 20
 
 
 def progress_in_log(
-    store: OpenStore, file: DelayOffsets, is_over: Callable[[], bool]
+    store: OpenStore, file: Progress, end: int, is_over: Callable[[], bool]
 ) -> dict[int, int] | None:
     """Return what the log tells of the progress, by level.
 
     Args:
         store: the open store.
-        file: the file with the offsets.
+        file: what the file with the offsets tells.
+        end: physical offset up to which the log is read; its queues have all before it.
         is_over: whether nobody needs the answer any more.
 
     Returns:
@@ -75,7 +76,7 @@ def progress_in_log(
     try:
         log, _ = load_log(StoreDirectory(files, store.path))
         copies, begin = BrokersCopies(), max(min(starts.values()), store.log.min_offset)
-        for part in log_blocks(log, max(begin, log.min_offset), store.log.max_offset):
+        for part in log_blocks(log, max(begin, log.min_offset), end):
             if is_over():
                 return None
             if by_brokers:
@@ -100,7 +101,7 @@ def progress_in_log(
     return found
 
 
-def _starts(store: OpenStore, file: DelayOffsets) -> dict[int, int]:
+def _starts(store: OpenStore, file: Progress) -> dict[int, int]:
     """Return from where on the log can have copies that the file does not count, by level.
 
     A copy is behind the message that waited. Levels of which no message waits by the file are left

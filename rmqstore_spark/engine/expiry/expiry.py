@@ -91,14 +91,14 @@ class Expiry:
         self._clock = SteadyClock(store.clock, lambda: time.monotonic_ns() // 1_000_000)
         self._listing = threading.Lock()
         self._old = OldSegments(store.log, store.path, store.log_folder, dispatcher)
-        self._needed = NeededSegments(store, transactions)
+        self._closing = threading.Event()
+        self._needed = NeededSegments(store, transactions, self._old.done, self._closing.is_set)
         self._archive: Archive | None = None
         if config.archive_to:
             from rmqstore_spark.engine.expiry.archive import Archive  # needs fsspec: slow to load
 
             self._archive = Archive(config.archive_to, store)
         self._changed = threading.Condition()
-        self._closing = threading.Event()
         self._before = 0
         self._remark = ""
         self._cleaned_until = 0
@@ -244,13 +244,12 @@ class Expiry:
         for segment in due:
             if segment.start >= forced_from and not self._is_still_forced():
                 break
-            if found.undelivered is not None and segment.end > found.undelivered:
+            if lost := found.lost_with(segment):
                 if not self._is_crowded():
                     break
                 _log.warning(
                     "The disk is %.0f%% full: the segment %020d expires, although it or one before "
-                    "it has delayed messages that wait: they are not delivered.",
-                    100 * self._admission.disk_used_ratio, segment.start,
+                    "it has %s.", 100 * self._admission.disk_used_ratio, segment.start, lost,
                 )  # fmt: skip
             self._store.log.expire(segment.start)
             self._expired_segments += 1

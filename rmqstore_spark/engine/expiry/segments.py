@@ -1,8 +1,8 @@
 """Lists the segments of a log that may expire, and knows which of them must stay for now, and why.
 
 A segment stays while a client of this process reads it, and while messages in it are needed: half
-messages of transactions that wait, and delayed messages that wait. On a slave, its master knows
-what waits.
+messages of transactions that wait, and delayed messages that wait. That holds for followers too:
+the next leader ends and delivers what waits.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets, oldest_undelivered
+from rmqstore_spark.engine.delay.followed import FollowedDelays
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.expiry.rule import Aged
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.engine.transactions.followed import oldest_followed
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
@@ -64,8 +66,7 @@ class OldSegments:
         Raises:
             RmqStoreError: the log's folder or a file cannot be read.
         """
-        done = max(self._opened_at, self._dispatcher.done_until)
-        end = min(self._log.flushed_offset, done)
+        end = self.done()
         files = LocalFiles()
         try:
             plain = Segments.load(files, [os.path.join(self._store, "commitlog")])
@@ -89,6 +90,11 @@ class OldSegments:
                 found.append(Aged(segment.start, segment.end, stored, until))
             until = stored if stored >= 0 else until
         return found[::-1]
+
+    def done(self) -> int:
+        """Return the physical offset before which all of the log is on disk and in queues."""
+        done = max(self._opened_at, self._dispatcher.done_until)
+        return min(self._log.flushed_offset, done)
 
     def _time(self, log: CommitLog, start: int) -> int:
         """Return the storeTimestamp of a segment's first record; -1 if it cannot be read."""
@@ -158,12 +164,22 @@ class Unneeded(NamedTuple):
         waits: whether it stays for messages that wait, which can take hours.
         undelivered: physical offset of the oldest delayed message that waits; None if none does. A
             segment behind it may go only as long as the disk has no room for it.
+        unended: the same for half messages that may wait.
     """
 
     segments: Sequence[Aged]
     remark: str
-    undelivered: int | None
+    undelivered: int | None = None
+    unended: int | None = None
     waits: bool = False
+
+    def lost_with(self, segment: Aged) -> str:
+        """Return what waits in a segment, or before it, and is lost with it; "" if nothing is."""
+        if self.undelivered is not None and segment.end > self.undelivered:
+            return "delayed messages that wait: they are not delivered"
+        if self.unended is not None and segment.end > self.unended:
+            return "half messages that may wait: they can no longer be committed"
+        return ""
 
 
 class NeededSegments:
@@ -172,16 +188,25 @@ class NeededSegments:
     Args:
         store: the open store.
         transactions: its transactions.
+        done: see `OldSegments.done`.
+        is_over: whether the store is being closed.
 
     Attributes:
         uses: the segments that clients are reading.
     """
 
-    def __init__(self, store: OpenStore, transactions: Transactions) -> None:
+    def __init__(
+        self,
+        store: OpenStore,
+        transactions: Transactions,
+        done: Callable[[], int],
+        is_over: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._config = store.config
         self._role = store.role
         self._transactions = transactions
+        self._followed = FollowedDelays(store, done, is_over)
         self.uses = SegmentUses(store.config.redelete_hanged_file_interval)
 
     def unneeded(self, due: Sequence[Aged], *, has_room: bool) -> Unneeded:
@@ -189,7 +214,8 @@ class NeededSegments:
 
         Args:
             due: segments, the oldest first.
-            has_room: whether the disk has room for delayed messages that wait.
+            has_room: whether the disk has room for what may go without it: delayed messages that
+                wait, and half messages of which it is not certain that they do.
 
         Raises:
             RmqStoreError: it is not known what waits.
@@ -209,10 +235,13 @@ class NeededSegments:
         return self._without_waiting(self._all(segments), has_room=has_room).remark
 
     def _all(self, due: Sequence[Aged]) -> Unneeded:
-        return Unneeded(due, "", self._undelivered() if self._role.knows_what_waits else None)
+        if not (due and self._role.knows_what_waits):
+            return Unneeded(due, "")
+        until = due[-1].end
+        return Unneeded(due, "", self._undelivered(until), self._unended(until))
 
     def _without_waiting(self, found: Unneeded, *, has_room: bool) -> Unneeded:
-        if self._role.knows_what_waits:
+        if has_room or self._role.knows_what_ended:
             found = self._without_halves(found)
         return self._without_delayed(found) if has_room else found
 
@@ -228,11 +257,9 @@ class NeededSegments:
         return found
 
     def _without_halves(self, found: Unneeded) -> Unneeded:
-        if not self._transactions.has_halves:
-            return found
         return _before(
             found,
-            self._transactions.oldest(),
+            found.unended,
             "half messages of transactions that wait: it is kept until they are ended or given up.",
         )
 
@@ -244,7 +271,15 @@ class NeededSegments:
             "written (flushDelayOffsetInterval), or until the disk has no room for it.",
         )
 
-    def _undelivered(self) -> int | None:
+    def _unended(self, until: int) -> int | None:
+        """Return the oldest half message that may wait."""
+        if not self._transactions.has_halves:
+            return None
+        if self._role.follows:
+            return oldest_followed(self._store, until)
+        return self._transactions.oldest()
+
+    def _undelivered(self, until: int) -> int | None:
         """Return the oldest delayed message that waits, by the progress that is on disk.
 
         What was delivered since may be in memory only: after a power cut, it has to be delivered
@@ -253,7 +288,10 @@ class NeededSegments:
         queues, levels = self._store.queues, len(self._config.delays)
         if oldest_undelivered(queues, levels, {}) is None:  # few stores have any
             return None
-        return oldest_undelivered(queues, levels, DelayOffsets(self._store.path).offsets)
+        file = DelayOffsets(self._store.path)
+        if self._role.follows and self._role.is_elected:
+            return self._followed.oldest(file, until)
+        return oldest_undelivered(queues, levels, file.offsets)
 
 
 def _before(found: Unneeded, oldest: int | None, reason: str) -> Unneeded:

@@ -76,6 +76,16 @@ class GroupRole(Role):
         return False
 
     @property
+    def knows_what_waits(self) -> bool:
+        """Whether it is known here what may wait: the log tells it, if the leader does not."""
+        return True
+
+    @property
+    def knows_what_ended(self) -> bool:
+        """Whether each transaction that has ended is known here: not if a foreign broker leads."""
+        return not (self.follows and self._brokers.is_silent(self.leader))
+
+    @property
     def broker_id(self) -> int:
         """The number as which a broker registers."""
         return self._followers_id if self.follows else 0

@@ -93,6 +93,7 @@ class MemberBrokers:
         self.group = group
         self._own = own
         self._known: dict[str, str] = {}
+        self._silent: set[str] = set()
 
     def learn(self, member: str, address: str) -> str:
         """Take the address that another member tells, and return it.
@@ -107,7 +108,9 @@ class MemberBrokers:
         """
         self._known.pop(member, None)
         if not address:
+            self._silent.add(member)
             return ""
+        self._silent.discard(member)
         try:
             host = parse_address(address)[0]
         except ServiceError as error:
@@ -122,6 +125,10 @@ class MemberBrokers:
             )
         self._known[member] = address
         return address
+
+    def is_silent(self, member: str) -> bool:
+        """Return whether a member was asked, and tells no address: one of RocketMQ's, or alone."""
+        return member in self._silent
 
     def place(self, member: str) -> str:
         """Return a member's id and where it is, for people."""

@@ -5,6 +5,7 @@ halves         the way in: a put whose messages become half messages; reads them
 outcomes       what is stored and answered when transactions end
 progress       how far all is done: offsets of CID_RMQ_SYS_TRANS, `config/transactionChecks.json`;
                finds in the log what waits, after a start
+followed       the oldest half message that waits at a follower, which ends none
 transactions   puts, ends, lists, checks: the service, which the servers of both protocols call
 checks         the thread that checks what has waited for too long
 

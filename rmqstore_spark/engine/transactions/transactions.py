@@ -207,7 +207,8 @@ class Transactions:
             return one if is_it and one.group == group else unknown(half, group)
         if half.physical_offset < self._store.log.min_offset:
             self._counts[ENDED_BEFORE] += 1
-            return Ended(ENDED_BEFORE)  # segments with half messages that wait do not expire
+            # Segments with half messages that wait do not expire, at followers too.
+            return Ended(ENDED_BEFORE)
         old = self._log.find(half)
         if old is None or old.group != group:
             return unknown(half, group)

@@ -322,6 +322,23 @@ def test_a_segment_is_kept_while_messages_in_it_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("broker", "begin"), [("127.0.0.1:1", 0), ("", SEGMENT)], ids=["told", "not told"]
+)
+def test_a_slave_keeps_segments_if_it_is_told_what_was_delivered(
+    tmp_path: Path, broker: str, begin: int
+) -> None:
+    path, clock = tmp_path / "s", Clock()
+    with StoreWriter.open(path, delayed_config(**EXPIRING), clock=clock) as store:
+        put_segments(store, clock)
+    settings = {**EXPIRING, "brokerRole": "SLAVE", "haMasterRemotingAddress": broker}
+    with StoreWriter.open(path, delayed_config(**settings), clock=clock) as store:
+        assert ("has delayed messages" in store.expirable(clock.now).remark) == bool(broker)
+        store.expire(clock.now)
+        until(lambda: not store.expirable(clock.now).is_working)
+        assert store.flush()["minOffset"] == begin
+
+
+@pytest.mark.parametrize(
     ("settings", "ratio"),
     [({"fileReservedTime": 10_000}, 0.9), ({"cleanFileForciblyEnable": False}, 1.01)],
     ids=["expiry is forced", "puts are refused"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -376,6 +377,46 @@ def test_a_segment_is_kept_while_half_messages_in_it_wait(tmp_path: Path) -> Non
         until(lambda: store.flush()["minOffset"] > 0)
         assert ends(store, [half], is_commit=True) == ["ENDED_BEFORE"]
     assert in_queues(path)["T", 0][-1] == b"a"
+
+
+@pytest.mark.parametrize("broker", ["127.0.0.1:1", ""], ids=["told", "not told"])
+def test_a_slave_keeps_such_a_segment_if_it_is_told_what_has_ended_and_its_disk_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: str
+) -> None:
+    path, clock, is_full = tmp_path / "s", Clock(), threading.Event()
+    monkeypatch.setattr(
+        "rmqstore_spark.engine.admission.disk_used_ratio", lambda _: 0.9 * is_full.is_set()
+    )
+    settings = dict[str, Any](
+        mappedFileSizeCommitLog=4096, cleanResourceInterval=100, deleteCommitLogFilesInterval=0,
+        fileReservedTime=10_000,
+    )  # fmt: skip
+    with StoreWriter.open(path, half_config(**settings), clock=clock) as store:
+        ended = put_halves(store, [b"a", b"b"])
+        for body in (b"c", b"d"):
+            clock.now += 1000
+            assert store.put_batch(messages([b"x" * 3000])).ok
+            put_halves(store, [body])
+        assert ends(store, ended, is_commit=True) == ["COMMITTED"] * 2
+        for _ in range(4):
+            clock.now += 1000
+            assert store.put_batch(messages([b"x" * 3000])).ok
+    (first, _) = [one.place.physical_offset for one in waiting_in(path)]
+    settings.update(brokerRole="SLAVE", haMasterRemotingAddress=broker)
+
+    def begin_after_expiry() -> int:
+        store.expire(clock.now)
+        until(lambda: not store.expirable(clock.now).is_working)
+        return int(store.flush()["minOffset"])
+
+    with StoreWriter.open(path, half_config(**settings), clock=clock) as store:
+        begin = begin_after_expiry()
+        if broker:
+            assert begin == first - first % 4096
+            is_full.set()
+            assert begin_after_expiry() > first
+        else:
+            assert begin > first
 
 
 def test_a_progress_never_leaves_out_an_op_message() -> None:
