@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -363,7 +364,7 @@ class Connection:
             return ServiceError(
                 f"No encrypted connection to {self.endpoint}: {_plain(error)}. Check the "
                 "certificates (tlsCaFile, tlsCertFile, tlsKeyFile) and the name in the server's.",
-                can_pass="certificate verify failed" not in _plain(error),
+                can_pass=_REFUSED_CERTIFICATE.search(_plain(error)) is None,
             )
         if self._connect_s is None or was_reached(self.endpoint.address):
             return ServiceError(
@@ -403,6 +404,12 @@ _WHERE_IT_BREAKS: Final = {
     "broker's port serves RocketMQ's clients: use namesrvAddr for a broker",
     TLS: "host, port and network; or perhaps it wants a certificate of yours (tlsCertFile)",
 }
+
+
+_REFUSED_CERTIFICATE: Final = re.compile(
+    "certificate verify failed|alert .*certificate|alert unknown ca"
+)
+"""By the client, or in an alert by the server."""
 
 
 def _plain(error: OSError) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from rmqstore_spark.client.patience import rounds, told
+from rmqstore_spark.client.patience import can_pass, rounds, told
 from rmqstore_spark.client.store_client import StoreClient
 from rmqstore_spark.errors import OptionError, RmqStoreError, ServiceError
 
@@ -20,13 +20,15 @@ _log = logging.getLogger("rmqstore_spark")
 PROBE_SECONDS: Final = 2.0
 """A process that is stopped would be waited for otherwise, while another one leads."""
 
-_SLAVE: Final = "It is a slave, or read-only"
-
 Probe: TypeAlias = Callable[[str], StoreClient]
 
 
 def find_master(endpoints: Sequence[str], probe: Probe, seconds: float) -> str:
     """Return the endpoint of the master among replicas.
+
+    It is not waited for if all of them refuse what waiting cannot mend: the account, the
+    certificate, or a client without TLS. If one cannot be reached, it is: that may be the master,
+    which starts again, and has other accounts than those that refuse.
 
     Args:
         endpoints: of the replicas; if there is one only, it is not asked.
@@ -34,8 +36,8 @@ def find_master(endpoints: Sequence[str], probe: Probe, seconds: float) -> str:
         seconds: how long to wait for a master.
 
     Raises:
-        OptionError: they belong to different stores.
-        ServiceError: none of them is the master, or several are, for that long.
+        OptionError: they belong to different stores, or none can be asked with these options.
+        ServiceError: all refuse; or none of them is the master, or several are, for that long.
     """
     if len(endpoints) == 1:
         return endpoints[0]
@@ -46,12 +48,21 @@ def find_master(endpoints: Sequence[str], probe: Probe, seconds: float) -> str:
         found = _masters(probe, endpoints, failures)
         if len(found) == 1:
             return found[0]
+        if failures and not found and not any(map(can_pass, failures.values())):
+            raise _refusal(failures)
         if number == 1:
             _log.warning("%s Waiting until one replica of the store does.", _why(found, failures))
     raise ServiceError(f"{_why(found, failures)} {_remedy(found, failures)}", can_pass=True)
 
 
-class _NotLeadingError(ServiceError):
+class _SlaveError(ServiceError):
+    """Why a store that answers takes no writes: it can be promoted, or elected."""
+
+    def __init__(self, text: str = "It is a slave, or read-only") -> None:
+        super().__init__(text, can_pass=True)
+
+
+class _NotLeadingError(_SlaveError):
     """Why a member of a DLedger group takes no writes."""
 
 
@@ -67,6 +78,19 @@ def _remedy(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
             "and name the endpoints of all. rmqstore stats ENDPOINT tells how each of them is."
         )
     return "Promote one of them (rmqstore promote), or start enough members of its group."
+
+
+def _refusal(failures: Mapping[str, Exception]) -> RmqStoreError:
+    """Return the error for replicas that all refuse: what the first one says, once."""
+    (first, refusal), *others = failures.items()
+    said = str(refusal)
+    same = [url for url, error in others if str(error).replace(url, first) == said]
+    text = said if first in said else f"{first}: {said}"
+    if same:
+        text += f" So it is at {' and '.join(same)}."
+    if unlike := {url: error for url, error in others if url not in same}:
+        text += f" {told(unlike)}"
+    return OptionError(text) if isinstance(refusal, OptionError) else ServiceError(text)
 
 
 def _why(masters: Sequence[str], failures: Mapping[str, Exception]) -> str:
@@ -90,7 +114,7 @@ def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Excepti
         if reply.is_master:
             found.append(endpoint)
         else:
-            failures[endpoint] = ServiceError(_SLAVE)
+            failures[endpoint] = _SlaveError()
             others.append(endpoint)
     if len(names) > 1:
         (one, at), (other, there) = list(names.items())[:2]
@@ -104,7 +128,7 @@ def _masters(probe: Probe, endpoints: Iterable[str], failures: dict[str, Excepti
     return found
 
 
-def _why_not(probe: Probe, endpoint: str) -> ServiceError:
+def _why_not(probe: Probe, endpoint: str) -> _SlaveError:
     """Return why a store that answers takes no writes."""
     with suppress(RmqStoreError), probe(endpoint) as client:
         figures = client.stats()
@@ -117,4 +141,4 @@ def _why_not(probe: Probe, endpoint: str) -> ServiceError:
                 if leader
                 else "It is a member of a DLedger group that has no leader now"
             )
-    return ServiceError(_SLAVE)
+    return _SlaveError()

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from rmqstore_spark.errors import RefusedError
+from rmqstore_spark.wire.protocol import REPEATABLE
+
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 2.0
 
@@ -24,6 +27,13 @@ def rounds(
             return
         sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def can_pass(error: Exception) -> bool:
+    """Return whether a replica that failed can be right a little later."""
+    if isinstance(error, RefusedError):
+        return error.status in REPEATABLE
+    return bool(getattr(error, "can_pass", False))
 
 
 def told(failures: Mapping[str, Exception]) -> str:

@@ -20,6 +20,9 @@ QUEUE_ENDS_NAME: Final = "queue-ends.json"
 """In the store of a member of a group: where queues end of which it may never have had a message.
 """
 
+DELETED_NAME: Final = "deleted.json"
+"""File in OWN_FOLDER with the ends of deleted topics; see `files.deletions`."""
+
 REACH_MARK_NAME: Final = "reached"
 """File in OWN_FOLDER while recovery removes segments whose records queues still name: a flush mark
 with the offset up to which the files of the log reached before."""

@@ -43,6 +43,12 @@ ENTRY_HEADER_DTYPE: Final = np.dtype(
 )
 ENTRY_HEADER_SIZE: Final = ENTRY_HEADER_DTYPE.itemsize
 
+REPAIR: Final = (
+    "Move the folder dledger-ID of this member away, and start it: it then joins its group without "
+    "entries, and gets them from the leader (docs/operate.md, Repair a member)."
+)
+"""What to do with a member that has lost what its log does not tell."""
+
 MOST_ENTRY_SIZE: Final = 4 << 20
 """Bytes of the largest entry that members of RocketMQ take (`DLedgerMmapFileStore`)."""
 
@@ -184,6 +190,7 @@ def parse_committed_index(text: str, *, file: str = "") -> int:
         raise CorruptStoreError(
             "DLedger's checkpoint has no line committedIndex=NUMBER",
             file=file,
-            remedy="Only this line shows which entries are committed. checkpoint.bak may have it.",
+            remedy="Only this line shows which entries are committed. If there is a checkpoint.bak "
+            f"that has it, copy that over the file. Otherwise repair the member. {REPAIR}",
         )
     return index

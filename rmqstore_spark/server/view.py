@@ -2,9 +2,10 @@
 
 Each component of a path is opened relative to the folder before it, and links are not followed.
 The store and its folders may themselves be links (`files.links`), resolved once, at the start.
-Only a broker's files are shown. Those of a store that this process writes do not include `abort`:
-readers see a store that was closed, since they need not know who writes it. Bytes of the log past
-its published end read as zeros, as in a segment that has not been written yet.
+Only a broker's files are shown, and which topics were deleted (`rmqstore/deleted.json`). Those of a
+store that this process writes do not include `abort`: readers see a store that was closed, since
+they need not know who writes it. Bytes of the log past its published end read as zeros, as in a
+segment that has not been written yet.
 
 Of a store that another process writes, `abort` is shown, and `lock` as long as a process holds it.
 So readers know what they would know beside its files: whether it is closed, written, or was killed,
@@ -31,7 +32,7 @@ from rmqstore_spark.files.directory import DLEDGER_PREFIX, DLedgerLog
 from rmqstore_spark.files.links import LINKABLE
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
-from rmqstore_spark.files.names import FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.names import DELETED_NAME, FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.end import committed_end, is_locked
@@ -263,6 +264,9 @@ class StoreView:
 
     def _shows(self, parts: list[str], is_dir: bool) -> bool:
         """Return whether readers see a file or folder."""
+        # A reader finds out by it which records are rightly in no queue.
+        if parts == ([OWN_FOLDER] if is_dir else [OWN_FOLDER, DELETED_NAME]):
+            return True
         top = parts[0] in _FOLDERS if is_dir or len(parts) > 1 else parts[0] in _FILES
         if parts[0] == _CONFIG and not is_dir and not parts[-1].endswith(_CONFIGURATIONS):
             return False  # RocketMQ's accounts may be there, and keys of TLS
@@ -305,8 +309,8 @@ class ForeignView(StoreView):
         if parts == [_ABORT]:
             return not is_dir
         # A reader finds out by it whether a log that nobody writes has lost its end.
-        if parts == ([OWN_FOLDER] if is_dir else [OWN_FOLDER, FLUSH_MARK_NAME]):
-            return True
+        if parts == [OWN_FOLDER, FLUSH_MARK_NAME]:
+            return not is_dir
         is_dledger = parts[0].startswith(DLEDGER_PREFIX) and (is_dir or len(parts) > 1)
         return is_dledger or super()._shows(parts, is_dir)
 

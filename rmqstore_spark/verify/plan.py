@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqstore_spark.errors import RmqStoreError
+from rmqstore_spark.files.deletions import deleted_ends
 from rmqstore_spark.layout.checkpoint import GRACE_MS
 from rmqstore_spark.layout.record.delayed import DELAY_LEVELS, delays
 from rmqstore_spark.reader.log.commitlog import LogSegment
@@ -102,6 +103,7 @@ def make_plan(
             (topic, n) for topic, ids in store.directory.batch_queues().queues.items() for n in ids
         ),
         configured_topics=None if topics is None else frozenset(topics),
+        deleted=deleted_ends(store.directory.files, store.path),
         delays=delays(delay_levels),
         listed=listed,
     )

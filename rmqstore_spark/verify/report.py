@@ -42,7 +42,7 @@ KINDS: Final[dict[str, str]] = {
     "ext-unit": "a tagsCode that is not the address of an extension unit of the record",
     "stale-entries": "entries past the end, left by an earlier crash",
     "undispatched": "entries that a killed broker writes to its queues when it starts again",
-    "older-than-queue": "a record of a topic that was deleted and created again",
+    "older-than-queue": "a record of a topic that was deleted, and has messages again",
     "queue-file": "as `log-file`, of a queue",
     "no-queues": "a store without queues, or with queues of a kind that is not checked",
     # index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -60,6 +61,7 @@ class Snapshot:
         index: the index files, in the order of their creation.
         batch_queues: topics and numbers of RocketMQ 5's batch queues.
         configured_topics: the topics in topics.json; None if it is missing or cannot be used.
+        deleted: by topic, the physical offset up to which its records were deleted with it.
         delays: the delay of each level, ms.
         listed: how many problems of a kind are listed.
         flaws: stretches (from, to) of the log that hold no record, once they are known.
@@ -75,6 +77,7 @@ class Snapshot:
     index: tuple[IndexBounds, ...]
     batch_queues: frozenset[tuple[str, int]]
     configured_topics: frozenset[str] | None
+    deleted: Mapping[str, int]
     delays: tuple[int, ...]
     listed: int = LISTED
     flaws: tuple[tuple[int, int], ...] = ()

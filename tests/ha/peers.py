@@ -201,10 +201,11 @@ def log_bytes(path: Path, begin: int, end: int) -> bytes:
 
 
 def queue_files(path: Path) -> dict[str, bytes]:
-    """The files of all queues of a store."""
+    """The files of all queues of a store, without those that are removed meanwhile."""
     folder = path / "consumequeue"
-    return {
-        str(file.relative_to(folder)): file.read_bytes()
-        for file in folder.rglob("*")
-        if file.is_file()
-    }
+    found = {}
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if file.is_file():
+                found[str(file.relative_to(folder))] = file.read_bytes()
+    return found

@@ -165,8 +165,11 @@ def test_a_text_that_is_half_another_one_is_not_read(
     ],
 )
 def test_a_checkpoint_that_does_not_say_is_an_error(text: str) -> None:
-    with pytest.raises(CorruptStoreError, match="no line committedIndex=NUMBER in f"):
+    with pytest.raises(CorruptStoreError, match="no line committedIndex=NUMBER in f") as raised:
         dledger.parse_committed_index(text, file="f")
+    told = str(raised.value)
+    assert "If there is a checkpoint.bak" in told  # a member of this project makes none
+    assert told.endswith(dledger.REPAIR)
 
 
 @given(st.text(max_size=60))

@@ -47,20 +47,16 @@ from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
 from rmqstore_spark.files.directory import DLEDGER_PREFIX
 from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, REPAIR
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
-_WITHOUT_TERM: Final = (
-    "Without its term, a member could vote twice. Move the folder away: the member then joins its "
-    "group without entries, and gets them from the leader."
-)
+_WITHOUT_TERM: Final = f"Without its term, a member could vote twice. {REPAIR}"
 _WITHOUT_ENTRIES: Final = (
-    "It may have acknowledged some, so it must not vote without them. Move the folder of this "
-    "member away: it then joins its group without entries, and gets them from the leader."
+    f"It may have acknowledged some, so it must not vote without them. {REPAIR}"
 )
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.client.patience import rounds, told
+from rmqstore_spark.client.patience import can_pass, rounds, told
 from rmqstore_spark.datasource.options.connection import patience_s
 from rmqstore_spark.datasource.sources.evidence import Evidence
 from rmqstore_spark.datasource.sources.store import (
@@ -28,12 +28,10 @@ from rmqstore_spark.datasource.sources.store import (
 from rmqstore_spark.errors import (
     CorruptStoreError,
     DataLossError,
-    RefusedError,
     ReplicaError,
     RmqStoreError,
 )
 from rmqstore_spark.reader.options import QueueSplit, Split
-from rmqstore_spark.wire.protocol import REPEATABLE
 
 if TYPE_CHECKING:
     from rmqstore_spark.datasource.options.parsing import Options
@@ -58,13 +56,6 @@ def no_replica(broker: str | None, failures: dict[str, Exception]) -> ReplicaErr
         "one has caught up; a stream then continues from its checkpoint.",
         can_pass=True,
     )
-
-
-def can_pass(error: Exception) -> bool:
-    """Return whether a replica that failed can be right a little later."""
-    if isinstance(error, RefusedError):
-        return error.status in REPEATABLE
-    return bool(getattr(error, "can_pass", False))
 
 
 class _Place:

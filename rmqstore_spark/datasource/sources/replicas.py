@@ -15,14 +15,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqstore_spark.client.contact import FirstContact, was_reached
-from rmqstore_spark.client.patience import rounds, told
+from rmqstore_spark.client.patience import can_pass, rounds, told
 from rmqstore_spark.datasource.options.connection import patience_s
 from rmqstore_spark.datasource.options.table import PlaceOptions
 from rmqstore_spark.datasource.sources.evidence import Evidence, held_queue
 from rmqstore_spark.datasource.sources.failover import (
     FAILURES,
     ReplicatedPartition,
-    can_pass,
     no_replica,
 )
 from rmqstore_spark.datasource.sources.source import Clock, Needed

@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager
 from enum import Enum
 from typing import Final
 
-from rmqstore_spark.client.patience import told
+from rmqstore_spark.client.patience import can_pass, told
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.connection import patience_s
 from rmqstore_spark.datasource.options.parsing import Options
 from rmqstore_spark.datasource.sources import open_sources
-from rmqstore_spark.datasource.sources.failover import can_pass, no_replica
+from rmqstore_spark.datasource.sources.failover import no_replica
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Needed, Source
 from rmqstore_spark.errors import ReplicaError, ServiceError
 

@@ -65,7 +65,7 @@ class ReplicaDeletions:
                 for topic, end in new.items():
                     if dropped := store.queues.drop_older(topic, end):
                         _log.info(
-                            "The master deleted the topic %s. %d queues were removed.",
+                            "The master deleted the topic %s. Its messages left %d queues.",
                             topic, dropped,
                         )  # fmt: skip
                 store.consumer_offsets.forget(new)

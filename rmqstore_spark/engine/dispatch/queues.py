@@ -202,7 +202,7 @@ class ConsumeQueues:
             f"begin at {state.begin}"
         )
         if first_offset > state.max_offset:
-            self._fill(topic, queue_id, state, first_offset)
+            self._fill(topic, queue_id, state, state.max_offset, first_offset)
         self._write(topic, queue_id, state, data, count, first_offset)
         state.max_offset = first_offset + count
         if self.watcher is not None:
@@ -352,18 +352,29 @@ class ConsumeQueues:
             self._files.drop([(topic, None) for topic in topics])
 
     def drop_older(self, topic: str, end: int) -> int:
-        """Remove those of a topic's queues whose records all lie before a physical offset.
+        """Remove a topic's entries whose records lie before a physical offset. May be repeated.
+
+        A queue with later entries keeps those, at their offsets. It looks as if it had begun with
+        the first of them: fillers are before it in its file.
 
         Returns:
-            The number of removed queues.
+            The number of queues that had such entries.
+
+        Raises:
+            StoreWriteError: an entry could not be removed.
         """
-        routes = [route for route in self._states if route[0] == topic]
-        older = [r for r in routes if self.first_from(*r, end) == self.max_offset(*r)]
         with self._removing:
+            firsts = {r: self.first_from(*r, end) for r in self._states if r[0] == topic}
+            older = [r for r, first in firsts.items() if first == self.max_offset(*r)]
             for route in older:
                 del self._states[route]
             self._files.drop(older)
-        return len(older)
+            begun = {r: self._states[r] for r in firsts.keys() - set(older)}
+            begun = {r: state for r, state in begun.items() if state.min_offset < firsts[r]}
+            for route, state in begun.items():
+                self._expire(*route, state, end)
+                self._fill(*route, state, state.begin, state.min_offset, over=True)
+        return len(older) + len(begun)
 
     def close(self) -> None:
         """Close all files, without flushing them."""
@@ -420,14 +431,24 @@ class ConsumeQueues:
             self._files.remove(topic, queue_id, start, units=True)
         return len(gone)
 
-    def _fill(self, topic: str, queue_id: int, state: _State, first_offset: int) -> None:
-        at = state.max_offset
-        while at < first_offset:
-            count = min(first_offset - at, _FILLED_AT_ONCE)
+    def _fill(
+        self,
+        topic: str,
+        queue_id: int,
+        state: _State,
+        at: int,
+        end: int,
+        *,
+        over: bool = False,
+    ) -> None:
+        """Write fillers from an offset to another, if need be over what is written there."""
+        while at < end:
+            count = min(end - at, _FILLED_AT_ONCE)
             filled = self.format.fillers(count)
-            held = self.read(topic, queue_id, at, count)
-            kept = np.flatnonzero(self.format.is_written(held))  # such as those of damaged records
-            filled[kept] = held[kept]
+            if not over:
+                held = self.read(topic, queue_id, at, count)
+                kept = np.flatnonzero(self.format.is_written(held))  # as those of damaged records
+                filled[kept] = held[kept]
             data = np.frombuffer(filled, np.uint8)
             self._write(topic, queue_id, state, data, count, at)
             at += count

@@ -125,6 +125,7 @@ class QueuesAndIndex:
         self._opened: list[IndexFiles] = []
         self.keys = 0
         self.dropped = 0
+        self._shortened = 0
         self._is_completed = settings.rebuild or self.check.incomplete
         self._delays = delays(settings.delay_levels)
         self.start = log.min_offset if self._is_completed else end.start
@@ -135,7 +136,7 @@ class QueuesAndIndex:
         """Whether anything in queues or index had to be corrected."""
         survey = self.survey
         removed = bool(survey and survey.removed)
-        return bool(self.feed.written or self.dropped or removed or self.keys)
+        return bool(self.feed.written or self.dropped or self._shortened or removed or self.keys)
 
     @property
     def absent(self) -> frozenset[tuple[str, int]]:
@@ -148,6 +149,8 @@ class QueuesAndIndex:
         self._pass(tail)
         reach("recovery.after_queues")
         self.dropped = self.queues.trim()
+        for topic, deleted_end in self.deleted.ends.items():  # a deletion may have been interrupted
+            self._shortened += self.queues.drop_older(topic, deleted_end)
         if indexes is not None and tail is not None:
             self.made_index_files += indexes.names
             self.keys += tail[1].keys

@@ -10,24 +10,20 @@ queue entries. (A broker has nothing like this.)
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
+from rmqstore_spark.files.deletions import deleted_ends
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import explained, make_folder, remove_file, replace_file
-from rmqstore_spark.files.names import OWN_FOLDER
+from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.names import DELETED_NAME, OWN_FOLDER
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
-
-_log = logging.getLogger(__name__)
-
-_MOST = 64 << 20  # bytes that are read of the file
 
 
 class DeletedTopics:
@@ -45,8 +41,8 @@ class DeletedTopics:
     """
 
     def __init__(self, store: str) -> None:
-        self.path = os.path.join(store, OWN_FOLDER, "deleted.json")
-        self.ends: Mapping[str, int] = _load(self.path)
+        self.path = os.path.join(store, OWN_FOLDER, DELETED_NAME)
+        self.ends: Mapping[str, int] = deleted_ends(LocalFiles(), store)
         self.copying = threading.Lock()
 
     def end(self, topic: str) -> int:
@@ -88,6 +84,8 @@ class DeletedTopics:
     def finish(self, directory: StoreDirectory, log: CommitLog) -> None:
         """Finish interrupted deletions: remove queues that name only deleted records.
 
+        Those that name later ones too are for `ConsumeQueues.drop_older`, once they are whole.
+
         Raises:
             StoreWriteError: a queue cannot be removed.
         """
@@ -127,22 +125,3 @@ def _named_end(queue: Queue) -> int:
     except (SegmentExpiredError, CorruptStoreError):
         return 0
     return int(entry["physicalOffset"][0]) + int(entry["size"][0])
-
-
-def _load(path: str) -> dict[str, int]:
-    """Read the file; return an empty table if it is missing or invalid."""
-    try:
-        with open(path, "rb") as file:
-            raw: Any = json.loads(file.read(_MOST))
-        for topic, end in raw.items():
-            if type(end) is not int or not 0 < end < 1 << 63:
-                raise ValueError(f"{topic!r:.100} has {end!r:.100}, which is not an offset")
-        return dict(raw)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        _log.warning(
-            "%s cannot be read (%s). Deleted topics may be back if the store was not closed "
-            "cleanly: delete them again.", path, error,
-        )  # fmt: skip
-        return {}

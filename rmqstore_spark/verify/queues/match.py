@@ -62,7 +62,7 @@ class QueueMatcher:
             growing=snapshot.being_written,
         )
         self._begins: dict[int, int] = {}
-        self._homeless: dict[tuple[str, int], list[int]] = {}
+        self._homeless: dict[tuple[str, int, bool], list[int]] = {}
         self._records = 0
         self._last_void = -1
 
@@ -79,7 +79,9 @@ class QueueMatcher:
         self._records += len(batch)
         homeless = expected.queue < 0
         if homeless.any():
-            self._note_homeless(batch, expected, homeless)
+            gone = self._deleted(batch)[expected.rows]
+            self._note_homeless(batch, expected, homeless & ~gone, deleted=False)
+            self._note_homeless(batch, expected, homeless & gone, deleted=True)
             expected = expected.take(np.flatnonzero(~homeless))
         self._match(batch, expected, codes[expected.rows])
 
@@ -113,7 +115,10 @@ class QueueMatcher:
         """Return the entries in the slots of records, and which of them name their records."""
         entries = self._pool.look_up(expected.queue, expected.slots)
         same: Mask = entries["physicalOffset"] == batch.offsets[expected.rows]
-        return entries, same & (entries["size"] > 0)
+        same &= entries["size"] > 0
+        if len(same) and batch.offsets[0] == 0:  # fillers have that place too
+            same &= ~self._format.is_filler(entries)
+        return entries, same
 
     def _keep_void(self, batch: LogBatch, rows: I8) -> None:
         """Keep which records of a batch have void entries: what is torn is known later."""
@@ -139,6 +144,16 @@ class QueueMatcher:
             return np.zeros(len(batch), np.bool_)
         fresh: Mask = batch.records.store_timestamp > self._snapshot.vouched_time
         return fresh
+
+    def _deleted(self, batch: LogBatch) -> Mask:
+        """Return the records that were deleted with their topics: they need no entries."""
+        if not self._snapshot.deleted:
+            return np.zeros(len(batch), np.bool_)
+        codes = batch.topic_codes
+        known = self._snapshot.deleted
+        ends = np.array([known.get(name or "", 0) for name in batch.topics], np.int64)
+        deleted: Mask = batch.offsets < ends[codes]
+        return deleted
 
     def _check_codes(
         self, queue: I4, slots: I8, stated: I8, codes: I8, times: I8, unlike: Mask, fresh: Mask
@@ -204,6 +219,14 @@ class QueueMatcher:
             lambda m: older_text(self._name(int(queue[m])), int(slots[m])),
         )  # fmt: skip
         missing = bad & ~older & ~inside
+        gone = missing & self._deleted(batch)[rows]
+        gone[expected.light :] = False  # their topics are others
+        self._findings.each(
+            "note", "older-than-queue", gone, lambda m: batch.place(int(rows[m])),
+            lambda m: f"the record of offset {int(slots[m])} of {self._name(int(queue[m]))} was "
+            "deleted with its topic",
+        )  # fmt: skip
+        missing &= ~gone
         waiting = missing & fresh
         if self._snapshot.being_written:  # a broker may still dispatch it
             missing &= slots < self._snapshot.max_offsets[queue]
@@ -239,7 +262,9 @@ class QueueMatcher:
         bounds = self._snapshot.queues[number]
         return f"{bounds.topic}/{bounds.queue_id}"
 
-    def _note_homeless(self, batch: LogBatch, expected: Expected, homeless: Mask) -> None:
+    def _note_homeless(
+        self, batch: LogBatch, expected: Expected, homeless: Mask, *, deleted: bool
+    ) -> None:
         """Count records of queues that the store does not have."""
         own = homeless[: expected.light]
         self._findings.counts["missingLightQueueEntries"] += int(
@@ -248,7 +273,8 @@ class QueueMatcher:
         rows = expected.rows[: expected.light][own]
         keys = batch.topic_codes[rows].astype(np.int64) << 32 | batch.records.queue_id[rows]
         for key, first in zip(*np.unique(keys, return_index=True), strict=True):
-            name = batch.topics[int(key) >> 32] or "", int(batch.records.queue_id[rows[first]])
+            queue_id = int(batch.records.queue_id[rows[first]])
+            name = batch.topics[int(key) >> 32] or "", queue_id, deleted
             mine = rows[keys == key]
             fresh = int(np.count_nonzero(self._fresh(batch)[mine]))
             known = self._homeless.setdefault(name, [int(batch.offsets[rows[first]]), 0, 0])
@@ -261,7 +287,7 @@ class QueueMatcher:
         Args:
             place: returns the file of a physical offset and the offset in it.
         """
-        for (topic, queue_id), (offset, count, fresh) in self._homeless.items():
+        for (topic, queue_id, deleted), (offset, count, fresh) in self._homeless.items():
             if (topic, queue_id) in self._snapshot.batch_queues:
                 self._findings.counts["batchQueueRecords"] += count
                 continue
@@ -269,6 +295,9 @@ class QueueMatcher:
             configured = self._snapshot.configured_topics
             if configured is not None and topic not in configured:
                 text += "; topics.json does not name the topic: it was deleted"
+                self._findings.note("missing-queue", place(offset), text)
+            elif deleted:
+                text += "; they were deleted with the topic, which is there again"
                 self._findings.note("missing-queue", place(offset), text)
             elif fresh == count or self._snapshot.being_written:
                 text += "; they may not have been dispatched yet"

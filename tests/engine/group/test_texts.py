@@ -15,6 +15,7 @@ from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.errors import OptionError, UnsupportedStoreError
+from rmqstore_spark.layout.dledger import REPAIR
 from rmqstore_spark.reader import Store
 from tests.cli.processes import run
 from tests.consensus.driver.members import SEGMENT, addresses
@@ -156,3 +157,22 @@ def test_a_member_without_an_entry_is_called_one(tmp_path: Path, kept: str) -> N
     assert "that of a member of a DLedger group" in done.stdout
     with pytest.raises(UnsupportedStoreError, match="belongs to a DLedger group"):
         StoreWriter.open(store.store, StoreConfig(**SMALL))
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "currterm"])
+def test_a_member_whose_state_is_cut_says_how_to_repair_it(tmp_path: Path, name: str) -> None:
+    with group_of(tmp_path) as group:
+        sent = group.send("1")
+        group.await_all()
+        store = group.followers()[0]
+        store.stop()
+        folder = store.store / f"dledger-{store.me}"
+        (folder / name).write_bytes(b"")
+        store.start()
+        assert store.process.wait(PATIENCE) != 0
+        assert REPAIR in store.output
+        folder.rename(tmp_path / "away")
+        store.start()
+        eventually(lambda: store.stats().get("queues", {}).get("orders"), PATIENCE)
+        group.await_all()
+        assert store.pulled() == sent

@@ -8,12 +8,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.errors import StoreWriteError, TopicNotFoundError
 from rmqstore_spark.files.durable import replace_file
+from tests.engine.group.stores import problems_of
+from tests.ha.peers import log_bytes, queue_files
 from tests.support.stores.storing import config, in_queues, messages
+from tests.support.waiting import eventually
 
 OLD = [b"old%d" % n for n in range(40)]
 NEW = [b"new%d" % n for n in range(3)]
@@ -66,6 +70,51 @@ def test_a_deletion_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     with StoreWriter.open(tmp_path / "s", config()) as store:
         assert store.put_batch(messages(NEW)).queue_offset.tolist() == [0, 1, 2]
     assert in_queues(tmp_path / "s") == {("U", 0): [b"other"], ("T", 0): NEW}
+
+
+@pytest.mark.parametrize("count", [7, 10, 23])  # a file has 10 entries
+def test_a_deletion_that_comes_late_leaves_what_one_in_time_leaves(
+    count: int, tmp_path: Path
+) -> None:
+    """A leader that was killed right after a deletion tells of it when it leads again."""
+    with StoreWriter.open(tmp_path / "master", config()) as master:
+        assert master.put_batch(messages(OLD[:count])).ok
+        end = master.flush()["maxOffset"]
+        assert master.put_batch(messages(NEW)).ok
+        data = np.frombuffer(log_bytes(tmp_path / "master", 0, master.published_end), np.uint8)
+    deletion = {"topicConfigTable": {}, "deletedTopics": {"T": end}}
+    kept = {"T": {"0": [count, count + len(NEW)]}}
+    slave = config(brokerRole="SLAVE", haMasterAddress="h:1")
+    found = {}
+    for name in ("in time", "late", "interrupted"):
+        path = tmp_path / name
+        with StoreWriter.open(path, slave) as store:
+            if name == "in time":
+                store.replica.tables.take_topics(deletion, len(data))
+            while len(left := data[store.replica.held :]):
+                assert store.replica.append(left)
+            eventually(lambda: store.stats()["queues"]["T"]["0"][1] == count + len(NEW))
+            if name == "late":
+                assert in_queues(path) == {("T", 0): OLD[:count] + NEW}
+                store.replica.tables.take_topics(deletion, len(data))
+                assert store.stats()["queues"] == kept
+        if name == "interrupted":
+            (path / "rmqstore" / "deleted.json").write_text(json.dumps({"T": end}))
+        with StoreWriter.open(path, slave) as store:
+            assert store.stats()["queues"] == kept
+        assert in_queues(path) == {("T", 0): NEW}
+        assert not problems_of(path)
+        found[name] = queue_files(path)
+    assert found["late"] == found["interrupted"] == found["in time"]
+
+
+def test_the_records_of_a_deleted_topic_need_no_queue(tmp_path: Path) -> None:
+    """Also if the topic is there again, and has no messages yet."""
+    with deleted_store(tmp_path / "s") as store:
+        store.create_topic("T")
+    assert not problems_of(tmp_path / "s")
+    (tmp_path / "s" / "rmqstore" / "deleted.json").unlink()
+    assert problems_of(tmp_path / "s")
 
 
 @pytest.mark.fault

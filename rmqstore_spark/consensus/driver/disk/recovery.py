@@ -24,6 +24,7 @@ from rmqstore_spark.layout.dledger import (
     ENTRY_HEADER_SIZE,
     INDEX_UNIT_DTYPE,
     INDEX_UNIT_SIZE,
+    REPAIR,
     decode_entry_headers,
     decode_index_units,
     index_unit_position,
@@ -39,10 +40,7 @@ _PART: Final = 4 << 20
 _UNITS: Final = 1 << 16
 _SECTOR: Final = 512
 """Bytes that a disk writes as a whole."""
-_REMEDY: Final = (
-    "If the other members are sound, move the folder of this member away: it then joins its group "
-    "without entries, and gets them from the leader."
-)
+_REMEDY: Final = f"If the other members are sound, repair this one. {REPAIR}"
 
 
 def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:

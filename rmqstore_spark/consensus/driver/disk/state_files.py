@@ -18,7 +18,7 @@ from rmqstore_spark.consensus.actions import Save
 from rmqstore_spark.consensus.messages import MOST_TERM
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, replace_file, write_all
-from rmqstore_spark.layout.dledger import encode_committed_index, parse_committed_index
+from rmqstore_spark.layout.dledger import REPAIR, encode_committed_index, parse_committed_index
 
 _LINE: Final = re.compile(r"[ \t]*([a-zA-Z]+)[ \t]*[=:][ \t]*([^\r\n]*?)[ \t]*")
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
@@ -147,8 +147,7 @@ class StateFiles:
         if not _NUMBER.fullmatch(term) or not 0 <= int(term) <= MOST_TERM:
             raise CorruptStoreError(
                 "the file does not have a line currTerm=NUMBER", file=self._term,
-                remedy="Without its term, a member could vote twice. Move its folder away: it then "
-                "joins its group without entries, and gets them from the leader.",
+                remedy=f"Without its term, a member could vote twice. {REPAIR}",
             )  # fmt: skip
         self.has_entries = found.get("hasEntries") == "true"
         is_voter = found.get("isVoter", "true") == "true"
