@@ -84,6 +84,7 @@ class FullDisk(Scene):
         """Put until the disk is full; read; make room, and put again."""
         store, claims = self._store, self._claims
         assert put(store, claims, 200).ok
+        eventually(self._readable)  # queues of these have got room
         left = _LEFT[number] if number < len(_LEFT) else self.drawn.randint(_LEFT[0], _LEFT[-1])
         self.done.append(f"{left} bytes left")
         ballast = fill(self._disk, left)
@@ -94,12 +95,15 @@ class FullDisk(Scene):
             PutStatus.SERVICE_NOT_AVAILABLE,
         )
         assert "No space left" in result.remark or "full" in result.remark
-        with Store.open(self._disk / "store") as reader:
-            read = sum(len(numbers) for numbers in read_numbers(reader).values())
-        assert read > 0  # those whose queue has no room follow when it has
+        assert self._readable() > 0  # those whose queue has no room follow when it has
         ballast.unlink()
         eventually(lambda: put(store, claims, 10).ok)
         return True
+
+    def _readable(self) -> int:
+        """How many messages a reader finds in queues."""
+        with Store.open(self._disk / "store") as reader:
+            return sum(len(numbers) for numbers in read_numbers(reader).values())
 
     def finish(self) -> Outcome:
         self._store.close()
