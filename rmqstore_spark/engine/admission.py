@@ -95,7 +95,12 @@ class Admission:
             return "FAILED"
         if self._role.follows:
             return "SLAVE"
-        return "DISK_FULL" if self._is_disk_full() or self._lacks_room() else "RUNNING"
+        return "DISK_FULL" if self.lacks_disk else "RUNNING"
+
+    @property
+    def lacks_disk(self) -> bool:
+        """Whether the disk has no room for messages, whatever the role."""
+        return self._is_disk_full() or self._lacks_room()
 
     @property
     def health(self) -> Health:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -262,6 +263,44 @@ def _message(
     return list(decoder.decode(decode_records(buffer, positions, size), expected_offset=offset))
 
 
+class OpenHalves:
+    """The half messages that no op message ends, of a log that grows: each message is read once.
+
+    An op message that names one which had ended before ends nothing: it is not kept in memory.
+
+    Attributes:
+        waiting: their transactions, by the offset of their newest half message.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: tuple[Transaction, ...] = ()
+        self._half_at = self._op_at = 0
+
+    def read_on(self, store: Store, halves: range, ops: range) -> None:
+        """Read what has come since the last time.
+
+        Args:
+            store: the store.
+            halves, ops: the offsets that count in both queues, up to the same place of the log.
+
+        Raises:
+            RmqStoreError: the store cannot be read.
+        """
+        ended: dict[int, int] = {}
+        for _, part in _read(store, TRANS_OP_HALF_TOPIC, max(ops.start, self._op_at), ops.stop):
+            for named, end in zip(named_halves(part), part.physical_offset.tolist(), strict=True):
+                ended.update(dict.fromkeys(named, end))
+        found = (
+            half
+            for offsets, part in _read(
+                store, TRANS_HALF_TOPIC, max(halves.start, self._half_at), halves.stop
+            )
+            for half in transactions_of(part, offsets)
+        )
+        self.waiting = tuple(_waiting(chain(self.waiting, found), ended))
+        self._half_at, self._op_at = halves.stop, ops.stop
+
+
 def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterable[Transaction]:
     """Return those transactions that no op message ends; all half messages of one together.
 
@@ -269,14 +308,16 @@ def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterabl
     is put later, with the same UNIQ_KEY, begins another transaction.
 
     Args:
-        halves: half messages, ascending.
+        halves: half messages, ascending; those of a transaction can be together if no op message
+            lies between them.
         ended: the physical offsets of op messages, by the half message that each names.
     """
     groups: dict[Identity | int, Transaction] = {}
     done: dict[Identity | int, int] = {}
     for half in halves:
         identity = half.identity or half.place.queue_offset
-        end = max(ended.get(half.place.queue_offset, -1), done.get(identity, -1))
+        ends = (ended.get(place.queue_offset, -1) for place in half.places)
+        end = max(done.get(identity, -1), *ends)
         older = groups.pop(identity, None)
         if half.place.physical_offset < end:
             done[identity] = end
@@ -298,6 +339,8 @@ def _records(
 
 
 def _read(store: Store, topic: str, begin: int, end: int) -> Iterator[tuple[I8, Records]]:
+    if begin >= end:  # there may be no such queue
+        return
     queue = store.queue(topic, 0)
     for first in range(begin, end, _AT_ONCE):
         entries = queue.entries(first, min(end, first + _AT_ONCE))

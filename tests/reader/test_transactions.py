@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.record.format import decode_records
 from rmqstore_spark.produce.records import Origin, record_batch
 from rmqstore_spark.reader import Store
-from rmqstore_spark.reader.transactions import find_transactions, named_halves
+from rmqstore_spark.reader.transactions import OpenHalves, find_transactions, named_halves
 from tests.support.stores.golden import GOLDEN_NAMES, load_records
+from tests.support.stores.storebuilder import StoreBuilder
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -45,6 +49,57 @@ def test_what_waits_is_what_no_op_message_names(
         for record in waiting
     ]
     assert bool(waiting) == (name != "basic")
+
+
+def encoded(properties: dict[str, str]) -> bytes:
+    """Properties as a record has them."""
+    return b"".join(f"{name}\x01{value}\x02".encode() for name, value in properties.items())
+
+
+@settings(max_examples=60)
+@given(steps=st.lists(st.integers(0, 9), min_size=1, max_size=25), data=st.data())
+def test_halves_that_are_read_part_by_part_are_those_that_wait(
+    steps: list[int], data: st.DataObject
+) -> None:
+    """Half messages of four transactions, some again, and op messages that end one or several."""
+    topics: list[str] = []
+    bodies: list[bytes] = []
+    keys: list[str] = []
+    open_halves: dict[int, str] = {}
+    for step in steps:
+        if is_half := step < 6 or not open_halves:
+            key = f"k{step % 4}" if step != 5 else ""
+            number = topics.count(HALF)
+            open_halves[number] = key or f"{number}"
+            bodies.append(b"half")
+        else:
+            named = data.draw(st.lists(st.sampled_from([*open_halves]), min_size=1, max_size=2))
+            ended = {open_halves[number] for number in named}
+            open_halves = {n: key for n, key in open_halves.items() if key not in ended}
+            key = ""
+            bodies.append(",".join(map(str, named)).encode())
+        topics.append(HALF if is_half else OP)
+        keys.append(key)
+    with tempfile.TemporaryDirectory() as folder:
+        with StoreBuilder(Path(folder)) as store_of:
+            for topic, body, key in zip(topics, bodies, keys, strict=True):
+                names = {"PGROUP": "g", "REAL_TOPIC": "T", **({"UNIQ_KEY": key} if key else {})}
+                store_of.append(
+                    pa.record_batch({
+                        "topic": [topic], "body": pa.array([body], pa.binary()),
+                        "properties": pa.array([encoded(names)], pa.binary()),
+                    })
+                )  # fmt: skip
+        found = OpenHalves()
+        with Store.open(folder) as store:
+            parts = sorted(data.draw(st.sets(st.integers(1, len(steps)), max_size=3)))
+            for part in (*parts, len(steps)):
+                found.read_on(
+                    store, range(topics[:part].count(HALF)), range(topics[:part].count(OP))
+                )
+            whole = find_transactions(store).waiting
+    assert [one.places for one in found.waiting] == [one.places for one in whole]
+    assert {place.queue_offset for one in whole for place in one.places} == open_halves.keys()
 
 
 def test_an_op_message_of_rocketmq_5_ends_several() -> None:

@@ -55,9 +55,6 @@ _log = logging.getLogger(__name__)
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
 _WITHOUT_TERM: Final = f"Without its term, a member could vote twice. {REPAIR}"
-_WITHOUT_ENTRIES: Final = (
-    f"It may have acknowledged some, so it must not vote without them. {REPAIR}"
-)
 
 
 class MemberWatcher(Protocol):
@@ -132,7 +129,8 @@ class Driver:
         self._state = StateFiles(folder)
         saved = self._state.saved
         self.log = EntryLog(folder, segment_size, begins_at)
-        terms = recover(self.log, self._state.saved_commit)
+        state = self._state
+        terms = recover(self.log, state.saved_commit, had_entries=state.has_entries)
         self.log.take_unflushed().flush()
         _check_term(folder, self._state, self.log.is_empty, terms[-1][1] if terms else 0)
         self._state.note_entries(there=not self.log.is_empty)
@@ -457,7 +455,7 @@ def _end_of(entry: LedgerEntry) -> int:
 
 
 def _check_term(folder: str, state: StateFiles, is_empty: bool, last_term: int) -> None:
-    """Refuse entries without the term that they were stored in, and a term without its entries."""
+    """Refuse entries without the term that they were stored in."""
     saved = state.saved
     if saved is None and not is_empty:
         raise CorruptStoreError(
@@ -469,11 +467,6 @@ def _check_term(folder: str, state: StateFiles, is_empty: bool, last_term: int) 
         raise CorruptStoreError(
             f"currTerm is {saved.term}, and an entry has term {last_term}",
             file=os.path.join(folder, "currterm"), remedy=_WITHOUT_TERM,
-        )  # fmt: skip
-    if state.has_entries and is_empty:
-        raise CorruptStoreError(
-            "this member had entries, as its file currterm says, and they are gone",
-            file=os.path.join(folder, "data"), remedy=_WITHOUT_ENTRIES,
         )  # fmt: skip
 
 

@@ -276,7 +276,7 @@ class Expiry:
 
         A store that refuses messages delivers none either: what waits could keep it full for ever.
         """
-        return self._is_still_forced() or self._admission.state == "DISK_FULL"
+        return self._is_still_forced() or self._admission.lacks_disk
 
     def _clean(self) -> None:
         """Remove the files of queues and index before the log's first byte."""

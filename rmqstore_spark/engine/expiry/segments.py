@@ -22,7 +22,7 @@ from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.expiry.rule import Aged
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.open_store import OpenStore
-from rmqstore_spark.engine.transactions.followed import oldest_followed
+from rmqstore_spark.engine.transactions.followed import FollowedHalves
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
@@ -206,7 +206,8 @@ class NeededSegments:
         self._config = store.config
         self._role = store.role
         self._transactions = transactions
-        self._followed = FollowedDelays(store, done, is_over)
+        self._followed_delays = FollowedDelays(store, done, is_over)
+        self._followed_halves = FollowedHalves(store, done)
         self.uses = SegmentUses(store.config.redelete_hanged_file_interval)
 
     def unneeded(self, due: Sequence[Aged], *, has_room: bool) -> Unneeded:
@@ -276,7 +277,7 @@ class NeededSegments:
         if not self._transactions.has_halves:
             return None
         if self._role.follows:
-            return oldest_followed(self._store, until)
+            return self._followed_halves.oldest(until)
         return self._transactions.oldest()
 
     def _undelivered(self, until: int) -> int | None:
@@ -290,7 +291,7 @@ class NeededSegments:
             return None
         file = DelayOffsets(self._store.path)
         if self._role.follows and self._role.is_elected:
-            return self._followed.oldest(file, until)
+            return self._followed_delays.oldest(file, until)
         return oldest_undelivered(queues, levels, file.offsets)
 
 

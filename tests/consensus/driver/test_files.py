@@ -33,7 +33,7 @@ def theirs(golden: Callable[[str], Path], tmp_path: Path) -> Path:
 
 def opened(folder: Path, committed: int = -1) -> tuple[EntryLog, list[tuple[int, int]]]:
     log = EntryLog(str(folder), SEGMENT)
-    return log, recover(log, committed)
+    return log, recover(log, committed, had_entries=False)
 
 
 def entries(log: EntryLog, count: int, term: int = 1, size: int = 100) -> list[LedgerEntry]:
@@ -358,7 +358,7 @@ def test_a_start_takes_little_memory_for_many_entries(tmp_path: Path, begin: int
     tracemalloc.start()
     try:
         again = EntryLog(str(tmp_path), size)
-        recover(again, -1)
+        recover(again, -1, had_entries=False)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

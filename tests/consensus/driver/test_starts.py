@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -94,9 +95,29 @@ def test_a_kill_after_the_log_was_begun_again(tmp_path: Path) -> None:
     assert asyncio.run(run(comes_back=True)) > 5
 
 
-@pytest.mark.parametrize("lost", [("data", "index", "checkpoint"), ("data", "checkpoint")])
+def without(*names: str) -> Callable[[Path], None]:
+    """Removes files and folders of a member."""
+
+    def remove(folder: Path) -> None:
+        for path in map(folder.joinpath, names):
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+
+    return remove
+
+
+def damaged(folder: Path) -> None:
+    """Loses the commit index, and a part of the first entry."""
+    (folder / "checkpoint").unlink()
+    with open(folder / "data" / f"{0:020d}", "r+b") as file:
+        file.seek(60)
+        file.write(b"\xff" * 20)
+
+
+@pytest.mark.parametrize(
+    "lose", [without("data", "index", "checkpoint"), without("data", "checkpoint"), damaged]
+)
 def test_entries_that_are_gone_without_their_term_are_missed(
-    tmp_path: Path, lost: tuple[str, ...]
+    tmp_path: Path, lose: Callable[[Path], None]
 ) -> None:
     """Their member has acknowledged them: its vote could make a leader of one that lacks them."""
 
@@ -105,12 +126,12 @@ def test_entries_that_are_gone_without_their_term_are_missed(
         await append(driver, 5)
         await driver.close()
         folder = tmp_path / "dledger-n0"
-        for name in lost:
-            path = folder / name
-            path.unlink() if path.is_file() else shutil.rmtree(path)
+        lose(folder)
+        left = {path: path.read_bytes() for path in folder.glob("data/*")}
         with pytest.raises(CorruptStoreError, match=r"had entries.*Move the folder") as error:
             started(tmp_path)
         assert error.value.file == str(folder / "data")
+        assert {path: path.read_bytes() for path in folder.glob("data/*")} == left
 
     asyncio.run(run())
 

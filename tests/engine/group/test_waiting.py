@@ -202,13 +202,16 @@ def test_the_log_tells_a_follower_what_was_done_if_the_leader_did_not(
         assert "half messages" in store.expirable(clock.now + HOUR).remark
 
 
+@pytest.mark.parametrize("is_forced", [True, False])
 def test_a_full_disk_takes_what_is_not_known_to_have_ended_under_a_broker(
     led: Path,
     config: StoreConfig,
     clock: Clock,
+    is_forced: bool,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    config = replace(config, clean_file_forcibly_enable=is_forced)
     is_full = threading.Event()
     monkeypatch.setattr(
         "rmqstore_spark.engine.admission.disk_used_ratio",

@@ -43,15 +43,17 @@ _SECTOR: Final = 512
 _REMEDY: Final = f"If the other members are sound, repair this one. {REPAIR}"
 
 
-def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:
+def recover(log: EntryLog, committed: int, *, had_entries: bool) -> list[tuple[int, int]]:
     """Find the entries of a log that was just opened; return where terms begin: (index, term).
 
     Args:
         log: its `begin`, `last` and `end` are set.
         committed: the entries up to this one are known to be committed.
+        had_entries: whether there was an entry on disk.
 
     Raises:
-        CorruptStoreError: committed entries are damaged or missing.
+        CorruptStoreError: committed entries are damaged or missing, or all entries are. The files
+            are as they were.
     """
     _drop_index_behind_gap(log, committed)
     starts = log.data.starts
@@ -71,6 +73,12 @@ def recover(log: EntryLog, committed: int) -> list[tuple[int, int]]:
             cause,
             file=log.data.path(log.data.apart[0]) if log.data.apart else log.data.folder,
             remedy=_REMEDY,
+        )
+    if log.is_empty and had_entries:
+        raise CorruptStoreError(
+            "this member had entries, as its file currterm tells, and no whole one is here",
+            file=log.data.folder,
+            remedy="It may have acknowledged some, so it must not vote without them. " + _REMEDY,
         )
     if log.is_empty:
         if log.data.apart or (starts and not _is_blank(log, starts[0])):
