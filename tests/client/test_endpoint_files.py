@@ -173,9 +173,10 @@ def test_to_its_readers_the_store_is_a_closed_one(here: Served, place: str) -> N
     with Store.open(getattr(here, place)) as far:
         assert far.is_closed_cleanly
         names = {info.name for info in far.directory.files.list(far.path)}
-        assert names == {"checkpoint", "commitlog", "config", "consumequeue", "index"}
+        assert names == {"checkpoint", "commitlog", "config", "consumequeue", "index", "rmqstore"}
         inside = {info.name for info in far.directory.files.list(f"{far.path}/commitlog")}
         assert all(name.isdigit() for name in inside)
+        assert not far.directory.files.list(f"{far.path}/rmqstore")  # no topic was deleted
 
 
 def test_a_folder_a_file_and_what_is_missing(here: Served, place: str) -> None:
