@@ -24,7 +24,7 @@ _TABLE: Final = "offsetTable"
 _LOG_OFFSET: Final = "logOffset"
 
 
-class Progress(Protocol):
+class DelayProgress(Protocol):
     """How far each level is delivered."""
 
     @property

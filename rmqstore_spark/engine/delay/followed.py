@@ -15,7 +15,7 @@ from rmqstore_spark.engine.open_store import OpenStore
 
 
 class _Seen(NamedTuple):
-    """Progress that is in no file; see `Progress`."""
+    """Progress that is in no file; see `DelayProgress`."""
 
     offsets: Mapping[int, int]
     log_offset: int | None

@@ -215,7 +215,7 @@ def test_a_full_disk_takes_what_is_not_known_to_have_ended_under_a_broker(
     is_full = threading.Event()
     monkeypatch.setattr(
         "rmqstore_spark.engine.admission.disk_used_ratio",
-        lambda _: 0.9 if is_full.is_set() else 0.5,
+        lambda _: 1.01 if is_full.is_set() else 0.5,
     )
     with follower(led, config, clock) as store:
         begin = begin_after_expiry(store, clock.now + HOUR)
