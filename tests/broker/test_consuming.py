@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -29,6 +28,7 @@ from tests.broker.broker import (
     pull,
     records_in,
 )
+from tests.support.instances import instances_of
 from tests.support.messages.batches import commit_batch, rows_block
 from tests.support.waiting import eventually
 
@@ -249,17 +249,24 @@ def test_a_consumer_whose_pulls_fill_the_queue_makes_room_for_others(
     pulling = "rmqstore_spark.broker.faces.remoting.lanes.pulling"
     monkeypatch.setattr(f"{pulling}._MOST_WAITING", most)
     monkeypatch.setattr(f"{pulling}._LOOK_SECONDS", 3600.0)  # the thread waits with a pull alone
+    every = instances_of(monkeypatch, Consuming)
+    handled, handle = list[object](), Consuming.handle
+
+    def noted(consuming: Consuming, jobs: Sequence[Any]) -> None:
+        handled.append(jobs)
+        handle(consuming, jobs)
+        handled.remove(jobs)
+
+    monkeypatch.setattr(Consuming, "handle", noted)
     with broker(tmp_path / "store") as served:
         send(served, "a")
         assert [each.code for each in ask(served, pull(0))] == [0]
-        every = [each for each in gc.get_objects() if type(each) is Consuming]
-        (consuming,) = [each for each in every if each._pulls._store is served.store]
+        (consuming,) = every
 
         async def work(greedy: RemotingClient) -> None:
             with consuming._at_work:  # a thread reads from a slow disk
                 pulls = [asyncio.create_task(greedy.ask(pull(0), _LONG))]
-                worker = consuming._worker
-                await asyncio.to_thread(eventually, lambda: not worker.is_idle and not worker)
+                await asyncio.to_thread(eventually, lambda: handled)
                 pulls += [asyncio.create_task(greedy.ask(pull(0), _LONG)) for _ in range(asked)]
                 await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
                 other = await RemotingClient.connect(served.address, seconds=_LONG)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import selectors
 import threading
@@ -30,6 +29,7 @@ from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.connection import RemotingConnection
 from tests.broker.broker import Served, ask, broker, heartbeat, message, pull
+from tests.support.instances import instances_of
 from tests.support.waiting import PATIENCE, eventually
 
 CLIENTS = 10
@@ -114,30 +114,34 @@ def sending_to(topic: str) -> Callable[[RemotingClient], Awaitable[None]]:
     return send
 
 
-def waiting_in(name: str) -> Callable[[int], bool]:
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> list[Worker[Any]]:
+    """The threads of the brokers that a test runs."""
+    return instances_of(monkeypatch, Worker)
+
+
+def waiting_in(workers: list[Worker[Any]], name: str) -> Callable[[int], bool]:
     """A function that tells whether a thread of the broker has so many jobs left."""
 
     def has(count: int) -> bool:
-        workers = [each for each in gc.get_objects() if type(each) is Worker]
         return any(len(each) >= count for each in workers if each._thread.name == name)
 
     return has
 
 
-def has_new_groups(count: int) -> bool:
+def has_new_groups(makers: list[NewGroups], count: int) -> bool:
     """Whether so many new groups of a broker wait to be created."""
-    makers = [each for each in gc.get_objects() if type(each) is NewGroups]
     return any(each._next is not None and len(each._next.groups) >= count for each in makers)
 
 
 def test_sends_to_new_topics_are_written_together_and_others_pass_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: list[Worker[Any]]
 ) -> None:
     count = 300
     with broker(tmp_path / "s") as served:
         served.store.create_topic("known", write_queue_nums=1)
     with broker(tmp_path / "s") as served, held(monkeypatch, "topics.json") as writes:
-        waiting = waiting_in("rmqstore-new-topics")
+        waiting = waiting_in(workers, "rmqstore-new-topics")
         answers = while_held(
             served, writes, [message(b"%d" % n, f"new-{n}") for n in range(count)],
             sending_to("known"), lambda: waiting(count - 1),
@@ -171,6 +175,7 @@ def test_new_groups_of_heartbeats_and_pulls_are_written_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 180
+    makers = instances_of(monkeypatch, NewGroups)
     with broker(tmp_path / "s") as served:
         served.store.create_topic("orders", write_queue_nums=1)
         with held(monkeypatch, "topics.json") as writes:
@@ -178,7 +183,7 @@ def test_new_groups_of_heartbeats_and_pulls_are_written_together(
             pulls = [pull(0, consumerGroup=f"p{n}", sysFlag="4") for n in range(count)]
             answers = while_held(
                 served, writes, [*beats, *pulls],
-                sending_to("orders"), lambda: has_new_groups(2 * count - 1),
+                sending_to("orders"), lambda: has_new_groups(makers, 2 * count - 1),
             )  # fmt: skip
         assert [answer.code for answer in answers[:count]] == [0] * count
         refused = {ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.SYSTEM_ERROR}
@@ -221,12 +226,12 @@ def topic_change(name: str, code: RequestCode) -> Command:
 
 
 def test_changes_of_administrators_are_written_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: list[Worker[Any]]
 ) -> None:
     count = 100
     with broker(tmp_path / "s") as served:
         served.store.create_topic("known", write_queue_nums=1)
-        waiting, meanwhile = waiting_in("rmqstore-broker-changes"), sending_to("known")
+        waiting, meanwhile = waiting_in(workers, "rmqstore-broker-changes"), sending_to("known")
         made = [topic_change(f"t{n}", RequestCode.UPDATE_AND_CREATE_TOPIC) for n in range(count)]
         with held(monkeypatch, "topics.json") as writes:
             answers = while_held(served, writes, made, meanwhile, lambda: waiting(count - 1))

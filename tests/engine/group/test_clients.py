@@ -63,7 +63,8 @@ def test_a_put_whose_leader_is_killed_tells_what_is_stored(tmp_path: Path) -> No
             _, told = put.communicate("four\n", PATIENCE)
     assert put.returncode == 2
     lines = told.splitlines()
-    assert re.fullmatch(r"rmqstore: 3 message\(s\) were put before the error\.", lines[0])
+    # The leader may be killed before the client has read that it has them.
+    assert re.fullmatch(r"rmqstore: [0-3] message\(s\) were put before the error\.", lines[0])
     assert "each of them may be stored or not" in lines[1]
     assert f"The store process at {leader.endpoint} went away" in lines[2]
     assert "encrypted" not in told
