@@ -24,7 +24,7 @@ _TABLE: Final = "offsetTable"
 _LOG_OFFSET: Final = "logOffset"
 
 
-class DelayProgress(Protocol):
+class LevelProgress(Protocol):
     """How far each level is delivered."""
 
     @property

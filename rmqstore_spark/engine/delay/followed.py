@@ -15,7 +15,7 @@ from rmqstore_spark.engine.open_store import OpenStore
 
 
 class _Seen(NamedTuple):
-    """Progress that is in no file; see `DelayProgress`."""
+    """Progress that is in no file; see `LevelProgress`."""
 
     offsets: Mapping[int, int]
     log_offset: int | None

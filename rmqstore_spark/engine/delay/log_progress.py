@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.engine.delay.copies import BrokersCopies, Prints, prints_of
-from rmqstore_spark.engine.delay.delay_offsets import DelayProgress, first_undelivered
+from rmqstore_spark.engine.delay.delay_offsets import LevelProgress, first_undelivered
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
@@ -50,7 +50,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 def progress_in_log(
-    store: OpenStore, file: DelayProgress, end: int, is_over: Callable[[], bool]
+    store: OpenStore, file: LevelProgress, end: int, is_over: Callable[[], bool]
 ) -> dict[int, int] | None:
     """Return what the log tells of the progress, by level.
 
@@ -101,7 +101,7 @@ def progress_in_log(
     return found
 
 
-def _starts(store: OpenStore, file: DelayProgress) -> dict[int, int]:
+def _starts(store: OpenStore, file: LevelProgress) -> dict[int, int]:
     """Return from where on the log can have copies that the file does not count, by level.
 
     A copy is behind the message that waited. Levels of which no message waits by the file are left
