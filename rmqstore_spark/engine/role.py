@@ -204,9 +204,7 @@ class Role:
     @property
     def knows_what_waits(self) -> bool:
         """Whether it is known here what may wait; a slave learns it from its master's broker."""
-        kept = self._kept if self._kept.decides else None
-        broker = kept.master_broker if kept else self._config.ha_master_remoting_address
-        return not self.follows or bool(broker)
+        return not self.follows or bool(self.applied(self._config).ha_master_remoting_address)
 
     @property
     def knows_what_ended(self) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from bisect import bisect_right
@@ -30,10 +29,8 @@ from rmqstore_spark.consensus.actions import (
     Stop,
     Write,
 )
-from rmqstore_spark.consensus.driver.disk.entry_log import EntryLog
 from rmqstore_spark.consensus.driver.disk.flush_thread import FlushThread
-from rmqstore_spark.consensus.driver.disk.recovery import recover
-from rmqstore_spark.consensus.driver.disk.state_files import StateFiles
+from rmqstore_spark.consensus.driver.disk.opening import open_files
 from rmqstore_spark.consensus.driver.group import MemberGroup
 from rmqstore_spark.consensus.driver.peers import Peers
 from rmqstore_spark.consensus.driver.proposals import Proposals, placed, term_record
@@ -44,17 +41,14 @@ from rmqstore_spark.consensus.ledger import MemberLedger
 from rmqstore_spark.consensus.member import GroupMember
 from rmqstore_spark.consensus.messages import Answer, LedgerEntry, Push, PushType, Request
 from rmqstore_spark.consensus.timing import Timing
-from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, UnsupportedStoreError
-from rmqstore_spark.files.directory import DLEDGER_PREFIX
-from rmqstore_spark.files.durable import make_folder
-from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE, REPAIR
+from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
+from rmqstore_spark.layout.dledger import ENTRY_HEADER_SIZE
 from rmqstore_spark.remoting.peerlog import PeerLog
 
 _log = logging.getLogger(__name__)
 
 _PUSH_BYTES: Final = 256 << 10
 """Most bytes of entries in a push, but for a longer one alone."""
-_WITHOUT_TERM: Final = f"Without its term, a member could vote twice. {REPAIR}"
 
 
 class MemberWatcher(Protocol):
@@ -117,23 +111,14 @@ class Driver:
         protection: MemberProtection | None = None,
         begins_at: int = 0,
     ) -> None:
-        _require_own_log(store, group.me)
-        folder = os.path.join(store, f"{DLEDGER_PREFIX}{group.me}")
-        make_folder(folder)
         self.group = group
         self._loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[None] = self._loop.create_future()
         self.timing = timing or Timing()
         self._answer = answer
         self._watcher = watcher
-        self._state = StateFiles(folder)
+        self._state, self.log, terms = open_files(store, group.me, segment_size, begins_at)
         saved = self._state.saved
-        self.log = EntryLog(folder, segment_size, begins_at)
-        state = self._state
-        terms = recover(self.log, state.saved_commit, had_entries=state.has_entries)
-        self.log.take_unflushed().flush()
-        _check_term(folder, self._state, self.log.is_empty, terms[-1][1] if terms else 0)
-        self._state.note_entries(there=not self.log.is_empty)
         self._peers = Peers(group, self, protection or MemberProtection())
         self._flusher = FlushThread(self._end_flush)
         self._is_flushing = False
@@ -452,33 +437,3 @@ class Driver:
 
 def _end_of(entry: LedgerEntry) -> int:
     return entry.position + entry.size
-
-
-def _check_term(folder: str, state: StateFiles, is_empty: bool, last_term: int) -> None:
-    """Refuse entries without the term that they were stored in."""
-    saved = state.saved
-    if saved is None and not is_empty:
-        raise CorruptStoreError(
-            "there are entries, and no file currterm with the term of this member",
-            file=folder,
-            remedy=_WITHOUT_TERM,
-        )
-    if saved is not None and saved.term < last_term:
-        raise CorruptStoreError(
-            f"currTerm is {saved.term}, and an entry has term {last_term}",
-            file=os.path.join(folder, "currterm"), remedy=_WITHOUT_TERM,
-        )  # fmt: skip
-
-
-def _require_own_log(store: str, me: str) -> None:
-    """Refuse a store with the log of another member, or of a broker without a group."""
-    others = [
-        name
-        for name in os.listdir(store)
-        if name.startswith(DLEDGER_PREFIX) and name != f"{DLEDGER_PREFIX}{me}"
-    ]
-    if others:
-        raise UnsupportedStoreError(
-            f"{store} has the log of another member ({', '.join(sorted(others))}), and "
-            f"dLegerSelfId is {me}. Give each member a store of its own."
-        )

@@ -22,7 +22,7 @@ from tests.support.processes.delaying import delayed, delayed_config
 from tests.support.processes.halving import ends, put_halves, waiting_in
 from tests.support.processes.ports import free_port
 from tests.support.stores.storing import Clock, messages
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, next_millisecond
 
 PATIENCE = 60.0
 HOUR = 3_600_000
@@ -42,7 +42,7 @@ class Expiring:
         self._group = group
         group.send(*(f"old {n} " + "x" * 100_000 for n in range(22)))
         group.await_all()
-        time.sleep(0.01)  # what follows is later than the time below
+        next_millisecond()  # what follows is later than the time below
         self._before = int(time.time() * 1000)
         group.send(*(f"new {n} " + "x" * 100_000 for n in range(12)))
         group.await_all()
