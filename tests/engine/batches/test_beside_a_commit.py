@@ -284,13 +284,14 @@ def test_a_commit_that_fails_leaves_what_was_put_meanwhile(
 
 
 def test_what_has_become_scarce_meanwhile_does_not_refuse_it(
-    tmp_path: Path, at_places: Callable[..., None]
+    tmp_path: Path, at_places: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store"
 
     def fill(place: str) -> None:
-        if place == "before_publish":
-            store._admission.disk_used_ratio = 1.0
+        if place == "before_publish":  # a thread measures it every second
+            monkeypatch.setattr("rmqstore_spark.engine.admission.disk_used_ratio", lambda _: 1.0)
+            store._admission.look_at_disk()
 
     with StoreWriter.open(path, small_segments()) as store:
         at_places(fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +15,11 @@ import pyarrow as pa
 import pytest
 
 from rmqstore_spark.client import StoreClient
+from rmqstore_spark.consensus.driver.wire import DLedgerRequest
+from rmqstore_spark.consensus.messages import MemberCode
 from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.group.group_role import GroupRole
+from tests.consensus.driver.members import GroupClient
 from tests.engine.group.stores import StoreGroup, StoreProcess, bodies_in, group_of, problems_of
 from tests.engine.group.test_delays import as_a_broker
 from tests.support.processes.delaying import delayed, delayed_config
@@ -145,12 +149,28 @@ def fill(store: StoreWriter, clock: Clock) -> None:
 
 @contextmanager
 def follower(path: Path, config: StoreConfig, clock: Clock) -> Iterator[StoreWriter]:
-    """A member that follows, of a group whose others are away."""
+    """A member that follows, of a group whose others are away: it asks for votes in minutes."""
     others = "".join(f";n{n}-127.0.0.1:{free_port()}" for n in (1, 2))
+    peers = config.d_leger_peers + others
     with StoreWriter.open(
-        path, replace(config, d_leger_peers=config.d_leger_peers + others), clock=clock
+        path,
+        replace(config, d_leger_peers=peers, d_leger_heartbeat_interval=60_000),
+        clock=clock,
     ) as store:
         yield store
+
+
+def hear_leader(store: StoreWriter, leader: str) -> GroupRole:
+    """Let a member hear a leader of a later term, and follow it."""
+    role = store.role
+    assert isinstance(role, GroupRole)
+    (address,) = re.findall(r"n0-([^;]+)", store.config.d_leger_peers)
+    told = {"term": 100, "leaderId": leader, "localId": leader}
+    assert GroupClient({"n0": address}).ask("n0", DLedgerRequest.HEART_BEAT, **told)["code"] == (
+        MemberCode.SUCCESS
+    )
+    eventually(lambda: role.leader == leader)
+    return role
 
 
 def begin_after_expiry(store: StoreWriter, before: int) -> int:
@@ -221,9 +241,7 @@ def test_a_full_disk_takes_what_is_not_known_to_have_ended_under_a_broker(
         begin = begin_after_expiry(store, clock.now + HOUR)
         is_full.set()
         assert begin_after_expiry(store, clock.now + HOUR) == begin, "a store process may lead"
-        role = store.role
-        assert isinstance(role, GroupRole)
-        role.leader = "n1"
+        role = hear_leader(store, "n1")
         role._brokers.learn("n1", "")  # as RocketMQ's answer
         end = begin_after_expiry(store, clock.now + HOUR)
         assert end > begin
