@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from typing import Final
 
 from rmqstore_spark.errors import StoreWriteError
 
 _log = logging.getLogger(__name__)
+
+_RESTS: Final = 9
+"""As many times as long as a call took are to pass before the next one."""
 
 
 class Health:
@@ -69,15 +74,23 @@ class Periodic:
         interval_ms: time from the end of one call to the next.
         work: the function. An exception ends the thread.
         health: fails with that exception, or if the thread cannot start.
+        longest_ms: the most that this time grows to, so that calls which take long fill no more
+            than a tenth of all time; by default, it does not grow.
 
     Raises:
         RuntimeError: it cannot: there are no more threads.
     """
 
     def __init__(
-        self, name: str, interval_ms: int, work: Callable[[], object], health: Health
+        self,
+        name: str,
+        interval_ms: int,
+        work: Callable[[], object],
+        health: Health,
+        longest_ms: int = 0,
     ) -> None:
         self._interval = interval_ms / 1000
+        self._longest = max(interval_ms, longest_ms) / 1000
         self._work = work
         self._health = health
         self._closing = threading.Event()
@@ -94,9 +107,13 @@ class Periodic:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(self._interval):
+        wait = self._interval
+        while not self._closing.wait(wait):
+            began = time.monotonic()
             try:
                 self._work()
             except Exception as error:  # noqa: BLE001 - nobody else would see it
                 self._health.fail(error)
                 return
+            took = time.monotonic() - began
+            wait = min(max(self._interval, _RESTS * took), self._longest)

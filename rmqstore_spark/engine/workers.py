@@ -85,11 +85,15 @@ class Workers:
                 store, self.admission, self.appender, self.flusher, self.durability, self.puts
             )
             ends.callback(self.batches.close)
-            for name, interval, work in (
-                ("queues", store.config.flush_interval_consume_queue, self._flush_queues_if_room),
-                ("look", _LOOK_INTERVAL_MS, self._look),
-            ):
-                ends.callback(Periodic(f"rmqstore-{name}", interval, work, health).close)
+            flushing = Periodic(
+                "rmqstore-queues",
+                store.config.flush_interval_consume_queue,
+                self._flush_queues_if_room,
+                health,
+                longest_ms=store.config.flush_consume_queue_thorough_interval,
+            )
+            ends.callback(flushing.close)
+            ends.callback(Periodic("rmqstore-look", _LOOK_INTERVAL_MS, self._look, health).close)
             self.transactions = Transactions(
                 store, self.admission, self.appender, self.durability, self.dispatcher, self.flusher
             )

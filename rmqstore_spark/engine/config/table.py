@@ -99,10 +99,13 @@ class _LocalKeys:
         group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_interval_consume_queue: int = number(
-        1000, 1, _HOUR_MS, "How often queues are flushed.", group=_FLUSH, unit="ms",
+        1000, 1, _HOUR_MS, "How often queues are flushed. If that takes long, since thousands have "
+        "new messages, the next flush waits nine times as long, at most "
+        "`flushConsumeQueueThoroughInterval`.",
+        group=_FLUSH, unit="ms",
     )  # fmt: skip
     flush_consume_queue_thorough_interval: int = number(
-        60_000, 1, _HOUR_MS, "How often index and checkpoint are flushed with them.",
+        60_000, 1, _HOUR_MS, "How often the index is flushed with them.",
         group=_FLUSH, unit="ms",
     )  # fmt: skip
 

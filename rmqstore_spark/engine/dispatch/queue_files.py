@@ -259,10 +259,11 @@ class QueueFiles:
         folder = os.path.dirname(path)
         descriptor = _new_or_existing(path, folder)
         try:
-            if os.fstat(descriptor).st_size < self.size:
+            found = os.fstat(descriptor)
+            if found.st_size < self.size:
                 os.ftruncate(descriptor, self.size)
                 self._new_folders.add(folder)
-            if not os.fstat(descriptor).st_nlink:  # it gets its name with its length
+            if not found.st_nlink:  # it gets its name with its length
                 # Python follows the link only with `src_dir_fd`, which an absolute path ignores.
                 source = f"/proc/self/fd/{descriptor}"
                 os.link(source, path, src_dir_fd=descriptor, follow_symlinks=True)

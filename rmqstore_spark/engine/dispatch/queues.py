@@ -11,13 +11,14 @@ the checkpoint vouches for them. `queue_files` has their files.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -26,7 +27,8 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.spans import U1
 
-_OPEN_FILES = 256
+_OPEN_FILES: Final = 256
+_MOST_OPEN_FILES: Final = 1 << 14
 _UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
 _FILLED_AT_ONCE = 1 << 16  # entries
 
@@ -63,7 +65,8 @@ class ConsumeQueues:
         queue_format: the format of their files.
         file_size: bytes of a queue's file in a store without queues, rounded up to whole entries;
             the format's by default. Otherwise the size of the existing files is used.
-        open_files: the most files that are kept open.
+        open_files: the most files that are kept open; by default a quarter of those that the
+            process may have open, at least 256 and at most 16,384.
         keep_units: keep entries that point at extension units. Otherwise they get plain tagsCodes.
 
     Attributes:
@@ -77,13 +80,13 @@ class ConsumeQueues:
         queue_format: QueueFormat,
         *,
         file_size: int | None = None,
-        open_files: int = _OPEN_FILES,
+        open_files: int | None = None,
         keep_units: bool = True,
     ) -> None:
         size = queue_format.slot_from(file_size or queue_format.file_size) * queue_format.size
         folder = os.path.join(store, "consumequeue")
         self.format = queue_format
-        self._files = QueueFiles(folder, queue_format, size, open_files)
+        self._files = QueueFiles(folder, queue_format, size, open_files or _most_open())
         self._keep_units = keep_units
         self.watcher: QueueWatcher | None = None
         self._states: dict[tuple[str, int], _State] = {}
@@ -472,3 +475,11 @@ class ConsumeQueues:
         end = state.max_offset if state.begin >= 0 else 0
         width = self.format.size
         return self._files.trim(topic, queue_id, state.begin * width, end * width)
+
+
+def _most_open() -> int:
+    """Connections, the log and readers need the other files that the process may have open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_OPEN_FILES
+    return max(_OPEN_FILES, min(limit // 4, _MOST_OPEN_FILES))

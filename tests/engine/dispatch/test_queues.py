@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -127,6 +128,24 @@ def test_few_files_are_open_at_once(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before + 5
     queues.close()
     assert all(queues.max_offset("T", number) == 12 for number in range(40))
+
+
+@pytest.mark.parametrize(("limit", "most"), [(600, 256), (2_000, 500)])
+def test_as_many_files_are_open_as_the_process_may_have(
+    tmp_path: Path, limit: int, most: int
+) -> None:
+    """A queue whose file has to be opened again takes three times as long."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limits[1]))
+    try:
+        queues = ConsumeQueues(str(tmp_path), CONSUME_QUEUE, file_size=100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for number in range(510):
+        queues.append("T", number, entries(0, 1), 0)
+    links = (Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
+    assert sum(str(link.resolve()).startswith(str(tmp_path)) for link in links) == most
+    queues.close()
 
 
 def test_what_is_flushed_can_be_read(queues: ConsumeQueues, tmp_path: Path) -> None:
