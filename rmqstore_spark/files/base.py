@@ -318,6 +318,11 @@ class HandleCache(Generic[H]):
         if handle is not None:
             self._close(handle)
 
+    def drop_below(self, folder: str) -> None:
+        """Close the handles of all paths in a folder, and in those below it."""
+        for path in [each for each in self._handles if each.startswith(f"{folder}/")]:
+            self.drop(path)
+
     def forget(self) -> None:
         """Drop all handles without closing them: in a forked child they belong to the parent."""
         self._handles.clear()

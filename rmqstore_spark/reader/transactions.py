@@ -8,7 +8,7 @@ rest. See docs/format.md, "Transactions" (upstream: TransactionalMessageServiceI
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -150,29 +150,32 @@ def find_transactions(store: Store) -> Found:
     """
     # A live store moves its progress in both queues meanwhile. An op message that is not read
     # leaves its half message waiting, so the progress of these is looked up first.
-    ops_done = group_offset(store, TRANS_GROUP, TRANS_OP_HALF_TOPIC, 0)
-    half_done = group_offset(store, TRANS_GROUP, TRANS_HALF_TOPIC, 0)
-    half_end, records = _records(store, TRANS_HALF_TOPIC, half_done)
-    ended: dict[int, int] = {}
+    ops_done = group_offset(store, TRANS_GROUP, TRANS_OP_HALF_TOPIC, 0) or 0
+    half_done = group_offset(store, TRANS_GROUP, TRANS_HALF_TOPIC, 0) or 0
+    halves, ops = (_range(store, topic) for topic in (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC))
+    if half_done <= halves.stop and ops_done <= ops.stop:  # else it tells of other messages
+        halves = range(max(halves.start, half_done), halves.stop)
+        ops = range(max(ops.start, ops_done), ops.stop)
     places, halves_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for offsets, part in _records(store, TRANS_OP_HALF_TOPIC, ops_done)[1]:
-        named = named_halves(part)
-        for halves, end in zip(named, part.physical_offset.tolist(), strict=True):
-            ended.update(dict.fromkeys(halves, end))
-        places.append(offsets)
-        halves_of.append(np.array([max(halves, default=-1) for halves in named], np.int64))
+
+    def noted_ops() -> Iterator[_Ops]:
+        for offsets, part in _read(store, TRANS_OP_HALF_TOPIC, ops):
+            named = named_halves(part)
+            places.append(offsets)
+            halves_of.append(np.array([max(each, default=-1) for each in named], np.int64))
+            yield _Ops.of(part, named)
+
     table, log_offset = _own(store)
-    found = (
-        replace(half, checks=max(half.checks, table.get(half.place.queue_offset, 0)))
-        for offsets, part in records
-        for half in transactions_of(part, offsets)
+    checked = (
+        [
+            replace(half, checks=max(half.checks, table.get(half.place.queue_offset, 0)))
+            for half in part
+        ]
+        for part in _halves(store, halves)
     )
+    waiting = _still_waiting((), checked, noted_ops())
     return Found(
-        tuple(_waiting(found, ended)),
-        half_end,
-        np.concatenate(places),
-        np.concatenate(halves_of),
-        log_offset,
+        waiting, halves.stop, np.concatenate(places), np.concatenate(halves_of), log_offset
     )
 
 
@@ -270,35 +273,81 @@ class OpenHalves:
 
     Attributes:
         waiting: their transactions, by the offset of their newest half message.
+        half_end, op_end: before these offsets, all messages of the two queues were read.
     """
 
     def __init__(self) -> None:
         self.waiting: tuple[Transaction, ...] = ()
-        self._half_at = self._op_at = 0
+        self.half_end = self.op_end = 0
 
     def read_on(self, store: Store, halves: range, ops: range) -> None:
-        """Read what has come since the last time.
+        """Read what has come since the last time; all of it, if a queue has begun again.
 
         Args:
             store: the store.
             halves, ops: the offsets that count in both queues, up to the same place of the log.
+                Half messages before them are forgotten.
 
         Raises:
             RmqStoreError: the store cannot be read.
         """
-        ended: dict[int, int] = {}
-        for _, part in _read(store, TRANS_OP_HALF_TOPIC, max(ops.start, self._op_at), ops.stop):
-            for named, end in zip(named_halves(part), part.physical_offset.tolist(), strict=True):
-                ended.update(dict.fromkeys(named, end))
-        found = (
-            half
-            for offsets, part in _read(
-                store, TRANS_HALF_TOPIC, max(halves.start, self._half_at), halves.stop
-            )
-            for half in transactions_of(part, offsets)
+        if halves.stop < self.half_end or ops.stop < self.op_end:
+            self.waiting, self.half_end, self.op_end = (), 0, 0
+        new_ops = range(max(ops.start, self.op_end), ops.stop)
+        parts = _read(store, TRANS_OP_HALF_TOPIC, new_ops)
+        self.waiting = _still_waiting(
+            [one for one in self.waiting if one.place.queue_offset >= halves.start],
+            _halves(store, range(max(halves.start, self.half_end), halves.stop)),
+            (_Ops.of(part, named_halves(part)) for _, part in parts),
         )
-        self.waiting = tuple(_waiting(chain(self.waiting, found), ended))
-        self._half_at, self._op_at = halves.stop, ops.stop
+        self.half_end, self.op_end = halves.stop, ops.stop
+
+
+class _Ops(NamedTuple):
+    """Some op messages that follow each other.
+
+    Attributes:
+        end: physical offset of the last one.
+        ended: the physical offset of the op message for each half message that one names.
+    """
+
+    end: int
+    ended: Mapping[int, int]
+
+    @classmethod
+    def of(cls, records: Records, named: Iterable[Iterable[int]]) -> _Ops:
+        """Return op messages, by the half messages that each names."""
+        places = records.physical_offset.tolist()
+        ended = {half: at for halves, at in zip(named, places, strict=True) for half in halves}
+        return cls(max(places, default=-1), ended)
+
+
+def _still_waiting(
+    older: Iterable[Transaction], halves: Iterable[Sequence[Transaction]], ops: Iterator[_Ops]
+) -> tuple[Transaction, ...]:
+    """Return the transactions that wait, of some that did, and after messages of both queues.
+
+    The queues are read side by side, as their messages are in the log: all op messages of days
+    would take much memory.
+
+    Args:
+        older: what waited before these messages.
+        halves: half messages, in parts, ascending.
+        ops: op messages, ascending.
+    """
+    waiting = tuple(older)
+    read_to, ended = -1, dict[int, int]()  # what is read of the op messages
+    for part in halves:
+        end = part[-1].place.physical_offset
+        while read_to < end and (more := next(ops, None)) is not None:
+            read_to = more.end
+            ended.update(more.ended)
+        before = {half: at for half, at in ended.items() if at < end}
+        ended = {half: at for half, at in ended.items() if at >= end}
+        waiting = tuple(_waiting(chain(waiting, part), before))
+    for rest in chain([_Ops(-1, ended)], ops):
+        waiting = tuple(_waiting(waiting, rest.ended))
+    return waiting
 
 
 def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterable[Transaction]:
@@ -326,24 +375,27 @@ def _waiting(halves: Iterable[Transaction], ended: Mapping[int, int]) -> Iterabl
     return groups.values()
 
 
-def _records(
-    store: Store, topic: str, done: int | None
-) -> tuple[int, Iterator[tuple[I8, Records]]]:
-    """Return where queue 0 of a topic ends, and its sound records from an offset on."""
+def _range(store: Store, topic: str) -> range:
+    """Return the offsets of the messages in queue 0 of a topic."""
     if 0 not in store.directory.topology.queues.get(topic, ()):
-        return 0, iter(())
+        return range(0)
     queue = store.queue(topic, 0)
-    end = queue.max_offset
-    begin = min(max(queue.min_offset, done or 0), end)
-    return end, _read(store, topic, begin, end)
+    return range(queue.min_offset, queue.max_offset)
 
 
-def _read(store: Store, topic: str, begin: int, end: int) -> Iterator[tuple[I8, Records]]:
-    if begin >= end:  # there may be no such queue
+def _halves(store: Store, wanted: range) -> Iterator[Sequence[Transaction]]:
+    for offsets, part in _read(store, TRANS_HALF_TOPIC, wanted):
+        if len(offsets):
+            yield transactions_of(part, offsets)
+
+
+def _read(store: Store, topic: str, wanted: range) -> Iterator[tuple[I8, Records]]:
+    """Return the sound records at offsets of queue 0 of a topic."""
+    if not wanted:  # there may be no such queue
         return
     queue = store.queue(topic, 0)
-    for first in range(begin, end, _AT_ONCE):
-        entries = queue.entries(first, min(end, first + _AT_ONCE))
+    for first in range(wanted.start, wanted.stop, _AT_ONCE):
+        entries = queue.entries(first, min(wanted.stop, first + _AT_ONCE))
         offsets = entries["physicalOffset"].astype(np.int64)
         sizes = np.clip(entries["size"].astype(np.int64), 0, MAX_RECORD_SIZE).astype(np.int32)
         held = (sizes >= MIN_RECORD_SIZE) & ~queue.format.is_filler(entries)

@@ -57,9 +57,13 @@ def encoded(properties: dict[str, str]) -> bytes:
 
 
 @settings(max_examples=60)
-@given(steps=st.lists(st.integers(0, 9), min_size=1, max_size=25), data=st.data())
+@given(
+    steps=st.lists(st.integers(0, 9), min_size=1, max_size=25),
+    at_once=st.sampled_from([1, 2, 3, 1 << 13]),
+    data=st.data(),
+)
 def test_halves_that_are_read_part_by_part_are_those_that_wait(
-    steps: list[int], data: st.DataObject
+    steps: list[int], at_once: int, data: st.DataObject
 ) -> None:
     """Half messages of four transactions, some again, and op messages that end one or several."""
     topics: list[str] = []
@@ -91,7 +95,8 @@ def test_halves_that_are_read_part_by_part_are_those_that_wait(
                     })
                 )  # fmt: skip
         found = OpenHalves()
-        with Store.open(folder) as store:
+        with Store.open(folder) as store, pytest.MonkeyPatch.context() as patched:
+            patched.setattr("rmqstore_spark.reader.transactions._AT_ONCE", at_once)
             parts = sorted(data.draw(st.sets(st.integers(1, len(steps)), max_size=3)))
             for part in (*parts, len(steps)):
                 found.read_on(

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.tables.config_file import ConfigFile
+from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.files.configfiles import impossible_delay
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC
 
@@ -134,6 +135,9 @@ def first_undelivered(
 
     Returns:
         The levels of which a message waits.
+
+    Raises:
+        StoreAccessError: an entry cannot be read: it expires just now.
     """
     places = dict[int, int]()
     for level in range(1, levels + 1):
@@ -143,6 +147,11 @@ def first_undelivered(
             at = least
         if at < end:
             entry = queues.read(SCHEDULE_TOPIC, level - 1, at, 1)
+            if not len(entry):
+                raise StoreAccessError(
+                    f"The entry {at} of {SCHEDULE_TOPIC}/{level - 1} cannot be read: its file has "
+                    "just expired, or is missing."
+                )
             places[level] = int(entry["physicalOffset"][0])
     return places
 

@@ -6,6 +6,7 @@ of RocketMQ, the log is read as the next leader would (`log_progress`), each par
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ class FollowedDelays:
         self._is_over = is_over
         self._seen = _Seen({}, None)
         self._told: int | None = None
+        self._reading = threading.Lock()
 
     def oldest(self, file: DelayOffsets, until: int) -> int | None:
         """Return the physical offset of the oldest message that may wait; None if none does.
@@ -49,20 +51,21 @@ class FollowedDelays:
         Raises:
             RmqStoreError: the log cannot be read.
         """
-        known = self._known(file)
-        oldest, end = self._oldest(known), self._done()
-        told, self._told = self._told, file.log_offset
-        is_told = told is not None and self._told != told
-        is_read = known.log_offset is not None and known.log_offset >= end
-        if oldest is None or oldest >= until or is_told or is_read:
-            return oldest
-        found = progress_in_log(self._store, known, end, self._is_over)
-        if found is None:
-            return oldest
-        levels = {*known.offsets, *range(1, len(self._store.config.delays) + 1)}
-        offsets = {n: max(known.offsets.get(n, 0), found.get(n, 0)) for n in levels}
-        self._seen = _Seen(offsets, end)
-        return self._oldest(self._seen)
+        with self._reading:
+            known = self._known(file)
+            oldest, end = self._oldest(known), self._done()
+            told, self._told = self._told, file.log_offset
+            is_told = told is not None and self._told != told
+            is_read = known.log_offset is not None and known.log_offset >= end
+            if oldest is None or oldest >= until or is_told or is_read:
+                return oldest
+            found = progress_in_log(self._store, known, end, self._is_over)
+            if found is None:
+                return oldest
+            levels = {*known.offsets, *range(1, len(self._store.config.delays) + 1)}
+            offsets = {n: max(known.offsets.get(n, 0), found.get(n, 0)) for n in levels}
+            self._seen = _Seen(offsets, end)
+            return self._oldest(self._seen)
 
     def _known(self, file: DelayOffsets) -> _Seen:
         """Return what file and log have told: what one of them counts was delivered."""

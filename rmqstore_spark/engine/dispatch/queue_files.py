@@ -225,7 +225,6 @@ class QueueFiles:
         """
         parents = set[str]()
         with self._lock:
-            self._handles.close()
             gone = set(queues)
             for route in [each for each in self._last if each in gone or (each[0], None) in gone]:
                 del self._last[route]
@@ -234,6 +233,7 @@ class QueueFiles:
                 for kind in (self._folder, f"{self._folder}_ext"):
                     folder = os.path.join(kind, _checked(topic), *below)
                     parents.add(os.path.dirname(folder))
+                    self._handles.drop_below(folder)
                     with explained(folder, "removed"), suppress(FileNotFoundError):
                         shutil.rmtree(folder)
             for parent in sorted(parents):

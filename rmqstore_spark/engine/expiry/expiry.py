@@ -245,7 +245,7 @@ class Expiry:
             if segment.start >= forced_from and not self._is_still_forced():
                 break
             if lost := found.lost_with(segment):
-                if not self._is_crowded():
+                if not self._is_crowded() or self._needed.keeps(found, segment):
                     break
                 _log.warning(
                     "The disk is %.0f%% full: the segment %020d expires, although it or one before "

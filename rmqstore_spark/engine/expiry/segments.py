@@ -177,9 +177,13 @@ class Unneeded(NamedTuple):
         """Return what waits in a segment, or before it, and is lost with it; "" if nothing is."""
         if self.undelivered is not None and segment.end > self.undelivered:
             return "delayed messages that wait: they are not delivered"
-        if self.unended is not None and segment.end > self.unended:
+        if self.has_halves(segment):
             return "half messages that may wait: they can no longer be committed"
         return ""
+
+    def has_halves(self, segment: Aged) -> bool:
+        """Return whether half messages that may wait are in a segment, or before it."""
+        return self.unended is not None and segment.end > self.unended
 
 
 class NeededSegments:
@@ -222,6 +226,13 @@ class NeededSegments:
             RmqStoreError: it is not known what waits.
         """
         return self._without_waiting(self._without_used(self._all(due)), has_room=has_room)
+
+    def keeps(self, found: Unneeded, segment: Aged) -> bool:
+        """Return whether a segment stays now, as it is certain meanwhile which half messages wait.
+
+        A member that has begun to lead, or has a leader that tells, knows it.
+        """
+        return self._role.knows_what_ended and found.has_halves(segment)
 
     def awaited(self, segments: Sequence[Aged], *, has_room: bool) -> str:
         """Return why one of some segments would stay for messages that wait; empty if none would.

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from rmqstore_spark.engine.open_store import OpenStore
+from rmqstore_spark.errors import StoreAccessError
 from rmqstore_spark.layout.constants import TRANS_GROUP, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.reader.transactions import OpenHalves
@@ -42,25 +43,42 @@ class FollowedHalves:
         Raises:
             RmqStoreError: the store cannot be read.
         """
-        end = self._done()
-        halves = self._range(TRANS_HALF_TOPIC, end)
-        if not halves:
-            return None
-        entries = self._store.queues.read(TRANS_HALF_TOPIC, 0, halves.start, 1)
-        oldest = int(entries["physicalOffset"][0])
-        if oldest >= until:
-            return oldest
         with self._reading:
+            end = self._done()
+            halves, ops = self._counting(end)
+            if not halves:
+                return None
+            # It has expired just now if there is none.
+            first = self._store.queues.read(TRANS_HALF_TOPIC, 0, halves.start, 1)
+            if len(first) and (oldest := int(first["physicalOffset"][0])) >= until:
+                return oldest
             with Store.open(self._store.path) as reader:
-                self._open.read_on(reader, halves, self._range(TRANS_OP_HALF_TOPIC, end))
+                if reader.log_end() < end:
+                    raise StoreAccessError(
+                        f"The files of the log end at {reader.log_end()} for readers, and at {end} "
+                        "for this process. The next look at what waits tries again."
+                    )
+                self._open.read_on(reader, halves, ops)
             places = (place for one in self._open.waiting for place in one.places)
             return min(
                 (each.physical_offset for each in places if each.queue_offset in halves),
                 default=None,
             )
 
-    def _range(self, topic: str, end: int) -> range:
-        """Return which offsets of a queue the progress does not count, up to a place of the log."""
-        queues, done = self._store.queues, self._store.consumer_offsets.get(TRANS_GROUP, topic, 0)
-        stop = queues.first_from(topic, 0, end)
-        return range(min(max(queues.min_offset(topic, 0), done), stop), stop)
+    def _counting(self, end: int) -> tuple[range, range]:
+        """Return the offsets that the progress does not pass, up to a place of the log.
+
+        Returns:
+            Those of half messages, and of op messages.
+        """
+        queues, progress = self._store.queues, self._store.consumer_offsets
+        topics = (TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC)
+        done = [progress.get(TRANS_GROUP, topic, 0) for topic in topics]
+        if any(at > queues.max_offset(topic, 0) for topic, at in zip(topics, done, strict=True)):
+            done = [0, 0]  # a queue has begun again: it tells of other messages
+        halves, ops = (
+            range(min(max(queues.min_offset(topic, 0), at), stop), stop)
+            for topic, at in zip(topics, done, strict=True)
+            for stop in (queues.first_from(topic, 0, end),)
+        )
+        return halves, ops

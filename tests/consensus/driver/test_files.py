@@ -420,3 +420,15 @@ def test_the_first_segment_expires(tmp_path: Path) -> None:
     assert (found.begin, found.last) == (begin, 2099)
     assert terms[-1][1] == 2
     assert len(data_of(tmp_path)) == 2
+
+
+def test_the_commit_index_in_the_file_does_not_go_back(tmp_path: Path) -> None:
+    """It is looked up before the index is flushed, which takes its time, and saved afterwards."""
+    state = StateFiles(str(tmp_path))
+    state.note_committed(lambda: (10, 10))
+    state.note_committed(lambda: (50, 60))
+    state.save_committed(lambda: (11, 60))
+    assert (state.saved_commit, StateFiles(str(tmp_path)).saved_commit) == (11, 50)
+    state.save_committed(lambda: (55, 60))
+    assert state.saved_commit == StateFiles(str(tmp_path)).saved_commit == 55
+    state.close()

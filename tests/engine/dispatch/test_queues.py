@@ -5,6 +5,7 @@ import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -143,9 +144,32 @@ def test_as_many_files_are_open_as_the_process_may_have(
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     for number in range(510):
         queues.append("T", number, entries(0, 1), 0)
-    links = (Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd"))
-    assert sum(str(link.resolve()).startswith(str(tmp_path)) for link in links) == most
+    assert len(open_below(tmp_path)) == most
     queues.close()
+
+
+def test_files_of_other_topics_stay_open_when_one_is_dropped(
+    queues: ConsumeQueues, tmp_path: Path
+) -> None:
+    for topic in ("T", "T2"):
+        for number in range(3):
+            queues.append(topic, number, entries(0, 1), 0)
+    queues.drop(["T"])
+    assert sorted(open_below(tmp_path / "consumequeue")) == ["T2/0", "T2/1", "T2/2"]
+
+
+def open_below(folder: Path) -> list[str]:
+    """The folders of the files below a folder that this process has open.
+
+    A file that began without a name keeps the one that it has had then.
+    """
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            path = Path(os.readlink(f"/proc/self/fd/{number}"))
+            if path.is_relative_to(folder):
+                found.append(str(path.parent.relative_to(folder)))
+    return found
 
 
 def test_what_is_flushed_can_be_read(queues: ConsumeQueues, tmp_path: Path) -> None:

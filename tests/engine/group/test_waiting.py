@@ -247,3 +247,29 @@ def test_a_full_disk_takes_what_is_not_known_to_have_ended_under_a_broker(
         assert end > begin
         eventually(lambda: "half messages that may wait" in caplog.text)
         eventually(lambda: "delayed messages that wait" in caplog.text)
+
+
+def test_half_messages_stay_that_certainly_wait_once_a_leader_tells(
+    led: Path,
+    config: StoreConfig,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may begin to lead, or tell, after the segments were chosen: archiving takes minutes."""
+    is_full = threading.Event()
+    monkeypatch.setattr(
+        "rmqstore_spark.engine.admission.disk_used_ratio",
+        lambda _: 1.01 if is_full.is_set() else 0.5,
+    )
+    with follower(led, config, clock) as store:
+        begin = begin_after_expiry(store, clock.now + HOUR)
+        role = hear_leader(store, "n1")
+        role._brokers.learn("n1", "")
+
+        def tell(place: str) -> None:
+            if place == "expiry.before_remove":
+                role._brokers.learn("n1", "10.0.0.1:10911")
+
+        is_full.set()
+        monkeypatch.setattr("rmqstore_spark.engine.expiry.expiry.reach", tell)
+        assert begin_after_expiry(store, clock.now + HOUR) == begin

@@ -52,7 +52,7 @@ def recover(log: EntryLog, committed: int, *, had_entries: bool) -> list[tuple[i
         had_entries: whether there was an entry on disk.
 
     Raises:
-        CorruptStoreError: committed entries are damaged or missing, or all entries are. The files
+        CorruptStoreError: committed entries are damaged or missing, or all entries are. The entries
             are as they were.
     """
     _drop_index_behind_gap(log, committed)

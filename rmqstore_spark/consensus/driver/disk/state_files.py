@@ -89,7 +89,13 @@ class StateFiles:
         """
         with self._writing:
             committed, end = known()
-            if committed > self.saved_commit:
+            if committed <= self.saved_commit:
+                return
+            if self._noted_commit > committed:  # readers have seen that: it does not go back
+                with explained(self._checkpoint, "flushed"):
+                    os.fdatasync(self._descriptor)
+                self.saved_commit = committed
+            else:
                 self._replace(committed, end)
 
     def note_committed(self, known: Callable[[], tuple[int, int]]) -> None:
