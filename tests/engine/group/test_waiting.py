@@ -222,21 +222,27 @@ def test_the_log_tells_a_follower_what_was_done_if_the_leader_did_not(
         assert "half messages" in store.expirable(clock.now + HOUR).remark
 
 
+@pytest.fixture
+def is_full(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Fills the disk when it is set."""
+    event = threading.Event()
+    monkeypatch.setattr(
+        "rmqstore_spark.engine.admission.disk_used_ratio",
+        lambda _: 1.01 if event.is_set() else 0.5,
+    )
+    return event
+
+
 @pytest.mark.parametrize("is_forced", [True, False])
 def test_a_full_disk_takes_what_is_not_known_to_have_ended_under_a_broker(
     led: Path,
     config: StoreConfig,
     clock: Clock,
     is_forced: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    is_full: threading.Event,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = replace(config, clean_file_forcibly_enable=is_forced)
-    is_full = threading.Event()
-    monkeypatch.setattr(
-        "rmqstore_spark.engine.admission.disk_used_ratio",
-        lambda _: 1.01 if is_full.is_set() else 0.5,
-    )
     with follower(led, config, clock) as store:
         begin = begin_after_expiry(store, clock.now + HOUR)
         is_full.set()
@@ -253,14 +259,10 @@ def test_half_messages_stay_that_certainly_wait_once_a_leader_tells(
     led: Path,
     config: StoreConfig,
     clock: Clock,
+    is_full: threading.Event,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may begin to lead, or tell, after the segments were chosen: archiving takes minutes."""
-    is_full = threading.Event()
-    monkeypatch.setattr(
-        "rmqstore_spark.engine.admission.disk_used_ratio",
-        lambda _: 1.01 if is_full.is_set() else 0.5,
-    )
     with follower(led, config, clock) as store:
         begin = begin_after_expiry(store, clock.now + HOUR)
         role = hear_leader(store, "n1")
