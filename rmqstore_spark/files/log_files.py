@@ -80,7 +80,9 @@ def find_log_files(folders: Sequence[str], listings: Iterable[Listing]) -> LogFi
                 found[start] = Segment(start, info.size, path)
     ordered, inner = _without_overlaps([found[start] for start in sorted(found)])
     segments = [
-        segment._replace(size=min(segment.size, following.start - segment.start))
+        segment
+        if segment.end <= following.start
+        else segment._replace(size=following.start - segment.start)
         for segment, following in itertools.pairwise(ordered)
     ] + ordered[-1:]
     return LogFiles(segments, [segment.size for segment in ordered], strays + inner)

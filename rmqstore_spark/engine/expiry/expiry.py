@@ -123,7 +123,7 @@ class Expiry:
         """
         with self._changed:
             is_working, remark = self._before > 0, self._remark
-        segments = stored_before(self._list(), before)
+        segments = self._oldest(before)
         if segments and not (is_working or remark):
             remark = self._needed.awaited(segments, has_room=not self._is_crowded())
         return Expirable(tuple(segments), is_working, remark)
@@ -215,19 +215,23 @@ class Expiry:
         self._clean()
         return not due or is_kept
 
-    def _list(self) -> list[Aged]:
+    def _oldest(self, before: int, at_least: int = 0) -> list[Aged]:
         with self._listing:
-            return self._old.list()
+            return self._old.oldest(before, at_least)
 
     def _due(self, before: int) -> list[Aged]:
-        segments = self._list()
+        now = self._clock()
         hour = time.localtime(self._store.clock() / 1000).tm_hour
         disk = self._admission.disk_used_ratio
-        due = self._rule.select(segments, self._clock(), hour, disk)
+        if not before and not self._rule.is_time(hour, disk):
+            return []
+        most = self._rule.at_once
+        segments = self._oldest(max(before, self._rule.before(now)), most)
+        due = self._rule.select(segments, now, hour, disk)
         by_hand = stored_before(segments, before)
         if not due and not by_hand and disk > self._rule.look_above and self._rule.reserved_ms:
             _log.warning("The disk is %.0f%% full, and no segment may expire.", 100 * disk)
-        return max(due, by_hand[: self._rule.at_once], key=len)
+        return max(due, by_hand[:most], key=len)
 
     def _remove(self, due: Sequence[Aged]) -> bool:
         """Remove segments. Return whether nothing can go, because of messages that wait."""
@@ -262,8 +266,7 @@ class Expiry:
 
     def _forced_from(self, due: Sequence[Aged]) -> int:
         """Return the start of the first segment that expires only because the disk is full."""
-        oldest = self._clock() - self._rule.reserved_ms
-        before = max(oldest + 1 if self._rule.reserved_ms else 0, self._before)
+        before = max(self._rule.before(self._clock()), self._before)
         old = stored_before(due, before)
         return old[-1].end if old else due[0].start
 

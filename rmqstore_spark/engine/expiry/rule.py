@@ -76,16 +76,25 @@ class Rule:
         """Return the segments that expire now, the oldest first.
 
         Args:
-            segments: all that may expire, ascending and without the last one of the log.
+            segments: the oldest that may expire, ascending and without the last one of the log;
+                later ones may be left out behind `at_once`, and behind one that is too young.
             now: milliseconds since the epoch.
             hour: the hour of the day in local time.
             disk: used part of the store's disk, 0 to 1.
         """
-        if not self.reserved_ms or not (hour in self.hours or disk > self.look_above):
+        if not self.is_time(hour, disk):
             return []
         if self.is_forced(disk):
             return list(segments[: self.at_once])
-        return stored_before(segments, now - self.reserved_ms + 1)[: self.at_once]
+        return stored_before(segments, self.before(now))[: self.at_once]
+
+    def is_time(self, hour: int, disk: float) -> bool:
+        """Return whether any segment may expire in this hour, as full as the disk is."""
+        return bool(self.reserved_ms) and (hour in self.hours or disk > self.look_above)
+
+    def before(self, now: int) -> int:
+        """Return the time before which messages were stored that are old enough to expire."""
+        return now - self.reserved_ms + 1 if self.reserved_ms else 0
 
     def is_forced(self, disk: float) -> bool:
         """Return whether segments expire whatever their age."""

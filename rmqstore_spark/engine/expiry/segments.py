@@ -25,7 +25,7 @@ from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.followed import FollowedHalves
 from rmqstore_spark.engine.transactions.transactions import Transactions
 from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.log_files import segment_start
+from rmqstore_spark.files.log_files import Segment, segment_start
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
@@ -57,11 +57,16 @@ class OldSegments:
         self._opened_at = log.max_offset
         self._times: dict[int, int] = {}
 
-    def list(self) -> list[Aged]:
-        """Return the segments that may expire, ascending.
+    def oldest(self, before: int, at_least: int) -> list[Aged]:
+        """Return the oldest segments that may expire, ascending.
 
         A segment without a readable first record has the time of the next one that has one: it
         expires no earlier than that one could.
+
+        Args:
+            before: only segments all of whose messages were stored before this time, milliseconds
+                since the epoch; a segment behind a younger one is not looked at.
+            at_least: so many segments are returned whatever their age.
 
         Raises:
             RmqStoreError: the log's folder or a file cannot be read.
@@ -76,20 +81,31 @@ class OldSegments:
             whole = [part.segment for part in log.segments() if part.segment.end < end]
             if not whole:
                 return []
-            times = [self._time(log, segment.start) for segment in whole]
-            times.append(self._time(log, whole[-1].end))
+            self._forget(whole[0].start)
+            return list(self._aged(log, whole, before, at_least))
         finally:
             files.close()
-        self._times = {
-            start: time for start, time in self._times.items() if start >= whole[0].start
-        }
-        found = []
-        until = times[-1]
-        for segment, stored in zip(reversed(whole), reversed(times[:-1]), strict=True):
-            if until >= 0:
-                found.append(Aged(segment.start, segment.end, stored, until))
-            until = stored if stored >= 0 else until
-        return found[::-1]
+
+    def _aged(
+        self, log: CommitLog, whole: Sequence[Segment], before: int, at_least: int
+    ) -> Iterator[Aged]:
+        """Yield segments as `oldest` does: it reads their times one by one."""
+        starts = [segment.start for segment in whole] + [whole[-1].end]
+        following = 0
+        for number, segment in enumerate(whole):
+            following = max(following, number + 1)
+            while following < len(starts) and self._time(log, starts[following]) < 0:
+                following += 1
+            if following == len(starts):
+                return
+            until = self._time(log, starts[following])
+            if number >= at_least and until >= before:
+                return
+            yield Aged(segment.start, segment.end, self._time(log, segment.start), until)
+
+    def _forget(self, before: int) -> None:
+        """Forget the times of segments before a physical offset, which are gone."""
+        self._times = {start: time for start, time in self._times.items() if start >= before}
 
     def done(self) -> int:
         """Return the physical offset before which all of the log is on disk and in queues."""

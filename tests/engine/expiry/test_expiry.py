@@ -28,6 +28,8 @@ Golden = Callable[[str], Path]
 HOUR = 3_600_000
 START = 1_700_000_000_000
 EVERY_HOUR = ";".join(map(str, range(24)))
+_STORE_TIMESTAMP = slice(56, 64)
+"""In a record."""
 QUICK = {"cleanResourceInterval": 100, "deleteCommitLogFilesInterval": 0}
 
 
@@ -98,6 +100,32 @@ def test_old_segments_go_and_the_rest_is_as_before(tmp_path: Path, clock: Clock)
                 r["storeTimestamp"] for b in reader.read("T", queue.queue_id) for r in b.to_pylist()
             ]
             assert len(times) == queue.max_offset - queue.min_offset
+
+
+@pytest.mark.parametrize("damaged", [(), (0,), (3,), (4, 5, 6), (0, 1, 9, 10)])
+def test_a_segment_without_a_readable_first_message_is_as_old_as_the_next(
+    damaged: tuple[int, ...], tmp_path: Path, clock: Clock
+) -> None:
+    path = tmp_path / "store"
+    with StoreWriter.open(path, config(), clock=clock) as store:
+        fill(store, clock, 60)
+        store.flush()
+        files = [path / "commitlog" / name for name in names(path / "commitlog")]
+        times: list[int | None] = [
+            int.from_bytes(file.read_bytes()[_STORE_TIMESTAMP], "big") for file in files
+        ]
+        for number in damaged:
+            with files[number].open("r+b") as file:
+                file.write(bytes(8))
+            times[number] = None
+        untils = [next(filter(None, times[number + 1 :])) for number in range(len(files) - 1)]
+        for hours in (0, 1, 7, 8, 20, 21, 55):
+            old = [until for until in untils if until < START + hours * HOUR]
+            found = store.expirable(START + hours * HOUR).segments
+            assert [one.stored_until for one in found] == old
+            assert [one.stored_from for one in found] == [
+                -1 if time is None else time for time in times[: len(old)]
+            ]
 
 
 def test_index_files_go_when_all_their_keys_have(tmp_path: Path, clock: Clock) -> None:
