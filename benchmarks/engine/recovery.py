@@ -26,7 +26,7 @@ from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.engine.recovery.log_end import find_end
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import sync_file
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.layout.spans import U1
 from rmqstore_spark.reader.log.commitlog import CommitLog

@@ -20,8 +20,14 @@ import numpy as np
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.errors import RefusedError, RmqStoreError, StoreAccessError
-from rmqstore_spark.files.base import FileInfo, FileRange, Listing, UInt8Array, listed_by_folder
-from rmqstore_spark.files.spans import RangeFiles, asked_together
+from rmqstore_spark.files.systems.base import (
+    FileInfo,
+    FileRange,
+    Listing,
+    UInt8Array,
+    listed_by_folder,
+)
+from rmqstore_spark.files.systems.spans import RangeFiles, asked_together
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, Code
 from rmqstore_spark.wire.reading import (
     FileEntry,

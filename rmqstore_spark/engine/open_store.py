@@ -41,8 +41,8 @@ from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStore
 from rmqstore_spark.files.directory import DLEDGER_PREFIX, looks_like_store
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
 from rmqstore_spark.files.links import LINKABLE, refuse_links
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
+from rmqstore_spark.files.systems.local import LocalFiles
 
 _log = logging.getLogger(__name__)
 

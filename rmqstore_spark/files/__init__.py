@@ -1,11 +1,6 @@
 """The files of a store directory, on any file system (`docs/format.md`, "A store directory").
 
-    open          turns a user's path or URL into a file system and a path
-    schemes       tells what a path or URL names, and what a file system of another kind lacks
-    base          the interface of a file system, and its errors; `local`, `remote` and the client's
-                  `EndpointFiles` implement it
-    reads         how the bytes of local files are read: the page cache, the rate
-    spans         joins small ranges into few reads or requests, and limits the memory of each
+    systems       file systems, on this machine and elsewhere, behind one interface
     directory     finds out whether a folder is a store, and locates its parts
     topology      lists topics and queues
     joined        reads a store and its archives as one

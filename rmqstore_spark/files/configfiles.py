@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.systems.base import Files
 from rmqstore_spark.layout.fastjson import parse_fastjson
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import logging
 from typing import Any, Final
 
 from rmqstore_spark.errors import StoreAccessError
-from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.names import DELETED_NAME, OWN_FOLDER
+from rmqstore_spark.files.systems.base import Files, join
 
 _log = logging.getLogger(__name__)
 

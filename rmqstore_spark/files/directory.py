@@ -19,14 +19,14 @@ from rmqstore_spark.errors import (
     StoreNotFoundError,
     UnsupportedStoreError,
 )
-from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
 from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.joined import JoinedFiles
 from rmqstore_spark.files.log_files import segment_start
-from rmqstore_spark.files.open import open_files
-from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.files.schemes import is_endpoint, local_path
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.base import FileInfo, Files, Listing, Skipped, join
+from rmqstore_spark.files.systems.open import open_files
+from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
+from rmqstore_spark.files.systems.schemes import is_endpoint, local_path
 from rmqstore_spark.files.topology import Topology
 from rmqstore_spark.layout.queues.consumequeue import CONSUME_QUEUE
 from rmqstore_spark.layout.queues.format import QueueFormat

@@ -16,7 +16,9 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from rmqstore_spark.errors import OptionError, StoreAccessError, StoreNotFoundError
-from rmqstore_spark.files.base import (
+from rmqstore_spark.files.log_files import list_or_nothing, segment_start
+from rmqstore_spark.files.names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
+from rmqstore_spark.files.systems.base import (
     FileInfo,
     FileRange,
     Files,
@@ -26,8 +28,6 @@ from rmqstore_spark.files.base import (
     join,
     walk_by_folder,
 )
-from rmqstore_spark.files.log_files import list_or_nothing, segment_start
-from rmqstore_spark.files.names import ARCHIVE_NAME, OWN_FOLDER, STORE_ID_NAME
 
 __all__ = ["JoinedFiles", "archived_store", "store_id_at"]
 

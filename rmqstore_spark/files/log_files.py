@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from rmqstore_spark.files.base import (
+from rmqstore_spark.files.names import GUARD_NAME
+from rmqstore_spark.files.systems.base import (
     FileInfo,
     Files,
     Listing,
     Skipped,
     join,
 )
-from rmqstore_spark.files.names import GUARD_NAME
 
 MAX_OFFSET: Final = (1 << 63) - 1
 

@@ -15,15 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.base import (
+from rmqstore_spark.files.log_files import MAX_OFFSET, Segment, find_log_files, list_or_nothing
+from rmqstore_spark.files.systems.base import (
     FileRange,
     Files,
     Int64Array,
     Listing,
     UInt8Array,
 )
-from rmqstore_spark.files.log_files import MAX_OFFSET, Segment, find_log_files, list_or_nothing
-from rmqstore_spark.files.spans import plan_runs
+from rmqstore_spark.files.systems.spans import plan_runs
 
 # RocketMQ's records are under 16 MiB; a DLedger entry has 48 bytes more.
 MAX_ENTRY = (16 << 20) + 4096

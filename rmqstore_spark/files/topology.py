@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rmqstore_spark.errors import StoreAccessError
-from rmqstore_spark.files.base import FileInfo, Files, Listing, Skipped, join
+from rmqstore_spark.files.systems.base import FileInfo, Files, Listing, Skipped, join
 
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}")
 _MAX_QUEUE_ID = (1 << 31) - 1

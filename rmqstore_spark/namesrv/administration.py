@@ -20,7 +20,7 @@ from rmqstore_spark.engine.config.properties_file import edit_properties, parse_
 from rmqstore_spark.errors import OptionError, RemotingError, StoreWriteError
 from rmqstore_spark.files.configfiles import SHAPES, read_config
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.namesrv.config import CHANGEABLE, KEYS, NamesrvConfig
 from rmqstore_spark.remoting.codec.bodies import dump_body
 from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode

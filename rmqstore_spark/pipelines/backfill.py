@@ -35,7 +35,7 @@ from rmqstore_spark.datasource.partitions import EVEN
 from rmqstore_spark.datasource.schema import project
 from rmqstore_spark.datasource.source import RmqStoreDataSource
 from rmqstore_spark.errors import OptionError, RmqStoreError
-from rmqstore_spark.files.schemes import local_path
+from rmqstore_spark.files.systems.schemes import local_path
 from rmqstore_spark.pipelines.arguments import Job, Schema, as_parser, columns_to_read
 from rmqstore_spark.pipelines.parquet.files import CODECS, FileFormat
 from rmqstore_spark.pipelines.parquet.output import Attempt, Output, Tally, describe_difference

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Final
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.schemes import local_path
+from rmqstore_spark.files.systems.schemes import local_path
 
 _ROOM: Final = "Free some space there, and repeat the command."
 _ACCESS: Final = "Let the job's user write there, or use another folder."

@@ -13,8 +13,8 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rmqstore_spark.files.base import join
 from rmqstore_spark.files.configfiles import DELAY_OFFSETS, impossible_delay
+from rmqstore_spark.files.systems.base import join
 from rmqstore_spark.layout.constants import SCHEDULE_TOPIC, is_safe_folder_name
 
 if TYPE_CHECKING:

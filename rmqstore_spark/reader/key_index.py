@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
-from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.configfiles import Told
+from rmqstore_spark.files.systems.base import Files, join
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     HEADER_SIZE,

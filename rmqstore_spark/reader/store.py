@@ -19,11 +19,11 @@ from rmqstore_spark.errors import (
     TopicNotFoundError,
     UnsupportedStoreError,
 )
-from rmqstore_spark.files.base import Skipped, join
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.joined import store_id_at
-from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.base import Skipped, join
+from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.constants import TERM_TOPIC, is_safe_folder_name, is_system_topic
 from rmqstore_spark.layout.spans import string_array

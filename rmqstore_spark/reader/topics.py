@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from rmqstore_spark.files.base import Skipped
 from rmqstore_spark.files.directory import StoreDirectory
+from rmqstore_spark.files.systems.base import Skipped
 from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,

@@ -30,11 +30,11 @@ import numpy.typing as npt
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.directory import DLEDGER_PREFIX, DLedgerLog
 from rmqstore_spark.files.links import LINKABLE
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import DELETED_NAME, FLUSH_MARK_NAME, GUARD_NAME, OWN_FOLDER
-from rmqstore_spark.files.reads import PLAIN, DiskReads
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
 from rmqstore_spark.reader.log.end import committed_end, is_locked
 from rmqstore_spark.wire.protocol import DENIED, NOT_FOUND, UNAVAILABLE
 from rmqstore_spark.wire.reading import FileEntry

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.files.spans import slices_of_size
+from rmqstore_spark.files.systems.spans import slices_of_size
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import (
     PROPERTY_DELAY,

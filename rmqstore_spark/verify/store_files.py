@@ -9,11 +9,11 @@ from struct import unpack
 from typing import Final
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.configfiles import DELAY_OFFSETS, SHAPES, impossible_delay, parse_config
 from rmqstore_spark.files.log_files import Segment, segment_start
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.base import Files, join
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 from rmqstore_spark.layout.constants import BLANK_SIZE, LMQ_PREFIX, MAGIC_BLANK, is_system_topic
 from rmqstore_spark.reader.groups import offsets_past_end

@@ -93,7 +93,7 @@ def test_what_takes_no_messages_needs_no_arrow(endpoint: str) -> None:
         assert not HEAVY & modules
 
 
-_NOT_FOR_READING = {"asyncio", "fsspec", "rich", "ssl", "rmqstore_spark.files.remote"}
+_NOT_FOR_READING = {"asyncio", "fsspec", "rich", "ssl", "rmqstore_spark.files.systems.remote"}
 _FOR_ACTIONS = {"rmqstore_spark.client.store_client", "rmqstore_spark.wire.messages"}
 
 

@@ -18,9 +18,9 @@ import pytest
 from rmqstore_spark.client.connection import Connection
 from rmqstore_spark.client.endpoint_files import EndpointFiles
 from rmqstore_spark.errors import OptionError, ServiceError, TopicNotFoundError
-from rmqstore_spark.files.base import FileRange
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.open import open_files
+from rmqstore_spark.files.systems.base import FileRange
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.open import open_files
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions
@@ -229,9 +229,9 @@ def test_it_goes_to_other_processes(here: Served, place: str) -> None:
 
 FORKED = """
 import os, sys
-from rmqstore_spark.files.base import FileRange
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.open import open_files
+from rmqstore_spark.files.systems.base import FileRange
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.open import open_files
 
 files, root = open_files(sys.argv[1])
 name = root + "/commitlog/" + "0" * 20

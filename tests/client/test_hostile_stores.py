@@ -21,7 +21,7 @@ from rmqstore_spark.client import PutStream, StoreClient
 from rmqstore_spark.client.endpoint_files import EndpointFiles
 from rmqstore_spark.client.link import Link
 from rmqstore_spark.errors import RefusedError, RmqStoreError, ServiceError
-from rmqstore_spark.files.base import FileRange
+from rmqstore_spark.files.systems.base import FileRange
 from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.frames import encode_frame
 from rmqstore_spark.wire.codec import encode

@@ -10,7 +10,7 @@ import pytest
 
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.errors import StoreLockedError, StoreWriteError
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.end import is_locked
 
 # Java's FileChannel.tryLock(0, 1), as a broker takes it, is a POSIX lock of byte 0.

@@ -11,10 +11,10 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from rmqstore_spark.files.base import Files
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.open import open_files
-from rmqstore_spark.files.remote import FsspecFiles
+from rmqstore_spark.files.systems.base import Files
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.open import open_files
+from rmqstore_spark.files.systems.remote import FsspecFiles
 from tests.files.ranges import RangeFileSystem
 
 Publish = Callable[[Path], tuple[Files, str]]

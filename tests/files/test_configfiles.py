@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import join
 from rmqstore_spark.files.configfiles import SHAPES, read_config
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.base import join
+from rmqstore_spark.files.systems.local import LocalFiles
 from tests.files.conftest import Publish
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import solid_end, written_end
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.local import LocalFiles
 
 SIZE = 1 << 20
 

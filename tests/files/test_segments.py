@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
-from rmqstore_spark.files.base import Listing, join
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.segments import MAX_ENTRY, Segments, read_ranges
+from rmqstore_spark.files.systems.base import Listing, join
+from rmqstore_spark.files.systems.local import LocalFiles
 from tests.files.conftest import Publish
 from tests.support.stores.golden import load_meta, load_records
 

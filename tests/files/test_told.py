@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqstore_spark.files import configfiles as told
 from rmqstore_spark.files.configfiles import Told
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 
 
 def test_no_damage_is_passed_over_however_many_files_there_are(local: LocalFiles) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import FileInfo, Listing, join
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.base import FileInfo, Listing, join
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.files.topology import Topology
 from tests.files.conftest import Publish
 from tests.support.stores.golden import load_entries

@@ -22,7 +22,7 @@ from rmqstore_spark.errors import (
     CorruptRecordError,
 )
 from rmqstore_spark.files.configfiles import Told
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.layout.index.build import IndexFile
 from rmqstore_spark.layout.index.format import HEADER_SIZE, IndexHeader, entry_position

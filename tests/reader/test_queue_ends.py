@@ -11,8 +11,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from rmqstore_spark.errors import RmqStoreError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.remote import FsspecFiles
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.remote import FsspecFiles
 from rmqstore_spark.reader import Store
 from tests.support.messages.traffic import Traffic
 from tests.support.stores.golden import GOLDEN_NAMES

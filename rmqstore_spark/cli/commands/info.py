@@ -11,11 +11,11 @@ import typer
 from rmqstore_spark.cli.shared.parameters import AsJson, StoreAt, connect
 from rmqstore_spark.cli.shared.tables import json_text, print_facts, show_time
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
-from rmqstore_spark.files.schemes import is_endpoint
+from rmqstore_spark.files.systems.schemes import is_endpoint
 
 if TYPE_CHECKING:
-    from rmqstore_spark.files.base import Skipped
     from rmqstore_spark.files.segments import Segments
+    from rmqstore_spark.files.systems.base import Skipped
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store, Topic
 
@@ -79,7 +79,7 @@ def _served(endpoint: str) -> dict[str, Any]:
 
 def _topics(store: Store, skipped: list[Skipped]) -> list[Topic]:
     """Return the topics of `topics --all`; if topics.json cannot be read, those with queues."""
-    from rmqstore_spark.files.base import Skipped, join
+    from rmqstore_spark.files.systems.base import Skipped, join
     from rmqstore_spark.reader.topics import topics_with_queues
 
     try:
@@ -152,7 +152,7 @@ def _strays(store: Store) -> list[Skipped]:
 
 
 def _checkpoint(store: Store, skipped: list[Skipped]) -> dict[str, Any] | None:
-    from rmqstore_spark.files.base import Skipped
+    from rmqstore_spark.files.systems.base import Skipped
 
     try:
         found = store.checkpoint

@@ -160,7 +160,7 @@ def _serve_read_only(
     ready_file: str | None,
     until_stdin_ends: bool,
 ) -> None:
-    from rmqstore_spark.files.reads import LEAST_RATE
+    from rmqstore_spark.files.systems.reads import LEAST_RATE
     from rmqstore_spark.server.process import serve_read_only
     from rmqstore_spark.server.stores.sidecar import store_places
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar, get_
 import typer
 
 from rmqstore_spark.errors import OptionError
-from rmqstore_spark.files.schemes import is_endpoint
+from rmqstore_spark.files.systems.schemes import is_endpoint
 from rmqstore_spark.reader.texts import parse_timestamp_ms
 
 if TYPE_CHECKING:

@@ -67,7 +67,7 @@ def _common_name(group: Sequence[str]) -> str:
 def _archives(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the archives of each store, if the query reads both."""
     from rmqstore_spark.files.joined import archived_store, store_id_at
-    from rmqstore_spark.files.open import open_files
+    from rmqstore_spark.files.systems.open import open_files
 
     found: dict[str, list[str]] = {}
     for path in paths:
@@ -103,7 +103,7 @@ def _commitlog_folders(
 
 def _absolute(path: str) -> str:
     """Make a local path absolute: tasks run in other folders than the driver."""
-    from rmqstore_spark.files.schemes import local_path
+    from rmqstore_spark.files.systems.schemes import local_path
 
     local = local_path(path)
     return path if local is None else os.path.abspath(local)
@@ -111,7 +111,7 @@ def _absolute(path: str) -> str:
 
 def _expand(path: str) -> list[str]:
     """Return the paths that a glob matches, sorted; any other path unchanged."""
-    from rmqstore_spark.files.schemes import local_path
+    from rmqstore_spark.files.systems.schemes import local_path
 
     absolute = _absolute(path)
     if path.split("::")[-1].startswith("memory:"):

@@ -18,7 +18,7 @@ from rmqstore_spark.datasource.options.values import Earliest, Latest
 from rmqstore_spark.datasource.sources.source import Clock, QueueName, Source, SourcePartition
 from rmqstore_spark.datasource.sources.store_watch import StoreWatch
 from rmqstore_spark.errors import OptionError, RmqStoreError, StoreNotFoundError
-from rmqstore_spark.files.schemes import is_endpoint, local_path
+from rmqstore_spark.files.systems.schemes import is_endpoint, local_path
 from rmqstore_spark.layout.constants import (
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_MASK,
@@ -101,7 +101,7 @@ class StoreSpec:
 
     def open(self) -> Store:
         """Open the store."""
-        from rmqstore_spark.files.reads import PLAIN, SparingReads
+        from rmqstore_spark.files.systems.reads import PLAIN, SparingReads
         from rmqstore_spark.reader.store import Store
 
         return Store.open(
@@ -120,7 +120,7 @@ class StoreSpec:
 
     def explain(self, error: RmqStoreError) -> None:
         """Raise a different error if the cause is that this machine does not see the store."""
-        from rmqstore_spark.files.open import open_files
+        from rmqstore_spark.files.systems.open import open_files
 
         try:
             files, path = open_files(self.url)

@@ -49,7 +49,7 @@ from rmqstore_spark.errors import (
     RmqStoreError,
     StoreWriteError,
 )
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 _log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.log.placement import Placement, place
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.record.block import Block, Route, number_rows, stamp_records
 from rmqstore_spark.layout.record.delayed import due_codes
 from rmqstore_spark.layout.record.format import write_batch_end

@@ -24,7 +24,7 @@ from rmqstore_spark.engine.batches.staged_records import (
     Rows,
     StagedBlock,
 )
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.spans import U1
 
 _TOGETHER_BYTES: Final = 1 << 20

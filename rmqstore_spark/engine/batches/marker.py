@@ -26,7 +26,7 @@ import pyarrow as pa
 from rmqstore_spark.base.types import Content, WriterId, is_digest, topics_with_most_rows
 from rmqstore_spark.engine.batches.staged_records import Keys, Portion, Rows
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.constants import PROPERTY_KEYS
 from rmqstore_spark.layout.record.block import Route, index_hashes, read_block
 from rmqstore_spark.layout.record.encode import encode_records

@@ -39,8 +39,8 @@ from rmqstore_spark.engine.batches.staged_records import (
     StagedBlock,
 )
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.files.durable import FILE_MODE, FOLDER_MODE, write_all
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.spans import U1
 
 _LEAST: Final = 1 << 20

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from isal import isal_zlib
 
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.spans import I4, I8, U1
 
 PORTION_BYTES: Final = 8 << 20

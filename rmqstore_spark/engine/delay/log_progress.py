@@ -27,7 +27,7 @@ from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.recovery.redispatch import LogBlock, log_blocks
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.constants import PROPERTY_REAL_TOPIC, SCHEDULE_TOPIC
 from rmqstore_spark.layout.fields import (

@@ -20,7 +20,6 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import StoreWriteError
-from rmqstore_spark.files.base import HandleCache
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     add_folder,
@@ -33,7 +32,8 @@ from rmqstore_spark.files.durable import (
     written_end,
 )
 from rmqstore_spark.files.log_files import segment_start
-from rmqstore_spark.files.reads import cached_bytes
+from rmqstore_spark.files.systems.base import HandleCache
+from rmqstore_spark.files.systems.reads import cached_bytes
 from rmqstore_spark.layout.constants import is_safe_folder_name
 from rmqstore_spark.layout.queues.format import QueueFormat
 from rmqstore_spark.layout.spans import U1

@@ -28,7 +28,7 @@ from rmqstore_spark.engine.tables.store_id import store_id
 from rmqstore_spark.errors import OptionError, StoreWriteError
 from rmqstore_spark.files.durable import sync_file, sync_folder
 from rmqstore_spark.files.names import ARCHIVE_NAME
-from rmqstore_spark.files.schemes import local_path
+from rmqstore_spark.files.systems.schemes import local_path
 
 _AT_ONCE: Final = 4 << 20
 _PENDING: Final = "uploading"

@@ -24,9 +24,9 @@ from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.open_store import OpenStore
 from rmqstore_spark.engine.transactions.followed import FollowedHalves
 from rmqstore_spark.engine.transactions.transactions import Transactions
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import Segment, segment_start
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import record_head
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.reads import cached_spans
+from rmqstore_spark.files.systems.reads import cached_spans
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.spans import I4, I8, U1
 

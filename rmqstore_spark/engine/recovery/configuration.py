@@ -21,8 +21,8 @@ from typing import Final
 from rmqstore_spark.base.printable import escaped
 from rmqstore_spark.engine.recovery.clean_close import recorded_config
 from rmqstore_spark.files.configfiles import SHAPES, read_config
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.names import OWN_FOLDER
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.reader.groups import offsets_past_end
 

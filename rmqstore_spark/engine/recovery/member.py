@@ -26,8 +26,8 @@ from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 _log = logging.getLogger(__name__)

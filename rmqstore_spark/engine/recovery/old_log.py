@@ -29,9 +29,9 @@ from rmqstore_spark.files.durable import (
     sync_file,
     write_all,
 )
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.files.names import OLD_LOG_NAME, OWN_FOLDER
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.walk import Stretch, walk_log
 

@@ -22,7 +22,7 @@ from rmqstore_spark.errors import CorruptStoreError, OptionError, SegmentExpired
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import solid_end
 from rmqstore_spark.files.log_files import MAX_OFFSET, segment_start
-from rmqstore_spark.files.spans import slices_of_size
+from rmqstore_spark.files.systems.spans import slices_of_size
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, Mask, QueueFormat
 from rmqstore_spark.layout.record.columns import Identity

@@ -44,8 +44,8 @@ from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file, replace_file, sync_file
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER, REACH_MARK_NAME
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import Checkpoint, FlushMark
 from rmqstore_spark.reader.log.commitlog import CommitLog
 

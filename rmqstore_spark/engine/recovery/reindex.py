@@ -19,9 +19,9 @@ import numpy as np
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles, IndexShape
 from rmqstore_spark.engine.recovery.redispatch import LogBlock
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import Files
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import explained, sync_folder
+from rmqstore_spark.files.systems.base import Files
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     HEADER_SIZE,

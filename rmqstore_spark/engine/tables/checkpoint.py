@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.durable import explained, replace_file, write_all
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.checkpoint import CHECKPOINT_SIZE, Checkpoint
 
 

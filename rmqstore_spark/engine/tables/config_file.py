@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.files.configfiles import read_config
 from rmqstore_spark.files.durable import make_folder, replace_file
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.fastjson import dump_fastjson
 
 _T = TypeVar("_T")

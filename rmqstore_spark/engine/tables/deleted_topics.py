@@ -20,8 +20,8 @@ from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.deletions import deleted_ends
 from rmqstore_spark.files.directory import StoreDirectory
 from rmqstore_spark.files.durable import explained, make_folder, remove_file, replace_file
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.names import DELETED_NAME, OWN_FOLDER
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.queue import Queue
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import typer
 
 from rmqstore_spark.errors import InstallationError, OptionError
-from rmqstore_spark.files.schemes import local_path
+from rmqstore_spark.files.systems.schemes import local_path
 from rmqstore_spark.pipelines.arguments import StoreArguments, as_parser
 from rmqstore_spark.pipelines.tables.table import LakeTable, reported
 

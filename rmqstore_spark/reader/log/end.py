@@ -25,10 +25,10 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError, StoreAccessError
-from rmqstore_spark.files.base import Files, join
 from rmqstore_spark.files.directory import DLedgerLog, StoreDirectory
 from rmqstore_spark.files.names import FLUSH_MARK_NAME, OWN_FOLDER
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.base import Files, join
 from rmqstore_spark.layout.checkpoint import FLUSH_MARK_SIZE, GRACE_MS, Checkpoint, FlushMark
 from rmqstore_spark.layout.dledger import (
     INDEX_UNIT_SIZE,

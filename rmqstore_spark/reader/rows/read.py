@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import SegmentExpiredError
-from rmqstore_spark.files.spans import slices_of_size
+from rmqstore_spark.files.systems.spans import slices_of_size
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference.plain import CHECK_BODY, CHECK_RECORD
 from rmqstore_spark.layout.record.format import Records

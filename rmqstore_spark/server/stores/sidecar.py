@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqstore_spark.engine.tables.store_id import id_of_place, kept_store_id
 from rmqstore_spark.errors import OptionError, RefusedError, RmqStoreError
 from rmqstore_spark.files.links import refuse_links
-from rmqstore_spark.files.reads import PLAIN, PacedReads, SparingReads
-from rmqstore_spark.files.schemes import is_endpoint
+from rmqstore_spark.files.systems.reads import PLAIN, PacedReads, SparingReads
+from rmqstore_spark.files.systems.schemes import is_endpoint
 from rmqstore_spark.reader.store import Store, default_broker_name
 from rmqstore_spark.server.stores.served import ServedPort, ServedStore, StoreService
 from rmqstore_spark.server.view import ForeignView

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.systems.base import Files
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE, MIN_RECORD_SIZE
 from rmqstore_spark.layout.index.format import (

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import FileInfo, Files, join
+from rmqstore_spark.files.systems.base import FileInfo, Files, join
 from rmqstore_spark.layout.index.format import (
     DEFAULT_ENTRIES,
     DEFAULT_SLOTS,

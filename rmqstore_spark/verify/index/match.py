@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptStoreError
-from rmqstore_spark.files.base import Files
+from rmqstore_spark.files.systems.base import Files
 from rmqstore_spark.layout.index.format import (
     ENTRY_SIZE,
     SLOT_SIZE,

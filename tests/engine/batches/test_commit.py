@@ -25,7 +25,7 @@ from rmqstore_spark.engine.batches.held import HeldPortion
 from rmqstore_spark.engine.batches.marker import MARKER_TOPIC
 from rmqstore_spark.engine.batches.staged_records import Keys
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.constants import is_system_topic
 from rmqstore_spark.layout.record.encode import encode_records
 from rmqstore_spark.produce.records import record_columns

@@ -21,7 +21,7 @@ from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import PORTION_BYTES
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.errors import BlockError, RefusedError
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.layout.record.block import Block, add_up, check_block, digest_text, index_hashes
 from rmqstore_spark.layout.spans import U1
 from tests.support.messages.blocks import encoded_traffic

@@ -23,7 +23,7 @@ from rmqstore_spark.engine.batches.stage import Stage
 from rmqstore_spark.engine.batches.staged_records import KEY_DTYPE, ROW_DTYPE
 from rmqstore_spark.engine.batches.staging import Staging, StagingLimits
 from rmqstore_spark.errors import RefusedError
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import (

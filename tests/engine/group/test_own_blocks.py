@@ -39,7 +39,7 @@ from rmqstore_spark.engine.recovery.redispatch import log_blocks
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import CorruptStoreError, RefusedError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.layout.record.format import write_batch_end
 from rmqstore_spark.reader import Store
 from tests.engine.group.stores import problems_of

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmqstore_spark.engine.log.cut import end_log
-from rmqstore_spark.files.local import LocalFiles
 from rmqstore_spark.files.log_files import Segment
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.local import LocalFiles
 from tests.fault.simulated.calls import Calls
 from tests.fault.simulated.disk import Disk
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rmqstore_spark.files.reads import PAGE, resident_pages
+from rmqstore_spark.files.systems.reads import PAGE, resident_pages
 from tests.support.waiting import eventually
 
 __all__ = ["drop_pages", "is_refused_when_cold", "resident"]

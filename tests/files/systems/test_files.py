@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import FileRange, Files, join
+from rmqstore_spark.files.systems.base import FileRange, Files, join
 from tests.files.conftest import Publish
 
 DATA = np.random.default_rng(7).integers(0, 256, 300_000, np.uint8).tobytes()

@@ -12,10 +12,10 @@ from rmqstore_spark.errors import (
     StoreAccessError,
     StoreNotFoundError,
 )
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.open import open_files
-from rmqstore_spark.files.remote import FsspecFiles
-from rmqstore_spark.files.schemes import local_path
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.open import open_files
+from rmqstore_spark.files.systems.remote import FsspecFiles
+from rmqstore_spark.files.systems.schemes import local_path
 
 
 @pytest.mark.parametrize(

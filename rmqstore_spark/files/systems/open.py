@@ -14,10 +14,10 @@ from rmqstore_spark.errors import (
     RmqStoreError,
     StoreNotFoundError,
 )
-from rmqstore_spark.files.base import Files
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.reads import PLAIN, DiskReads
-from rmqstore_spark.files.schemes import (
+from rmqstore_spark.files.systems.base import Files
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
+from rmqstore_spark.files.systems.schemes import (
     check_names_place,
     is_endpoint,
     local_path,
@@ -85,7 +85,7 @@ def _open_fsspec(path: str, options: Mapping[str, Any]) -> tuple[Files, str]:
     # A store process has no other use for fsspec, which takes a tenth of a second to load.
     from fsspec.core import url_to_fs
 
-    from rmqstore_spark.files.remote import FsspecFiles
+    from rmqstore_spark.files.systems.remote import FsspecFiles
 
     fs, inner = url_to_fs(path, **options)
     return FsspecFiles(fs), _without_slash(inner)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.files.local import LocalFiles
-from rmqstore_spark.files.reads import (
+from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.files.systems.reads import (
     LEAST_RATE,
     PLAIN,
     CacheWay,
@@ -204,7 +204,7 @@ def test_what_is_in_memory_is_read_without_waiting(file: Path, data: bytes) -> N
 def test_where_the_system_cannot_tell_nothing_is_read_without_waiting(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqstore_spark.files.reads._RWF_NOWAIT", 0)
+    monkeypatch.setattr("rmqstore_spark.files.systems.reads._RWF_NOWAIT", 0)
     descriptor = os.open(file, os.O_RDONLY)
     try:
         with pytest.raises(BlockingIOError):

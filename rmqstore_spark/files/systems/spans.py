@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from rmqstore_spark.files.base import FileRange, Int64Array, UInt8Array
+from rmqstore_spark.files.systems.base import FileRange, Int64Array, UInt8Array
 from rmqstore_spark.layout import kernel
 
 # A request costs tens of milliseconds; in that time a connection moves far more than this.

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import translated
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.base import translated
+from rmqstore_spark.files.systems.local import LocalFiles
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DESCRIPTORS = Path("/proc/self/fd")
 
 needs_proc = pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="needs Linux's /proc")
@@ -163,7 +163,7 @@ def test_a_failing_disk_is_told(
 AS_NOBODY = """
 import json, os, sys
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.local import LocalFiles
+from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.topology import Topology
 import encodings.idna, zipfile  # whatever is loaded late could not be after the change of user

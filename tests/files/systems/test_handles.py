@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqstore_spark.files.base import HandleCache
+from rmqstore_spark.files.systems.base import HandleCache
 
 
 class Disk:

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqstore_spark.files.base import FileRange
-from rmqstore_spark.files.spans import RangeFiles, asked_together, plan_runs, slices_of_size
+from rmqstore_spark.files.systems.base import FileRange
+from rmqstore_spark.files.systems.spans import RangeFiles, asked_together, plan_runs, slices_of_size
 
 SPANS = st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 90)), max_size=40)
 

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.base import (
+from rmqstore_spark.files.durable import solid_end
+from rmqstore_spark.files.systems.base import (
     FileInfo,
     FileRange,
     HandleCache,
@@ -26,8 +27,7 @@ from rmqstore_spark.files.base import (
     translated,
     walk_by_folder,
 )
-from rmqstore_spark.files.durable import solid_end
-from rmqstore_spark.files.reads import PLAIN, DiskReads
+from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
 
 _OPEN_FILES = 128
 

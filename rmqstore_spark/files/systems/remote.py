@@ -21,7 +21,7 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.utils import tokenize
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError
-from rmqstore_spark.files.base import (
+from rmqstore_spark.files.systems.base import (
     FileInfo,
     FileRange,
     HandleCache,
@@ -31,8 +31,8 @@ from rmqstore_spark.files.base import (
     translated,
     walk_by_folder,
 )
-from rmqstore_spark.files.schemes import lacks_rights, plain_text, refused_access
-from rmqstore_spark.files.spans import RangeFiles
+from rmqstore_spark.files.systems.schemes import lacks_rights, plain_text, refused_access
+from rmqstore_spark.files.systems.spans import RangeFiles
 
 _OPEN_FILES = 32
 

@@ -12,15 +12,15 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from rmqstore_spark.errors import CorruptStoreError, RmqStoreError, StoreAccessError
-from rmqstore_spark.files.base import join
-from rmqstore_spark.files.open import open_files
-from rmqstore_spark.files.remote import FsspecFiles
 from rmqstore_spark.files.segments import Segments
+from rmqstore_spark.files.systems.base import join
+from rmqstore_spark.files.systems.open import open_files
+from rmqstore_spark.files.systems.remote import FsspecFiles
 from rmqstore_spark.files.topology import Topology
 from tests.files.conftest import Publish
 from tests.files.ranges import HandleFileSystem, RangeFileSystem
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DATA = np.random.default_rng(11).integers(0, 256, 20 << 20, np.uint8).tobytes()
 NAME = "0" * 20
 
@@ -208,7 +208,7 @@ def test_what_was_listed_is_listed_anew(publish: Publish, log: Path) -> None:
 
 FORKING = """
 import os, sys
-from rmqstore_spark.files.open import open_files
+from rmqstore_spark.files.systems.open import open_files
 
 files, path = open_files(sys.argv[1])
 name = (path + "/" if path else "") + "0" * 20
