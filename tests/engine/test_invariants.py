@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
+from rmqstore_spark.engine.expiry import expiry
 from rmqstore_spark.engine.health import Health
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.errors import StoreWriteError
@@ -104,29 +104,24 @@ def test_all_that_put_at_that_time_get_an_answer(tmp_path: Path) -> None:
     assert in_queues(tmp_path / "s") == {("T", 0): [b"good"]}
 
 
-class RemovingClock(Clock):
-    """A clock that removes the first segment while expiry, which has chosen it, asks for it."""
-
-    store: StoreWriter | None = None
-
-    def __call__(self) -> int:
-        store = self.store
-        if store is not None and threading.current_thread().name == "rmqstore-expiry":
-            self.store = None
-            store._store.log.expire(0)
-        return self.now
-
-
 @pytest.mark.fault
-def test_a_wrong_state_in_expiry_fails_the_store(tmp_path: Path) -> None:
-    clock = RemovingClock()
+def test_a_wrong_state_in_expiry_fails_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first segment is removed while expiry, which has chosen it, is about to do that."""
+    clock = Clock(1_700_000_000_000)
     given = config(mappedFileSizeCommitLog=4096)
     with StoreWriter.open(tmp_path / "s", given, clock=clock) as store:
         for _ in range(10):
             assert store.put_batch(messages([bytes(1000)])).ok
         clock.now += 3_600_000
         store.flush()
-        clock.store = store
+
+        def remove_first(failpoint: str) -> None:
+            if failpoint == "expiry.before_remove":
+                store._store.log.expire(0)
+
+        monkeypatch.setattr(expiry, "reach", remove_first)
         store.expire(clock.now)
         until(lambda: store.state == "FAILED")
         until(lambda: not store.expirable(clock.now).is_working)
