@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -158,21 +159,27 @@ def test_queues_are_filled_although_a_send_fails(
         eventually(lambda: served.store.stats()["queues"]["t"]["0"][1] == 2)
 
 
-def test_messages_of_a_connection_keep_their_order(tmp_path: Path) -> None:
-    """Also where plain requests and others come together."""
+@pytest.mark.parametrize("are_batches", [False, True])
+def test_messages_of_a_connection_keep_their_order(are_batches: bool, tmp_path: Path) -> None:
+    """Also where plain requests, batches and others come together."""
     texts = ["a", "über", "b", "c", "\x7f", "d"] * 20
-
+    singles = [message(text.encode(), "t", i=f"k\x01{text}") for text in texts]
+    batches = [batch([b"%d" % number, b"%d'" % number], b="t") for number in range(len(texts))]
+    requests, wanted = singles, texts
+    if are_batches:
+        requests = list(chain.from_iterable(zip(batches, singles, strict=True)))
+        wanted = [one for n, text in enumerate(texts) for one in (f"{n}", f"{n}'", text)]
     with broker(tmp_path / "store") as served:
         _asked(served, [message(b"first", "t")])
         host, _, port = served.address.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE) as peer:
-            frames = [encode_frame(message(text.encode(), "t", i=f"k\x01{text}")) for text in texts]
-            peer.sendall(b"".join(frames))
+            peer.sendall(b"".join(map(encode_frame, requests)))
             reader, answers = FrameReader(), list[Command]()
-            while len(answers) < len(texts):
+            while len(answers) < len(requests):
                 answers += reader.feed(peer.recv(1 << 16))[0]
     assert {each.code for each in answers} == {0}
-    assert [row["body"].decode() for row in _stored(tmp_path / "store")][1:] == texts
+    found = [row["body"].decode() for row in _stored(tmp_path / "store")][1:]
+    assert found == wanted
 
 
 def test_a_turn_may_send_to_many_queues(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ class MariaDb:
     settings = """\
 innodb_buffer_pool_size=25 % of memory, innodb_log_file_size=1G   (InnoDB System Variables)
 innodb_flush_log_at_trx_commit=1 or 2, innodb_doublewrite=ON, no binary log
-executemany of the connector: one bulk command a batch; a transaction an append
+executemany of the connector: one bulk command a batch, in a transaction
+autocommit for an append of one message
 ANALYZE TABLE after a load"""
 
     def missing(self) -> str:
@@ -97,11 +98,14 @@ class _MariaDb:
 
     def append(self, batch: Sequence[Message], writer: int) -> None:
         cursor, insert = self._cursors[writer], "INSERT INTO messages VALUES (?, ?, ?, ?, ?)"
-        if len(batch) == 1:
+        connection, is_alone = self._connections[writer], len(batch) == 1
+        if connection.autocommit != is_alone:
+            connection.autocommit = is_alone
+        if is_alone:
             cursor.execute(insert, tuple(batch[0]))
         else:
             cursor.executemany(insert, [tuple(each) for each in batch])
-        self._connections[writer].commit()
+            connection.commit()
 
     def settle(self) -> None:
         pass

@@ -26,8 +26,6 @@ CREATE TABLE messages (
 ) PARTITION BY RANGE (stored);
 CREATE INDEX ON messages (message_key);"""
 _TYPES: Final = ("int4", "int8", "int8", "text", "bytea")
-_FEW: Final = 8
-"""Up to so many messages of an append are inserted one by one; more of them are copied."""
 
 
 class PostgreSql:
@@ -40,7 +38,8 @@ class PostgreSql:
     settings = """\
 shared_buffers=25 % of memory   (manual, 20.4.1), max_wal_size=4GB   (14.4.6), fsync=on
 synchronous_commit=on or off   (30.4)
-COPY in binary form for an append of many messages   (14.4.2), a prepared INSERT for one
+COPY in binary form for an append of many messages   (14.4.2)
+a prepared INSERT that commits itself for one
 ANALYZE after a load   (14.4.8)"""
 
     def missing(self) -> str:
@@ -99,12 +98,9 @@ class _PostgreSql:
 
     def append(self, batch: Sequence[Message], writer: int) -> None:
         db = self._connections[writer]
-        if len(batch) <= _FEW:
-            with db.transaction():
-                for each in batch:
-                    db.execute(
-                        "INSERT INTO messages VALUES (%s, %s, %s, %s, %s)", each, prepare=True
-                    )
+        if len(batch) == 1:  # committed by itself: one round trip
+            insert = "INSERT INTO messages VALUES (%s, %s, %s, %s, %s)"
+            db.execute(insert, batch[0], prepare=True)
             return
         with db.cursor() as cursor, cursor.copy("COPY messages FROM STDIN (FORMAT BINARY)") as copy:
             copy.set_types(_TYPES)

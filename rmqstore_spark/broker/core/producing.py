@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from itertools import groupby
 from typing import Final
 
 import numpy as np
@@ -243,31 +244,26 @@ class Producing:
             are_halves: whether these are half messages; no others are among them.
         """
         puts = self._store.transactions.puts if are_halves else self._store.puts
-        singles, batches, blocks = list[Send](), list[Send](), list[U1]()
-        rows = 0
-        for send in sends:
-            rows += send.rows
-            if send.data is None:
-                singles.append(send)
+        blocks = list[U1]()
+        for is_single, run in groupby(sends, key=lambda send: send.data is None):
+            if is_single:
+                blocks.append(self._singles(list(run)))
             else:
-                batches.append(send)
-                blocks.append(send.data)
-        ordered = singles + batches
-        if singles:
-            blocks.insert(0, self._singles(singles))
+                blocks += [send.data for send in run if send.data is not None]
+        rows = sum(send.rows for send in sends)
         config = self._store.config
         if sum(map(len, blocks)) <= config.max_block_bytes and rows <= config.max_block_rows:
             data = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
             # The messages of a batch stay together.
-            units = [send.rows for send in ordered] if batches else None
+            units = [send.rows for send in sends] if rows > len(sends) else None
             result = puts.put(data, units=units)
-            if result.status.is_stored or result.status.is_transient or len(ordered) == 1:
-                self._note(ordered, result)
+            if result.status.is_stored or result.status.is_transient or len(sends) == 1:
+                self._note(sends, result)
                 return
         # One of them cannot be stored, or they are too many: each gets an outcome of its own.
-        pieces = [self._singles([send]) if send.data is None else send.data for send in ordered]
+        pieces = [self._singles([send]) if send.data is None else send.data for send in sends]
         results = puts.put_all(pieces, are_units=True)
-        for at, send in enumerate(ordered):
+        for at, send in enumerate(sends):
             self._note([send], results[min(at, len(results) - 1)])
 
     def store_written(
