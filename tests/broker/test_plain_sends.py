@@ -91,6 +91,9 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: 
         found.append((told, _stored(path)[1:]))
     assert [code for code, *_ in found[0][0]] == [0] * (len(CASES) + len(BATCHES))
     assert found[0] == found[1]
+    times = [int(case.get("j", 0)) for case in CASES]
+    times += [int(more.get("j", 0)) for bodies, _, more in BATCHES for _ in bodies]
+    assert [row["reconsumeTimes"] for row in found[0][1]] == times
 
 
 REFUSED: tuple[dict[str, Any], ...] = (

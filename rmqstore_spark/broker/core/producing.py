@@ -211,7 +211,7 @@ class Producing:
             send.queue_id,
             0,
             send.sys_flag,
-            0,
+            send.reconsume_times,
         )
         records = encode_alike(alike, batch.flags, batch.bodies.texts(), properties, self._host)
         send.data, send.rows = records.data, count

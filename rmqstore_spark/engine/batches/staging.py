@@ -139,8 +139,9 @@ class Staging:
                 raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL)
             if len(self._stages) >= _MOST_STAGES:
                 raise RefusedError(
-                    f"There are {len(self._stages)} stages, the maximum. Wait for other batches to "
-                    "be committed.",
+                    f"There are {len(self._stages)} stages, the maximum; each task of a batch has "
+                    "one. Wait for other batches to be committed. A batch that has more tasks by "
+                    "itself must be written with fewer partitions (DataFrame.coalesce).",
                     PutStatus.OS_PAGECACHE_BUSY,
                 )
             folder = self._folder / stage_id

@@ -196,12 +196,10 @@ static int64_t put_request(const Request *r, NewRecord *record, uint8_t *text, P
     record->properties_size = (int32_t)size;
     if (size < 0 || left < 1)
         return 0;
-    if (r->code == SEND_BATCH_MESSAGE) {
-        record->times = 0;
+    if (r->code == SEND_BATCH_MESSAGE)
         written = put_batch(r, record, text, size, out, room, most, &rows);
-    } else {
+    else
         written = put_record(record, out, room);
-    }
     return written > 0 && written <= INT32_MAX ? written : 0;
 }
 
