@@ -30,7 +30,7 @@ class LevelDb:
     settings = """\
 lru_cache_size=256 MiB, bloom_filter_bits=10   (doc/index.md), write_buffer_size=4 MiB (default)
 write(sync=True) or write(sync=False); a batch an append
-expiry: each queue from its begin on; then compact_range, which gives the space back"""
+expiry: each queue from its beginning; then compact_range, which gives the space back"""
 
     def missing(self) -> str:
         return package_missing("plyvel")
