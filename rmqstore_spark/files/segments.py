@@ -58,10 +58,14 @@ class Segments:
         """List a log's folders. A folder that does not exist counts as empty."""
         return cls(files, folders, _listings(files, folders))
 
-    def refresh(self) -> bool:
-        """List the folders again; return whether the segments changed."""
+    def refresh(self, listing: Listing | None = None) -> bool:
+        """List the folders again; return whether the segments changed.
+
+        Args:
+            listing: what the folder, of a log that has only one, holds now, if that is known.
+        """
         before = self._segments
-        self._take(_listings(self._files, self.folders))
+        self._take(_listings(self._files, self.folders) if listing is None else [listing])
         return before != self._segments
 
     def _take(self, listings: Iterable[Listing]) -> None:

@@ -300,7 +300,7 @@ def query_by_time(
     known = store.directory.topology.queues.get(topic, (0,))
     numbers = known if queue_ids is None else queue_ids
     ranges = []
-    for queue in [store.queue(topic, number) for number in numbers]:
+    for queue in store.named_queues([(topic, number) for number in numbers]):
         start = queue.offset_at(begin_ms)
         end = queue.offset_at(end_ms + 1) if end_ms < MAX_TIME else None
         if start is not None:

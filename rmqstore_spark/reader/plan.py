@@ -37,6 +37,9 @@ _WORTH: Final = 4 << 20  # bytes that outweigh what a task costs by itself
 _FEW: Final = 1 << 16  # messages whose entries are read to cut between them
 _FEW_EACH: Final = 64  # messages of a split that are few enough for that
 
+MOST_SPLITS: Final = 100_000
+"""How many splits ranges, or the log, are cut into at most."""
+
 
 @dataclass(frozen=True)
 class PlanLimits:
@@ -60,6 +63,27 @@ class PlanLimits:
         least = max(1, -(-size // self.max_bytes))
         even = -(-least // self.multiple) * self.multiple
         return max(least, min(even, size // _WORTH), self.min_partitions or 1)
+
+
+def _require_few(splits: int, limits: PlanLimits) -> None:
+    """Refuse a plan of more splits than any cluster has use for: limits were meant otherwise.
+
+    Raises:
+        OptionError: it would have too many.
+    """
+    if splits <= MOST_SPLITS:
+        return
+    remedies = []
+    if limits.max_bytes < PlanLimits.max_bytes or limits == PlanLimits(multiple=limits.multiple):
+        remedies.append(f"raise maxBytesPerPartition ({limits.max_bytes} bytes)")
+    if limits.max_records is not None:
+        remedies.append(f"raise maxRecordsPerPartition ({limits.max_records})")
+    if limits.min_partitions is not None:
+        remedies.append(f"lower minPartitions ({limits.min_partitions})")
+    raise OptionError(
+        f"The query would be cut into {splits} partitions, and at most {MOST_SPLITS} can be "
+        f"planned: {' or '.join(remedies)}."
+    )
 
 
 @dataclass(frozen=True)
@@ -159,17 +183,29 @@ def plan_by_size(
 
 def _by_queue(extents: list[_Extent], limits: PlanLimits) -> list[QueueSplit]:
     total = sum(e.range.count for e in extents)
-    return [split for extent in extents for split in _cut(extent, limits, total)]
+    pieces = [_pieces(extent, limits, total) for extent in extents]
+    if sum(pieces) - len(pieces) > MOST_SPLITS:  # each queue has at least one
+        _require_few(sum(pieces), limits)
+    return [
+        split
+        for extent, count in zip(extents, pieces, strict=True)
+        for split in _cut(extent, count)
+    ]
 
 
-def _cut(extent: _Extent, limits: PlanLimits, total: int) -> Iterable[QueueSplit]:
+def _pieces(extent: _Extent, limits: PlanLimits, total: int) -> int:
+    """Return how many splits a range is cut into, of so many messages in all ranges."""
     wanted = extent.range
     pieces = max(1, -(-extent.size // limits.max_bytes))
     if limits.max_records is not None:
         pieces = max(pieces, -(-wanted.count // limits.max_records))
     if limits.min_partitions is not None:
         pieces = max(pieces, -(-limits.min_partitions * wanted.count // total))
-    pieces = min(pieces, wanted.count)
+    return min(pieces, wanted.count)
+
+
+def _cut(extent: _Extent, pieces: int) -> Iterable[QueueSplit]:
+    wanted = extent.range
     for k in range(pieces):
         start = wanted.start + wanted.count * k // pieces
         end = wanted.start + wanted.count * (k + 1) // pieces
@@ -197,6 +233,7 @@ def plan_by_keys(
         if piece.index is None and piece.end - piece.start >= _LONG:
             splits += _key_split(extents, at, piece.start)
             splits += _along_the_log(store, extents, limits, piece.start, piece.end)
+            _require_few(len(splits), limits)
             at = piece.end
     return splits + _key_split(extents, at, end)
 
@@ -254,6 +291,7 @@ def _edges(
     count = limits.splits_of(store.log.held_bytes(begin, end))
     messages = sum(extent.range.count for extent in extents)
     if limits.min_partitions is None or messages > max(_FEW, _FEW_EACH * count):
+        _require_few(count, limits)
         return store.log.cuts(begin, end, count)
     wanted = [
         (store.queue(e.range.topic, e.range.queue_id), e.range.start, e.range.end) for e in extents
@@ -266,6 +304,7 @@ def _edges(
     if not len(places):
         return [begin, end]
     count = min(count, len(places))
+    _require_few(count, limits)
     firsts = places[np.arange(1, count, dtype=np.int64) * len(places) // count]
     return [begin, *firsts.tolist(), end]
 

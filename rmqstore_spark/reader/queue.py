@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.files.segments import Segments, read_ranges
+from rmqstore_spark.files.systems.base import Listing
 from rmqstore_spark.layout.buffers import values_at
 from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.queues.format import Entries, Entry, EntryColumns, QueueFormat
@@ -32,17 +32,37 @@ BLOCK: Final = 200
 _NO_ENTRY: Final = Entry(-1, 0, is_filler=False)
 
 
-@dataclass
 class ReadAhead:
     """What has been read of a queue before it asks for it; see `reader.queue_ends`.
 
+    Args:
+        size: bytes of an entry.
+
     Attributes:
-        entries: the bytes of entries, by offset.
         records: the bytes of records, by physical offset.
     """
 
-    entries: dict[int, bytes] = field(default_factory=dict)
-    records: dict[int, bytes] = field(default_factory=dict)
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._single: dict[int, bytes] = {}
+        self._long: list[tuple[int, int, bytes]] = []  # few: it costs more to take them to pieces
+        self.records: dict[int, bytes] = {}
+
+    def add(self, first: int, data: bytes) -> None:
+        """Take the bytes of entries, from that of an offset on."""
+        if len(data) == self._size:
+            self._single[first] = data
+        else:
+            self._long.append((first, first + len(data) // self._size, data))
+
+    def entries(self, start: int, end: int) -> bytes:
+        """Return the bytes of the entries from one offset to another; none unless all are here."""
+        if end - start == 1 and start in self._single:
+            return self._single[start]
+        for first, last, data in self._long:
+            if first <= start and end <= last:
+                return data[(start - first) * self._size : (end - first) * self._size]
+        return b""
 
 
 class Queue:
@@ -113,9 +133,18 @@ class Queue:
             self._min = self._find_min()
         return self._min
 
-    def forget(self) -> None:
-        """Forget the offsets. They are looked up again on their next use."""
-        self.segments.refresh()
+    @property
+    def known_ends(self) -> tuple[int | None, int | None]:
+        """Both offsets as they were looked up last; None for one that is not known."""
+        return self._min, self._max
+
+    def forget(self, listing: Listing | None = None) -> None:
+        """Forget the offsets. They are looked up again on their next use.
+
+        Args:
+            listing: what its folder holds; without it, the folder is listed.
+        """
+        self.segments.refresh(listing)
         self._min = self._max = None
 
     def refresh(self, *, relist: bool = False) -> bool:
@@ -124,15 +153,24 @@ class Queue:
         Args:
             relist: also list the folder again. If its last file is full, it is always listed.
         """
-        before = (self._min, self._max)
+        before = self.known_ends
+        self.doubt(relist=relist)
+        return before != (self.min_offset, self.max_offset)
+
+    def doubt(self, *, relist: bool = False, listing: Listing | None = None) -> None:
+        """Forget each offset that does not hold any more.
+
+        Args:
+            relist: as for `refresh`.
+            listing: with `relist`: what the folder holds now, if that is known.
+        """
         if relist:
-            self.segments.refresh()
+            self.segments.refresh(listing)
             self._max = None
         elif self._max is not None and not self._same_end():
             self._max = None
         if self._min is not None and not self.is_backed(self._min):
             self._min = None
-        return before != (self.min_offset, self.max_offset)
 
     def _same_end(self) -> bool:
         """Return whether the known end still holds: the last entry is there, the next is not."""
@@ -164,9 +202,8 @@ class Queue:
         """Read entries like `entries`, as bytes."""
         if end <= start:
             return b""
-        if self.ahead is not None and all(n in self.ahead.entries for n in range(start, end)):
-            return b"".join(self.ahead.entries[slot] for slot in range(start, end))
-        return self.segments.read_range(start * self._size, (end - start) * self._size)
+        data = b"" if self.ahead is None else self.ahead.entries(start, end)
+        return data or self.segments.read_range(start * self._size, (end - start) * self._size)
 
     def live_columns(self, start: int, end: int) -> EntryColumns:
         """Read entries like `live_entries`, as columns."""
@@ -255,13 +292,6 @@ class Queue:
         at = offset * self._size
         return self.segments.locate(at).end - at >= self._size
 
-    @property
-    def last_physical_offset(self) -> int:
-        """Physical offset of the last entry's record; -1 for a queue without entries."""
-        if self.max_offset <= self.min_offset:
-            return -1
-        return self.physical_offset(self.max_offset - 1)
-
     def offset_at(self, timestamp: int) -> int | None:
         """Find the first offset whose storeTimestamp is at or past a time; None if there is none.
 
@@ -296,7 +326,7 @@ class Queue:
         return physical, decode_records(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))
 
     def _entry(self, slot: int) -> Entry:
-        data = b"" if self.ahead is None else self.ahead.entries.get(slot, b"")
+        data = b"" if self.ahead is None else self.ahead.entries(slot, slot + 1)
         data = data or self.segments.read(slot * self._size, self._size)
         return self.format.entry(data) if len(data) == self._size else _NO_ENTRY
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from rmqstore_spark.errors import (
@@ -30,20 +31,14 @@ from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import flushed_end, intact_end, is_locked, load_log
 from rmqstore_spark.reader.log.walk import Flaw, walk_log
-from rmqstore_spark.reader.options import (
-    QueueRange,
-    QueueSplit,
-    ReadOptions,
-    ScanSplit,
-)
+from rmqstore_spark.reader.options import QueueRange, QueueSplit, ReadOptions, ScanSplit
 from rmqstore_spark.reader.queue import Queue
-from rmqstore_spark.reader.queue_ends import look_up_ends
+from rmqstore_spark.reader.queue_ends import last_entries, look_up_ends, refresh_queues
 from rmqstore_spark.reader.rows.read import read_queue_split
 from rmqstore_spark.reader.rows.scan import read_scan_split
 from rmqstore_spark.reader.topics import Skips, Topic, read_topics, topics_with_queues
 
 __all__ = ["Store", "Topic", "default_broker_name"]
-
 
 _NO_CUT: Final = (1 << 63) - 1
 
@@ -161,12 +156,16 @@ class Store:
         self.log.replace(self._load_log())
         self._log_end = None
         if topology:
-            queues = self.directory.refresh().queues
+            listed = self.directory.refresh()
             for topic, queue_id in list(self._queues):
-                if queue_id not in queues.get(topic, ()):
+                if queue_id not in listed.queues.get(topic, ()):
                     del self._queues[topic, queue_id]
                 elif offsets:
-                    self._queues[topic, queue_id].forget()
+                    self._queues[topic, queue_id].forget(listed.listings.get((topic, queue_id)))
+
+    def refresh_queues(self, queues: Sequence[Queue], *, relist: bool = False) -> list[bool]:
+        """Look for new and expired entries of queues; see `reader.queue_ends`."""
+        return refresh_queues(self.directory, self.log, queues, relist=relist)
 
     @property
     def path(self) -> str:
@@ -256,10 +255,9 @@ class Store:
         last = [(queue.topic, queue.queue_id, queue.max_offset) for queue in queues]
         known, end = self._dispatched
         if last != known:  # else a search after another one in the same state of the store
-            end = 0
-            for queue in queues:
-                entry = queue.entries(queue.max_offset - 1, queue.max_offset)
-                end = max(end, int(entry["physicalOffset"][0]) + int(entry["size"][0]))
+            entries = last_entries(self.directory.queue_format, queues)
+            ends = entries["physicalOffset"].astype(np.int64) + entries["size"]
+            end = int(ends.max(initial=0))
             self._dispatched = last, end
         return max(end, self.log.min_offset)
 
@@ -480,7 +478,7 @@ class Store:
         return "it has no ConsumeQueues"
 
     def require_queues(self, purpose: str, remedy: str = "") -> None:
-        """Refuse an operation that needs queues, if the store has none.
+        """Refuse an operation that needs queues, if the store has none and awaits none.
 
         Args:
             purpose: what needs the queues.
@@ -489,7 +487,7 @@ class Store:
         Raises:
             UnsupportedStoreError: the store has no queues. The error says why and what to do.
         """
-        if self.has_queues:
+        if self.has_queues or self.awaits_queues:
             return
         remedy = remedy or "Read the store in batch with planBy=commitlog"
         raise UnsupportedStoreError(

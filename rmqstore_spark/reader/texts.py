@@ -51,7 +51,7 @@ def parse_keys(text: str) -> frozenset[str]:
         return frozenset(parse_names(text))
     keys = frozenset(text.split())
     if not keys:
-        raise ValueError("contains no key")
+        raise ValueError("must name at least one key")
     if any(map(_NO_KEY.search, keys)):
         raise ValueError(
             "must be keys separated by spaces, without operators; put a key with special "

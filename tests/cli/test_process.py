@@ -21,7 +21,9 @@ import pytest
 
 from tests.cli.conftest import Golden, read_terminal
 from tests.cli.processes import COMMAND, HEAVY, PATIENCE, ROOT, modules_of, run_anew
+from tests.support.messages.blocks import encoded_traffic
 from tests.support.messages.traffic import Traffic
+from tests.support.processes.serving import served
 from tests.support.stores.expected import expected_scan
 
 
@@ -220,6 +222,20 @@ def test_following_a_store_that_grows(writer: Writer, tail: Tail, tmp_path: Path
     assert lines.rest() == []
     assert process.stderr is not None
     assert process.stderr.read() == ""
+
+
+def test_following_a_store_that_was_just_made(tail: Tail, tmp_path: Path) -> None:
+    with served(tmp_path / "store") as here:
+        here.store.create_topic("orders", write_queue_nums=1)
+        process, lines = tail(here.endpoint, "--json", "-t", "orders")
+        for number in range(2):
+            for block in encoded_traffic(Traffic(1, topics={"orders": 1}, seed=number)):
+                assert here.store.put(block).ok
+            here.store.flush()
+            (line,) = lines.take(1)
+            assert json.loads(line)["queueOffset"] == number
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
 
 
 def test_new_queues_are_followed_from_their_begin(

@@ -178,7 +178,7 @@ def _edges(store: Store, queues: Sequence[Queue]) -> tuple[str | None, str | Non
     if segment is None:
         return None, None, store.min_offset
     first = record_head(store.log, segment.start + segment.lead)
-    last = max((queue.last_physical_offset for queue in queues), default=-1)
+    last = _last_physical_offset(store, queues)
     record = record_head(store.log, last) if last >= 0 else None
     if record is None:
         time, end = _walked(store)
@@ -190,6 +190,26 @@ def _edges(store: Store, queues: Sequence[Queue]) -> tuple[str | None, str | Non
         _moment(time),
         end,
     )
+
+
+def _last_physical_offset(store: Store, queues: Sequence[Queue]) -> int:
+    """Return the greatest physical offset that a queue's last entry has; -1 if all are empty.
+
+    Raises:
+        CorruptStoreError: a last entry is empty or damaged.
+    """
+    import numpy as np
+
+    from rmqstore_spark.reader.queue_ends import last_entries
+
+    held = [queue for queue in queues if queue.max_offset > queue.min_offset]
+    queue_format = store.directory.queue_format
+    entries = last_entries(queue_format, held)
+    live = queue_format.is_message(entries) | queue_format.is_void(entries)
+    for number in np.flatnonzero(~live)[:1].tolist():
+        queue = held[number]
+        queue.live_entries(queue.max_offset - 1, queue.max_offset)  # raises the error
+    return int(entries["physicalOffset"].astype(np.int64).max(initial=-1))
 
 
 def _walked(store: Store) -> tuple[int, int]:

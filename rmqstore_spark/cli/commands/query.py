@@ -128,7 +128,7 @@ def _by_uniq_key(
 ) -> Iterator[pa.RecordBatch]:
     from rmqstore_spark.reader.lookup import read_by_key, uniq_key_wanted
 
-    if choice.topics and store.has_queues:
+    if choice.topics and not store.lacks_queues:
         _topics(store, choice)
     return read_by_key(store, uniq_key_wanted(store, choice.topics or None, uniq_key), options)
 
@@ -145,7 +145,7 @@ def _by_key(
     from rmqstore_spark.reader.key_search import KeyWanted
     from rmqstore_spark.reader.lookup import read_by_key
 
-    topics = _topics(store, choice) if store.has_queues else choice.topics
+    topics = choice.topics if store.lacks_queues else _topics(store, choice)
     if topics is None:
         raise OptionError(f"{store.path} has no queues, so its topics are unknown: give --topic.")
     wanted = KeyWanted(frozenset({key}), frozenset(topics), span.begin, span.end)

@@ -84,9 +84,10 @@ def read(
     bounds = Bounds(offset, end_offset, parse_time("--from", since), parse_time("--to", until))
     choice = Choice(topics, queue_ids, everything)
     with where.open() as store:
-        if not (scan or store.has_queues):
+        lacks_queues = store.lacks_queues
+        if lacks_queues and not scan:
             say(f"{store.path} has no queues: reading its CommitLog instead, as with --scan.")
-        if scan or not store.has_queues:
+        if scan or lacks_queues:
             batches = _scan(store, choice, bounds, options)
         else:
             batches = read_ranges(store, ranges_of(choice.queues(store), bounds), options)

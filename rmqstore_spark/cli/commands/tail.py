@@ -81,13 +81,13 @@ class Tail:
         import numpy as np
 
         from rmqstore_spark.reader.options import QueueRange
+        from rmqstore_spark.reader.queue import read_entry_bytes
 
         ends = [self._next[q.topic, q.queue_id] for q in self._queues]
         starts = [max(q.min_offset, end - count) for q, end in zip(self._queues, ends, strict=True)]
-        places = [
-            q.entries(start, end)["physicalOffset"].astype(np.int64)
-            for q, start, end in zip(self._queues, starts, ends, strict=True)
-        ]
+        found = read_entry_bytes(list(zip(self._queues, starts, ends, strict=True)))
+        decode = self._store.directory.queue_format.decode
+        places = [decode(data)["physicalOffset"].astype(np.int64) for data in found]
         every = np.concatenate([np.zeros(0, np.int64), *places])
         if len(every) > count:
             oldest = np.partition(every, len(every) - count)[len(every) - count]
@@ -129,7 +129,6 @@ class Tail:
         there = set()
         self._queues = []
         for queue in self._choice.queues(self._store, missing_ok=True):
-            queue.refresh(relist=True)
             key = (queue.topic, queue.queue_id)
             there.add(key)
             self._queues.append(queue)
@@ -141,9 +140,9 @@ class Tail:
         from rmqstore_spark.reader.options import QueueRange
 
         found = []
+        self._store.refresh_queues(self._queues)
         for queue in self._queues:
             key = (queue.topic, queue.queue_id)
-            queue.refresh()
             start, end = self._next[key], queue.max_offset
             if end < start:
                 say(

@@ -25,9 +25,13 @@ def topics(
 ) -> None:
     """List the topics, their queues and offsets."""
     with where.open() as store:
-        every = _from_log(store) if store.lacks_queues else _from_queues(store, everything)
+        known = store.topics()
+        if store.lacks_queues:
+            every = _from_log(store, known)
+        else:
+            every = _from_queues(store, known, everything)
         described = [topic for topic in every if everything or not topic["system"]]
-        hidden = 0 if everything else sum(topic.is_system for topic in store.topics())
+        hidden = 0 if everything else sum(topic.is_system for topic in known)
         if as_json:
             document = {
                 "path": store.path,
@@ -55,21 +59,16 @@ _TOPIC_COLUMNS = (
 )
 
 
-def _from_queues(store: Store, everything: bool) -> list[dict[str, Any]]:
-    return [
-        _describe(
-            topic,
-            [
-                _queue(q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset)
-                for q in store.queues([topic.name])
-            ],
-        )
-        for topic in store.topics()
-        if everything or not topic.is_system
-    ]
+def _from_queues(store: Store, topics: Sequence[Topic], everything: bool) -> list[dict[str, Any]]:
+    shown = [topic for topic in topics if everything or not topic.is_system]
+    queues: dict[str, list[dict[str, Any]]] = {}
+    for q in store.queues([topic.name for topic in shown]):
+        found = _queue(q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset)
+        queues.setdefault(q.topic, []).append(found)
+    return [_describe(topic, queues.get(topic.name, [])) for topic in shown]
 
 
-def _from_log(store: Store) -> list[dict[str, Any]]:
+def _from_log(store: Store, topics: Sequence[Topic]) -> list[dict[str, Any]]:
     """Describe topics from the records of the log, for a store without queues."""
     from rmqstore_spark.layout.constants import is_system_topic
     from rmqstore_spark.reader.options import ReadOptions
@@ -80,7 +79,7 @@ def _from_log(store: Store) -> list[dict[str, Any]]:
     options = ReadOptions(LOG_QUEUE_COLUMNS, check_crc=False, mode="DROPMALFORMED")
     for (name, queue_id), found in queues_in_log(store.scan(options)).items():
         queues.setdefault(name, []).append(_queue(queue_id, *found))
-    known = {topic.name: topic for topic in store.topics()}
+    known = {topic.name: topic for topic in topics}
     return [
         _describe(
             known.get(name, Topic(name, (), None, None, None, None, is_system_topic(name))),

@@ -67,9 +67,10 @@ class Choice:
             if missing and store.has_queues:
                 raise OptionError(f"No topic of {store.path} has a queue {missing[0]}.")
         for name in self.topics or ():
-            # A missing queue raises an error that lists the existing ones.
             for queue_id in self.queue_ids or (() if holds_topic(store, name) else (0,)):
-                store.queue(name, queue_id)
+                if not _awaits_queue(store, name, queue_id):
+                    # A missing queue raises an error that lists the existing ones.
+                    store.queue(name, queue_id)
 
 
 def holds_topic(store: Store, name: str) -> bool:
@@ -77,6 +78,17 @@ def holds_topic(store: Store, name: str) -> bool:
     # topics.json is read only if necessary.
     return name in store.directory.topology.queues or any(
         topic.name == name for topic in store.known_topics()
+    )
+
+
+def _awaits_queue(store: Store, name: str, queue_id: int) -> bool:
+    """Return whether a queue has no files yet, but topics.json names it."""
+    if queue_id in store.directory.topology.queues.get(name, ()):
+        return False
+    return any(
+        topic.name == name
+        and queue_id < max(topic.read_queue_nums or 0, topic.write_queue_nums or 0)
+        for topic in store.known_topics()
     )
 
 

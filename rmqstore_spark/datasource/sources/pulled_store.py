@@ -18,7 +18,7 @@ from rmqstore_spark.layout.constants import (
     is_system_topic,
 )
 from rmqstore_spark.reader.options import QueueRange, QueueSplit, Split
-from rmqstore_spark.reader.plan import PlanLimits, plan_by_size
+from rmqstore_spark.reader.plan import MOST_SPLITS, PlanLimits, plan_by_size
 from rmqstore_spark.reader.rows.pulled import PulledRows
 from rmqstore_spark.reader.topics import Topic
 
@@ -30,7 +30,6 @@ _READABLE: Final = 4
 _SAMPLE: Final = 32
 _SHORT: Final = 10_000
 _LONGEST_EXPRESSION: Final = 4096
-_MOST_SPLITS: Final = 100_000
 _TAG: Final = re.compile(r"[^\s|*][^|*]*[^\s|*]|[^\s|*]")
 """What a tag expression can hold: others are filtered here alone."""
 
@@ -160,10 +159,10 @@ class PulledStore:
         sizes = [(wanted, int(self.average_size(wanted) * wanted.count)) for wanted in ranges]
         total, count = sum(size for _, size in sizes), sum(wanted.count for wanted in ranges)
         splits = max(total // limits.max_bytes, count // (limits.max_records or count or 1))
-        if splits > _MOST_SPLITS:
+        if splits > MOST_SPLITS:
             raise OptionError(
                 f"{self.path} claims to have {count} messages of this query, about {total} bytes: "
-                f"they would be more than {_MOST_SPLITS} partitions. Check its queues (mqadmin "
+                f"they would be more than {MOST_SPLITS} partitions. Check its queues (mqadmin "
                 "topicStatus), or raise maxBytesPerPartition or maxRecordsPerPartition."
             )
         return plan_by_size(sizes, limits)

@@ -125,7 +125,7 @@ class Replicas(StoreSource):
         self, ranges: Sequence[QueueRange], limits: PlanLimits, options: Options
     ) -> Sequence[Split]:
         self.store.require_queues("A store with replicas", "Name one of them")
-        return super().plan(ranges, limits, options)
+        return super().plan(ranges, limits, options) if self.has_queues else ()
 
     def partitions(
         self, plan: str, groups: Sequence[Sequence[Split]]

@@ -269,8 +269,7 @@ class StoreSource(Source):
         self.store.close()
 
     def require_stream(self) -> None:
-        if not self.store.awaits_queues:
-            self.store.require_queues("A stream")
+        self.store.require_queues("A stream")
 
     def known_topics(self) -> list[Topic]:
         return self.store.known_topics()
@@ -330,11 +329,15 @@ class StoreSource(Source):
         return plan(self.store, ranges, limits, by=options.partitions.plan_by)
 
     def _plan_log(self, options: Options) -> Sequence[ScanSplit]:
-        """Plan the reading of a store that has only its log."""
+        """Plan the reading of a store that has only its log.
+
+        If an option needs queues that will come with the first message, there is nothing to read.
+        """
         from rmqstore_spark.reader.plan import plan_scan
 
         if options.partitions.plan_by == "queue":
             self.store.require_queues("planBy=queue")
+            return ()
         positions = options.positions
         refused = []
         if not isinstance(positions.starting, Earliest):
@@ -345,6 +348,8 @@ class StoreSource(Source):
             refused.append("maxRecordsPerPartition")
         for option in refused:
             self.store.require_queues(option, f"Remove {option} to read the whole store")
+        if refused:
+            return ()
         topics = options.queues.named
         return plan_scan(self.store, None if topics is None else frozenset(topics))
 

@@ -11,7 +11,10 @@ recreated.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from rmqstore_spark.datasource.offsets import QueueKey
 from rmqstore_spark.datasource.options.table import QueueOptions
@@ -19,8 +22,10 @@ from rmqstore_spark.datasource.sources.queues import chosen_queues, topics_of
 from rmqstore_spark.datasource.sources.source import ChosenQueue, Clock, Source, SourceWatch
 from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.reader.growth import LogGrowth
+from rmqstore_spark.reader.queue_ends import last_entries
 
 if TYPE_CHECKING:
+    from rmqstore_spark.layout.queues.format import QueueFormat
     from rmqstore_spark.reader.queue import Queue
     from rmqstore_spark.reader.store import Store
 
@@ -106,9 +111,10 @@ class StoreWatch(SourceWatch):
         changed = False
         if begin - self._topology >= _LISTING and self._awaited.keys() - self.queues.keys():
             changed = self._find_queues()
+        there = [key for key in self._awaited if key in self.queues]
+        changed |= self._refresh(there)
         for key, awaited in list(self._awaited.items()):
             chosen = self.queues.get(key)
-            changed |= chosen is not None and self._refresh(key)
             if chosen is not None and chosen.queue.max_offset >= awaited.end:
                 del self._awaited[key]
             elif now > awaited.until:
@@ -135,8 +141,7 @@ class StoreWatch(SourceWatch):
         # A queue that was checked early in this round may lack a record that came before those
         # which others got later. What they held before the round is in all queues by its end.
         known = max(self._reach.values(), default=0)
-        for key in self.queues:
-            changed |= self._refresh(key, relist=relist)
+        changed |= self._refresh(list(self.queues), relist=relist)
         if self._reach:
             newest = max(self._reach.values())
             self._is_urgent = known == 0 < newest
@@ -149,13 +154,20 @@ class StoreWatch(SourceWatch):
             self._cost = took
         return changed
 
-    def _refresh(self, key: QueueKey, *, relist: bool = False) -> bool:
-        """Check a queue; return whether it changed."""
-        queue = self._store.queue(key.topic, key.queue_id)
-        changed = queue.refresh(relist=relist) or key not in self._reach
-        if changed:
-            self._reach[key] = _end_of_last(queue)
-        return changed
+    def _refresh(self, keys: Sequence[QueueKey], *, relist: bool = False) -> bool:
+        """Check queues; return whether any changed."""
+        queues = [self._store.queue(key.topic, key.queue_id) for key in keys]
+        found = zip(keys, queues, self._store.refresh_queues(queues, relist=relist), strict=True)
+        news = {key: queue for key, queue, is_new in found if is_new or key not in self._reach}
+        self._reach.update(zip(news, self._ends(list(news.values())), strict=True))
+        return bool(news)
+
+    def _ends(self, queues: Sequence[Queue]) -> Iterator[int]:
+        """Yield the physical offset after the last record of each queue; 0 for an empty one."""
+        held = [queue for queue in queues if queue.max_offset > queue.min_offset]
+        ends = _ends_of_last(self._store.directory.queue_format, held)
+        for queue in queues:
+            yield next(ends) if queue.max_offset > queue.min_offset else 0
 
     def _find_queues(self) -> bool:
         """List topics and queues; return whether other queues are there than before."""
@@ -170,13 +182,20 @@ class StoreWatch(SourceWatch):
         return changed
 
 
-def _end_of_last(queue: Queue) -> int:
-    """Return the physical offset after the queue's last record; 0 for an empty queue."""
-    end = queue.max_offset
-    if end <= queue.min_offset:
-        return 0
+def _ends_of_last(queue_format: QueueFormat, queues: Sequence[Queue]) -> Iterator[int]:
+    """Yield the physical offset after the last record of queues that are not empty.
+
+    It only helps to look at the right position: 0 for those whose last entries cannot be used.
+    """
     try:
-        entry = queue.live_entries(end - 1, end)
+        entries = last_entries(queue_format, queues)
     except (SegmentExpiredError, CorruptStoreError):
-        return 0  # it only helps to look at the right position
-    return int(entry["physicalOffset"][0]) + int(entry["size"][0])
+        if len(queues) == 1:
+            yield 0
+        else:
+            for queue in queues:
+                yield from _ends_of_last(queue_format, [queue])
+        return
+    live = queue_format.is_message(entries) | queue_format.is_void(entries)
+    ends = entries["physicalOffset"].astype(np.int64) + entries["size"]
+    yield from np.where(live, ends, 0).tolist()

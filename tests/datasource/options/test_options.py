@@ -155,7 +155,7 @@ def test_an_option_like_no_other_lists_all() -> None:
         ({"subscribePattern": "("}, "must be a valid regular expression"),
         ({"minPartitions": "0"}, "must be at least 1"),
         ({"maxBytesPerPartition": "0"}, "must be at least 1"),
-        ({"keys": " "}, "contains no key"),
+        ({"keys": " "}, "Option keys must name at least one key, not ' '"),
         ({"startingTimestamp": "1700000000"}, "looks like seconds: use 1700000000000"),
         ({"endingTimestamp": "1700000000"}, "looks like seconds: use 1700000000000"),
         ({"endingTimestamp": "1700000000000000"}, "looks like microseconds"),
