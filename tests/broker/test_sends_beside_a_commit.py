@@ -9,39 +9,22 @@ from typing import Any
 
 import pytest
 
-from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.reader import Store
 from rmqstore_spark.remoting.client import RemotingClient
 from rmqstore_spark.remoting.codec.codes import ResponseCode
 from rmqstore_spark.remoting.codec.command import Command
 from tests.broker.broker import broker, message
 from tests.support.messages.batches import bodies, commit_batch, expected, rows_block
+from tests.support.messages.stopped import stopped_commit
 
 SEGMENT = 1 << 20
 FORMS: tuple[dict[str, Any], ...] = ({}, {"i": "DELAY\x02WAIT\x01true"}, {"f": "256"})
 
 
-class StoppedCommit:
-    """A commit that stops with its block hidden, in a thread, until it is let go."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.is_there, self.go = threading.Event(), threading.Event()
-        monkeypatch.setattr(writing, "_LARGE", 0)
-        monkeypatch.setattr(writing, "_ROOM_PART", 1)
-        monkeypatch.setattr(batch_block, "reach", self._reach)
-
-    def _reach(self, name: str) -> None:
-        if name == "commit.after_head":
-            self.is_there.set()
-            assert self.go.wait(60)
-
-
 def test_sends_to_other_topics_pass_those_that_wait_for_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped = StoppedCommit(monkeypatch)
-
-    async def run(address: str) -> tuple[list[Command], list[Command]]:
+    async def run(address: str, go: threading.Event) -> tuple[list[Command], list[Command]]:
         held_first = (message(b"%d" % n, "orders", **FORMS[n % 3]) for n in range(6))
         others = [message(b"%d" % n, "others", **FORMS[n % 3]) for n in range(9)]
         async with (
@@ -54,7 +37,7 @@ def test_sends_to_other_topics_pass_those_that_wait_for_a_commit(
             answers.append(await one.ask(message(b"9", "others"), 30))
             answers.append(await one.ask(message(b"new", "new"), 30))
             assert not any(each.done() for each in waiting)
-            stopped.go.set()
+            go.set()
             return answers, list(await asyncio.gather(*waiting))
 
     path = tmp_path / "store"
@@ -62,11 +45,8 @@ def test_sends_to_other_topics_pass_those_that_wait_for_a_commit(
     with broker(path, **settings) as served:
         assert served.store.put(rows_block(bodies("first", 8))).ok
         assert served.store.put(rows_block(bodies("first", 1), ["others"])).ok
-        committing = threading.Thread(target=commit_batch, args=(served.store, 0))
-        committing.start()
-        assert stopped.is_there.wait(30)
-        answers, held = asyncio.run(run(served.address))
-        committing.join(60)
+        with stopped_commit(monkeypatch, lambda: commit_batch(served.store, 0)) as go:
+            answers, held = asyncio.run(run(served.address, go))
     assert {each.code for each in (*answers, *held)} == {ResponseCode.SUCCESS}
     with Store.open(path) as store:
         rows = [row for b in store.scan() for row in b.to_pylist()]
