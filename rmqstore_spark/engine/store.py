@@ -161,6 +161,12 @@ class StoreWriter:
         commit = self._appender.commit
         return frozenset() if commit is None else commit.topics
 
+    def await_commit(self, seconds: float) -> None:
+        """Wait until the batch that is being committed is stored, or given up, but only so long."""
+        commit = self._appender.commit
+        if commit is not None:
+            commit.reserved.over.wait(seconds)
+
     @property
     def published_end(self) -> int:
         """The physical offset up to which the log holds whole records that readers may see."""

@@ -153,8 +153,8 @@ def test_queues_are_filled_although_a_send_fails(
         _asked(served, [message(b"first", "t")])
         store_all = SendRequests._store_all
 
-        def fail(self: SendRequests, *kinds: list[Any]) -> None:
-            store_all(self, *kinds)
+        def fail(self: SendRequests, *given: Any) -> None:
+            store_all(self, *given)
             raise MemoryError
 
         monkeypatch.setattr(SendRequests, "_store_all", fail)

@@ -32,9 +32,9 @@ class Core:
         ask: asks a producer for the outcome of a transaction.
 
     Attributes:
-        files: reads records and queues, for one thread. That uses offsets, send_back, state,
-            tables, and what reads queues of topics and groups.
-        searches: the same, for the thread that uses queries.
+        files: reads records and queues, for one thread. That uses offsets, state, tables, and what
+            reads queues of topics and groups.
+        searches, returned: the same, for the thread that uses queries, and that with send_back.
         clients, locks: belong to the event loop.
         pulls, ending, checking: belong to one thread each.
     """
@@ -52,6 +52,7 @@ class Core:
         self.catalog = catalog
         self.files = store.queue_reader()
         self.searches = store.queue_reader()
+        self.returned = store.queue_reader()
         self.clients = Clients(tell)
         self.statistics = Statistics(time.monotonic())
         self.producing = Producing(store, catalog, self.statistics)
@@ -59,7 +60,7 @@ class Core:
         self.ending = Ending(store, catalog)
         self.checking = Checking(store, self.clients, may_learn, ask)
         self.offsets = Offsets(store, catalog, self.files)
-        self.send_back = SendBack(store, catalog, self.files)
+        self.send_back = SendBack(store, catalog, self.returned)
         self.locks = Locks(store)
         self.topics = TopicAdministration(store, catalog, self.clients, self.files)
         self.groups = GroupAdministration(store, catalog, self.clients, self.files, self.statistics)
@@ -72,3 +73,4 @@ class Core:
         self.checking.close()
         self.files.close()
         self.searches.close()
+        self.returned.close()

@@ -57,6 +57,7 @@ class Send:
         msg_ids: of its messages, with commas between.
         offset: of its first message, in its queue.
         refusal: why it was not stored.
+        is_held: whether nothing was done, because a commit of a batch is in the way.
     """
 
     topic: str
@@ -81,6 +82,7 @@ class Send:
     msg_ids: str = ""
     offset: int = 0
     refusal: Refusal | None = None
+    is_held: bool = False
 
 
 def is_transactional(properties: str) -> bool:
@@ -89,6 +91,12 @@ def is_transactional(properties: str) -> bool:
     parts = properties.split(PROPERTY_SEPARATOR)
     values = [part[len(lead) :] for part in parts if part.startswith(lead)]
     return bool(values) and values[-1].lower() == "true"
+
+
+def is_delayed(properties: str) -> bool:
+    """Return whether a message with these properties is stored among the delayed ones."""
+    parts = properties.split(PROPERTY_SEPARATOR)
+    return any(part.startswith(_DELAY) and part[len(_DELAY[0]) :] != "0" for part in parts)
 
 
 def stored_properties(

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.broker.core.catalog import Catalog
@@ -25,7 +26,7 @@ from rmqstore_spark.broker.core.messages import (
 )
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
-from rmqstore_spark.engine.append.appender import SinglePlace
+from rmqstore_spark.engine.append.appender import HeldUpError, SinglePlace
 from rmqstore_spark.engine.append.later_puts import Awaits, LaterPuts
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter
@@ -236,12 +237,15 @@ class Producing:
 
     # ---- from records to the log
 
-    def store(self, sends: Sequence[Send], *, are_halves: bool = False) -> None:
+    def store(
+        self, sends: Sequence[Send], *, are_halves: bool = False, patient: bool = True
+    ) -> None:
         """Store what was accepted, and note at each what has become of it.
 
         Args:
             sends: one or more.
             are_halves: whether these are half messages; no others are among them.
+            patient: wait for a commit of a batch. If False, those that it holds up are not stored.
         """
         puts = self._store.transactions.puts if are_halves else self._store.puts
         blocks = list[U1]()
@@ -256,7 +260,11 @@ class Producing:
             data = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
             # The messages of a batch stay together.
             units = [send.rows for send in sends] if rows > len(sends) else None
-            result = puts.put(data, units=units)
+            try:
+                result = puts.put(data, units=units, patient=patient)
+            except HeldUpError as error:
+                self._store_free(sends, error.rows, are_halves)
+                return
             if result.status.is_stored or result.status.is_transient or len(sends) == 1:
                 self._note(sends, result)
                 return
@@ -265,6 +273,25 @@ class Producing:
         results = puts.put_all(pieces, are_units=True)
         for at, send in enumerate(sends):
             self._note([send], results[min(at, len(results) - 1)])
+
+    def _store_free(
+        self, sends: Sequence[Send], held: npt.NDArray[np.bool_], are_halves: bool
+    ) -> None:
+        """Store what no commit holds up; note at the others that one does.
+
+        Args:
+            sends: what was to be stored.
+            held: of each of their messages, in order, whether one holds it up.
+            are_halves: see `store`.
+        """
+        free, first = list[Send](), 0
+        for send in sends:
+            send.is_held = bool(held[first : first + send.rows].any())
+            first += send.rows
+            if not send.is_held:
+                free.append(send)
+        if free:
+            self.store(free, are_halves=are_halves, patient=False)
 
     def store_written(
         self,

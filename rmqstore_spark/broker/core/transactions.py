@@ -22,7 +22,13 @@ from rmqstore_spark.broker.core.clients import Clients, Peer
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.engine.store import StoreWriter
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
-from rmqstore_spark.engine.transactions.outcomes import COMMITTED, ENDED_BEFORE, ROLLED_BACK, Ended
+from rmqstore_spark.engine.transactions.outcomes import (
+    COMMITTED,
+    ENDED_BEFORE,
+    HELD_UP,
+    ROLLED_BACK,
+    Ended,
+)
 from rmqstore_spark.errors import RefusedError
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC
 from rmqstore_spark.layout.record.addressee import addressees
@@ -31,6 +37,7 @@ from rmqstore_spark.layout.spans import string_array
 from rmqstore_spark.reader.transactions import Transaction
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
+_LOOK_S: Final = 1.0
 _AGAIN: Final = "The transaction had ended before; nothing was stored."
 
 
@@ -52,9 +59,14 @@ class End:
     asker: Any = None
     remark: str = ""
 
+    @property
+    def name(self) -> tuple[str, HalfId]:
+        """What names the transaction."""
+        return self.group, self.half
+
 
 class Ending:
-    """Ends transactions. Used by one thread.
+    """Ends transactions. Thread-safe.
 
     Args:
         store: the store.
@@ -62,6 +74,7 @@ class Ending:
     """
 
     def __init__(self, store: StoreWriter, catalog: Catalog) -> None:
+        self._store = store
         self._transactions = store.transactions
         self._catalog = catalog
 
@@ -81,41 +94,55 @@ class Ending:
         ends: Sequence[End],
         ended: Callable[[End], None],
         failed: Callable[[Sequence[End], Exception], None],
-    ) -> None:
-        """End transactions.
+    ) -> list[End]:
+        """End transactions, and wait for no commit of a batch.
 
         Args:
             ends: which; each says whether to commit it.
             ended: is called with each one that has ended, now or before.
             failed: is called with those that have not, and why: a Refusal, or a bug.
+
+        Returns:
+            Those that a commit holds up, and those of the same transactions that came after them.
         """
+        held = list[End]()
         left = ends
         while left:
-            left = self._end_some(left, ended, failed)
+            left = self._end_some(left, ended, failed, held)
+            names = {end.name for end in held}
+            held += [end for end in left if end.name in names]
+            left = [end for end in left if end.name not in names]
+        return held
+
+    def await_commit(self) -> None:
+        """Wait until a commit that holds up ends is over, or for a second."""
+        self._store.await_commit(_LOOK_S)
 
     def _end_some(
         self,
         ends: Sequence[End],
         ended: Callable[[End], None],
         failed: Callable[[Sequence[End], Exception], None],
+        held: list[End],
     ) -> list[End]:
         """End transactions, those of a group and outcome together; return what must come later.
 
-        These ask for another outcome of a transaction that an earlier request has ended here.
+        These ask for another outcome of a transaction that an earlier request has ended here. Those
+        that a commit holds up are added to a list.
         """
         together: dict[tuple[str, bool], list[End]] = {}
         outcomes: dict[tuple[str, HalfId], bool] = {}
         later = []
         for end in ends:
             is_commit = bool(end.is_commit)
-            if outcomes.setdefault((end.group, end.half), is_commit) == is_commit:
+            if outcomes.setdefault(end.name, is_commit) == is_commit:
                 together.setdefault((end.group, is_commit), []).append(end)
             else:
                 later.append(end)
         for (group, is_commit), part in together.items():
             halves = [end.half for end in part]
             try:
-                done = self._transactions.end(group, halves, is_commit=is_commit)
+                done = self._transactions.end(group, halves, is_commit=is_commit, patient=False)
             except RefusedError as error:
                 failed(part, Refusal(Reason.UNAVAILABLE, str(error.args[0])))
                 continue
@@ -123,6 +150,9 @@ class Ending:
                 failed(part, error)
                 continue
             for end, found in zip(part, done, strict=True):
+                if found.status == HELD_UP:
+                    held.append(end)
+                    continue
                 try:
                     end.remark = _remark(found)
                 except Refusal as error:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.append_lock import AppendLock, Patiently
@@ -65,7 +66,18 @@ class SinglePlace(NamedTuple):
 
 
 class HeldUpError(Exception):
-    """A commit holds up a block: it writes records for the same queues, which come first."""
+    """A commit holds up a block: its records for the same queues come first, or no room is left.
+
+    Args:
+        rows: see below.
+
+    Attributes:
+        rows: which records of the block it holds up; all of them, if they have no room before it.
+    """
+
+    def __init__(self, rows: npt.NDArray[np.bool_]) -> None:
+        super().__init__("a commit to the same queues is under way, or leaves no room before it")
+        self.rows = rows
 
 
 @dataclass(frozen=True)
@@ -89,6 +101,11 @@ class Commit:
     def holds_up(self, routes: Iterable[Route]) -> bool:
         """Whether records for some queues have to wait for it."""
         return not self.next_offsets.keys().isdisjoint(routes)
+
+    def rows_held_up(self, block: Block) -> npt.NDArray[np.bool_]:
+        """Return which records of a block have to wait for it, because of their queues."""
+        held = [route in self.next_offsets for route in block.routes]
+        return np.array(held, np.bool_)[block.route_of]
 
 
 class Appender:
@@ -126,8 +143,9 @@ class Appender:
 
         Args:
             block: its data is changed in place, and must not be changed by others afterwards.
-            patient: wait for a commit to the same queues, whose records come first, as long as for
-                the append lock.
+            patient: wait for a commit to the same queues, whose records come first, or that leaves
+                no room, as long as for the append lock. Who appends for others, with a lock that
+                they need or in their thread, is not patient.
 
         Raises:
             HeldUpError: there is such a commit, and the caller is not patient.
@@ -145,18 +163,36 @@ class Appender:
                 has_room = self._dispatcher.has_room(len(block.data))
                 if commit is not None and commit.holds_up(block.routes):
                     if not patient:
-                        raise HeldUpError
+                        raise HeldUpError(commit.rows_held_up(block))
                 elif has_room:
                     stored = self._append(block)
                     if stored is not None:
                         return stored
+                    if not patient:
+                        raise HeldUpError(np.ones(len(block), np.bool_))
             if not has_room:  # others need the lock meanwhile
                 self._dispatcher.await_room(len(block.data), _WAIT_S)
                 continue
             assert commit is not None, "a block has no room, and no commit takes it"
-            left = began + self.lock.patience - time.monotonic()
-            if left <= 0 or not commit.reserved.over.wait(left):
-                raise self.lock.busy()
+            self._await(commit, began)
+
+    def await_commit(self, since: float) -> None:
+        """Wait until a commit that holds others up is over, if there is one; see `append`.
+
+        Args:
+            since: when the caller began to wait, by `time.monotonic`.
+
+        Raises:
+            RefusedError: it takes too long.
+        """
+        commit = self.commit
+        if commit is not None:
+            self._await(commit, since)
+
+    def _await(self, commit: Commit, since: float) -> None:
+        left = since + self.lock.patience - time.monotonic()
+        if left <= 0 or not commit.reserved.over.wait(left):
+            raise self.lock.busy()
 
     def append_single(self, record: SingleRecord) -> SinglePlace | None:
         """Append a record if it can be written where the log ends, and nothing is in the way.

@@ -76,14 +76,18 @@ class GroupCommit:
         self._waiting: deque[_Put] = deque()
         self._is_led = False
 
-    def put(self, block: U1) -> PutResult:
+    def put(self, block: U1, *, patient: bool = True) -> PutResult:
         """Store a record as durably as the store is configured; see `StoreWriter.put`.
 
         Args:
             block: a block for which `is_single` holds.
+            patient: see `Appender.append`.
+
+        Raises:
+            HeldUpError: a commit holds it up, and the caller is not patient.
         """
         if self._holds_up(block):  # else all of a group would wait
-            return self._settle(self._append(block))
+            return self._settle(self._append(block, patient=patient))
         mine = None
         with self._lock:
             if self._is_led:
@@ -97,23 +101,23 @@ class GroupCommit:
             finally:
                 self._pass_on()
         else:
-            self._wait(mine)
+            self._wait(mine, patient)
         if mine.leads:
             self._lead(mine)
         if mine.is_alone:
-            return self._settle(self._append(block))
+            return self._settle(self._append(block, patient=patient))
         if mine.failure is not None:
             raise mine.failure
         assert mine.result is not None, "a put of a group is done, but has no outcome"
         return mine.result
 
-    def _wait(self, mine: _Put) -> None:
+    def _wait(self, mine: _Put, patient: bool) -> None:
         """Wait until a put is done or leads a group. If nobody takes it in time, do it alone."""
         try:
             if mine.gate.acquire(timeout=self._patience):
                 return
             if self._take_back(mine):
-                mine.result = self._settle(self._append(mine.block))
+                mine.result = self._settle(self._append(mine.block, patient=patient))
             else:
                 mine.gate.acquire()
         except BaseException:

@@ -128,13 +128,28 @@ class Puts:
         patience = config.os_page_cache_busy_time_out_mills / 1000
         self._group_commit = GroupCommit(self._append, self._settle, self._is_held_up, patience)
 
-    def put(self, data: U1, *, wait: bool = True, units: Sequence[int] | None = None) -> PutResult:
-        """Store a block; see `StoreWriter.put`."""
+    def put(
+        self,
+        data: U1,
+        *,
+        wait: bool = True,
+        units: Sequence[int] | None = None,
+        patient: bool = True,
+    ) -> PutResult:
+        """Store a block; see `StoreWriter.put`.
+
+        Args:
+            data, wait, units: as there.
+            patient: wait for a commit to the same queues.
+
+        Raises:
+            HeldUpError: there is one, and the caller is not patient.
+        """
         begin = time.monotonic()
         if wait and is_single(data):
-            result = self._group_commit.put(data)
+            result = self._group_commit.put(data, patient=patient)
         else:
-            result = self._append(data, units)
+            result = self._append(data, units, patient=patient)
             if wait:
                 result = self._settle(result)
         return self._counted(result, begin)

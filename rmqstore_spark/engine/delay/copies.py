@@ -48,11 +48,13 @@ class Copies:
     Attributes:
         data: uint8, their records, unstamped.
         count: how many.
+        rows: which of the records that waited they are copies of.
         fault: why the first record without a copy has none; empty if all have one.
     """
 
     data: U1
     count: int
+    rows: I8
     fault: str
 
 
@@ -79,7 +81,7 @@ def copies_of(buffer: U1, positions: I8, sizes: I4, offsets: I8, *, store_host_v
         records, queue_ids, rows = records.take(keep), queue_ids[keep], rows[keep]
         topics, properties = topics.take(pa.array(keep)), properties.take(pa.array(keep))
     if not len(rows):
-        return Copies(np.empty(0, np.uint8), 0, fault)
+        return Copies(np.empty(0, np.uint8), 0, rows, fault)
     made = retarget(
         records,
         topics,
@@ -88,7 +90,7 @@ def copies_of(buffer: U1, positions: I8, sizes: I4, offsets: I8, *, store_host_v
         store_host_v6=store_host_v6,
         prepared_offset=offsets[rows] + 1,
     )
-    return Copies(array_texts(made)[1].copy(), len(rows), fault)
+    return Copies(array_texts(made)[1].copy(), len(rows), rows, fault)
 
 
 class BrokersCopies:

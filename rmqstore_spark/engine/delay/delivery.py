@@ -1,7 +1,8 @@
 """Delivers delayed messages when they are due: a thread that looks at each level every 100 ms.
 
 The messages of a level are delivered in order, many in one append. Only an offset is in memory,
-however many wait. A message that cannot be delivered is skipped; this is logged and counted.
+however many wait. A message that cannot be delivered is skipped; this is logged and counted. One
+that a commit of a batch holds up is delivered after it, and so are those of its level behind it.
 
 The time at which a message is due is its storeTimestamp plus its delay. If the clock went back, it
 lies too far in the future: storeTimestamps never go back. So a message is also due when it was seen
@@ -23,7 +24,7 @@ import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.appender import Appender, Commit, HeldUpError
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.delay.copies import Copies, copies_of
 from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets
@@ -124,6 +125,7 @@ class Delivery:
         self._log = PublishedLog(store.log)
         self._waiting: list[Waiting] = []
         self._most: list[int] = []
+        self._held: dict[int, Commit] = {}
         self._file: DelayOffsets | None = None
         self._offsets: dict[int, int] = {}
         self._is_certain = True
@@ -169,6 +171,7 @@ class Delivery:
         """Know nothing of the progress: it is found out when there is something to deliver."""
         self._waiting = [Waiting(delay / 1000) for delay in self._delays]
         self._most = [_MOST_MESSAGES] * len(self._delays)
+        self._held.clear()
         self._file, self._offsets, self._is_certain = None, {}, True
         self._resume = self._saved = time.monotonic()
 
@@ -235,6 +238,11 @@ class Delivery:
         for level in range(1, len(self._delays) + 1):
             if self._health.is_closed:
                 return False
+            held = self._held.get(level)
+            if held is not None:
+                if not held.reserved.over.is_set():
+                    continue
+                del self._held[level]
             moved = self._deliver(level) or moved
         return moved
 
@@ -283,8 +291,17 @@ class Delivery:
         except SegmentExpiredError:
             return False  # the log's begin tells it the next time
         copies = copies_of(buffer, positions, lengths, offsets, store_host_v6=self._v6)
-        if not self._append(copies, level, len(entries)):
-            return True
+        try:
+            if not self._append(copies, level, len(entries)):
+                return True
+        except HeldUpError as error:
+            first = int(np.flatnonzero(inside)[copies.rows[int(np.argmax(error.rows))]])
+            if first:
+                return self._hand_over(level, at, entries[:first])
+            commit = self._appender.commit
+            if commit is not None:
+                self._held[level] = commit
+            return False
         self._offsets[level] = at + len(entries)
         lost = len(entries) - copies.count - int(np.count_nonzero(self._format.is_void(entries)))
         if lost > 0:
@@ -296,6 +313,7 @@ class Delivery:
         """Append copies; return False if they have to be tried one by one.
 
         Raises:
+            HeldUpError: a commit holds some of them up. Those of other levels do not wait for it.
             RefusedError: nothing was appended, or the store is being closed or has failed.
         """
         if not copies.count:
@@ -304,7 +322,7 @@ class Delivery:
         self._make_topics(block)
         reach("delay.before_append")
         try:
-            stored = self._appender.append(block)
+            stored = self._appender.append(block, patient=False)
             self._durability.await_copies(stored.end_offset, stored.term)
             self._delivered += len(block)
         except RefusedError as error:

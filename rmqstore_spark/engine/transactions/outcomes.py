@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import HalfId
+from rmqstore_spark.engine.append.appender import Stored
+from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.config.store_config import StoreConfig
 from rmqstore_spark.engine.tables.topics import MOST_QUEUES
+from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.addressee import addressees
 from rmqstore_spark.layout.record.block import Block, Route, read_block
@@ -31,6 +35,9 @@ _OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d"
 COMMITTED: Final = "COMMITTED"
 ROLLED_BACK: Final = "ROLLED_BACK"
 ENDED_BEFORE: Final = "ENDED_BEFORE"
+HELD_UP: Final = "HELD_UP"
+MOST_AT_ONCE: Final = 1 << 12
+MOST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -150,7 +157,8 @@ class Ended:
 
     Attributes:
         status: COMMITTED, ROLLED_BACK, or ENDED_BEFORE: the transaction had ended, however, and
-            nothing was stored. Otherwise a status of a put, and the transaction waits on.
+            nothing was stored. HELD_UP: it waits on until the commit of a batch to the same queues
+            is over. Otherwise a status of a put, and the transaction waits on.
         remark: why it waits on, or what its message lacks that is in the log.
     """
 
@@ -175,7 +183,8 @@ def answers(
     Args:
         found: n, the transaction of each half message of the request, or the answer if it has none
             that waits.
-        statuses: COMMITTED or ROLLED_BACK, by the newest half message of those that have ended now.
+        statuses: COMMITTED or ROLLED_BACK, by the newest half message of those that have ended now;
+            HELD_UP of those that could not.
         lacking: what their messages lack that are in the log.
     """
     made = []
@@ -185,7 +194,9 @@ def answers(
             continue
         offset = one.place.queue_offset
         status = statuses.get(offset)
-        if status is not None:
+        if status == HELD_UP:
+            made.append(Ended(HELD_UP))
+        elif status is not None:
             made.append(Ended(status, "" if status == ENDED_BEFORE else lacking))
             statuses[offset] = ENDED_BEFORE  # if the request names it again
         else:
@@ -197,3 +208,60 @@ def answers(
                 )
             )
     return made
+
+
+def lacking(durability: Durability, last: Stored | None) -> str:
+    """Wait for the disk and slaves, as configured; return what is lacking then.
+
+    Args:
+        durability: waits.
+        last: the last that was stored; None: nothing was.
+
+    Raises:
+        RefusedError: it is unknown whether the transactions have ended.
+    """
+    try:
+        found = None
+        if last is not None:
+            found = durability.await_put(last.end_offset, last.term)
+    except StoreWriteError as error:
+        raise RefusedError(
+            "Until the store is reopened, it is unknown whether the transactions have ended: "
+            f"{error}",
+            PutStatus.SERVICE_NOT_AVAILABLE,
+            is_open=True,
+        ) from error
+    if found is None:
+        return ""
+    if found.is_open:
+        raise RefusedError(found.remark, found.status, is_open=True)
+    return f"{found.status}: {found.remark}"
+
+
+def split(
+    ended: Sequence[Transaction], held: npt.NDArray[np.bool_]
+) -> tuple[list[Transaction], list[Transaction]]:
+    """Return the transactions that are held up, and the others.
+
+    Args:
+        ended: n transactions.
+        held: whether each is held up, as the first n records that end them.
+    """
+    found: tuple[list[Transaction], list[Transaction]] = [], []
+    for one, is_held in zip(ended, held.tolist(), strict=False):
+        found[not is_held].append(one)
+    return found
+
+
+def parts_of(waiting: Sequence[Transaction]) -> Iterator[Sequence[Transaction]]:
+    """Split transactions into parts that are stored together, by number and bytes."""
+    part: list[Transaction] = []
+    size = 0
+    for one in waiting:
+        if part and (len(part) == MOST_AT_ONCE or size + one.place.size > MOST_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(one)
+        size += one.place.size
+    if part:
+        yield part

@@ -16,13 +16,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit, Stored
+from rmqstore_spark.engine.append.appender import Appender, Commit, HeldUpError, Stored
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
@@ -34,11 +35,17 @@ from rmqstore_spark.engine.transactions.halves import HalfAdmission, HalfLog
 from rmqstore_spark.engine.transactions.outcomes import (
     COMMITTED,
     ENDED_BEFORE,
+    HELD_UP,
+    MOST_AT_ONCE,
+    MOST_BYTES,
     ROLLED_BACK,
     Ended,
     Made,
     Outcomes,
     answers,
+    lacking,
+    parts_of,
+    split,
     unknown,
 )
 from rmqstore_spark.engine.transactions.progress import OpNotes, recall, save_progress
@@ -47,7 +54,6 @@ from rmqstore_spark.errors import (
     OptionError,
     RefusedError,
     RmqStoreError,
-    StoreWriteError,
 )
 from rmqstore_spark.layout.constants import TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC
 from rmqstore_spark.layout.record.block import Block, read_block
@@ -61,8 +67,6 @@ from rmqstore_spark.reader.transactions import (
 
 _log = logging.getLogger(__name__)
 
-_MOST_AT_ONCE: Final = 1 << 12
-_MOST_BYTES: Final = 16 << 20
 _MOST_UNSEEN: Final = 64 << 20
 """Bytes of log after which the progress is written again, though no transaction has changed: the
 next start looks for commits in what is behind it."""
@@ -132,12 +136,23 @@ class Transactions:
         """Append half messages, and remember them.
 
         Raises:
+            HeldUpError: a commit leaves no room for them, and the caller is not patient.
             RefusedError: they were not appended, or it is not known what waits.
         """
+        began = time.monotonic()
+        while True:
+            try:
+                return self._append_halves(block)
+            except HeldUpError:
+                if not patient:
+                    raise
+            self._appender.await_commit(began)  # without the lock, which others need
+
+    def _append_halves(self, block: Block) -> Stored:
         with self._lock:
             waiting = self._waiting()
             reach("transactions.before_half")
-            stored = self._appender.append(block, patient=patient)
+            stored = self._appender.append(block, patient=False)
             records = decode_records(block.data, block.starts, block.sizes)
             waiting.add(transactions_of(records, stored.queue_offset))
             if len(block):
@@ -147,20 +162,35 @@ class Transactions:
 
     # ---- ends ----------------------------------------------------------------------------------
 
-    def end(self, group: str, halves: Sequence[HalfId], *, is_commit: bool) -> list[Ended]:
+    def end(
+        self, group: str, halves: Sequence[HalfId], *, is_commit: bool, patient: bool = True
+    ) -> list[Ended]:
         """Commit or roll back transactions, each once.
 
         Args:
             group: the producer group of the half messages.
             halves: the half messages.
             is_commit: whether to commit them.
+            patient: wait for a commit of a batch to the same queues, as long as a put does. The
+                transactions that it does not hold up are ended before.
 
         Returns:
-            The answer for each half message.
+            The answer for each half message; HELD_UP only if the caller is not patient.
 
         Raises:
             RefusedError: the store accepts no messages. Transactions that were not ended wait on.
         """
+        began = time.monotonic()
+        found = self._end(group, halves, is_commit)
+        while patient and (held := [n for n, one in enumerate(found) if one.status == HELD_UP]):
+            self._appender.await_commit(began)  # without the lock, which others need
+            again = self._end(group, [halves[number] for number in held], is_commit)
+            for number, one in zip(held, again, strict=True):
+                found[number] = one
+        return found
+
+    def _end(self, group: str, halves: Sequence[HalfId], is_commit: bool) -> list[Ended]:
+        """End those transactions that no commit of a batch holds up; see `end`."""
         self._admission.require_master()
         with self._lock:
             waiting = self._waiting()
@@ -168,32 +198,20 @@ class Transactions:
             chosen = {one.place.queue_offset: one for one in found if isinstance(one, Transaction)}
             done: dict[int, str] = {}
             last: Stored | None = None
-            for part in _parts(list(chosen.values())):
-                made = self._commits(part) if is_commit else self._outcomes.ops(part)
-                status = COMMITTED if is_commit else ROLLED_BACK
-                last = self._append(made) or last
-                self._counts[status] += len(made.ended)
-                done.update({one.place.queue_offset: status for one in made.ended})
-        return answers(found, done, self._lacking(last))
-
-    def _lacking(self, last: Stored | None) -> str:
-        """Wait for the disk and slaves, as configured; return what is lacking then."""
-        try:
-            lacking = None
-            if last is not None:
-                lacking = self._durability.await_put(last.end_offset, last.term)
-        except StoreWriteError as error:
-            raise RefusedError(
-                "Until the store is reopened, it is unknown whether the transactions have ended: "
-                f"{error}",
-                PutStatus.SERVICE_NOT_AVAILABLE,
-                is_open=True,
-            ) from error
-        if lacking is None:
-            return ""
-        if lacking.is_open:
-            raise RefusedError(lacking.remark, lacking.status, is_open=True)
-        return f"{lacking.status}: {lacking.remark}"
+            for part in parts_of(list(chosen.values())):
+                left: Sequence[Transaction] = part
+                while left:
+                    made = self._commits(left) if is_commit else self._outcomes.ops(left)
+                    status, left = COMMITTED if is_commit else ROLLED_BACK, []
+                    try:
+                        last = self._append(made) or last
+                        ended = made.ended
+                        self._counts[status] += len(ended)
+                    except HeldUpError as error:
+                        status = HELD_UP
+                        ended, left = split(made.ended, error.rows)
+                    done.update({one.place.queue_offset: status for one in ended})
+        return answers(found, done, lacking(self._durability, last))
 
     def _find(self, waiting: WaitingTransactions, group: str, half: HalfId) -> Transaction | Ended:
         """Return the transaction of a half message that waits, or an answer for any other."""
@@ -226,12 +244,16 @@ class Transactions:
         return made
 
     def _append(self, made: Made) -> Stored | None:
-        """Append what ends transactions; return its places; None if it is nothing."""
+        """Append what ends transactions; return its places; None if it is nothing.
+
+        Raises:
+            HeldUpError: a commit holds it up. Who needs the lock must not wait for that.
+        """
         if not len(made.halves):
             return None
-        block = read_block(made.data, max_rows=2 * _MOST_AT_ONCE + len(made.halves))
+        block = read_block(made.data, max_rows=2 * MOST_AT_ONCE + len(made.halves))
         reach("transactions.before_end")
-        stored = self._appender.append(block)
+        stored = self._appender.append(block, patient=False)
         reach("transactions.after_end")
         self._waiting().remove(made.ended)
         self._ops.add(stored.queue_offset[-len(made.halves) :], made.halves)
@@ -259,8 +281,9 @@ class Transactions:
             self._waiting().ask(asked)
             self._checks += len(asked)
             self._is_saved = self._is_saved and not asked
-            for part in _parts(hopeless):
-                self._give_up(part)
+            with suppress(HeldUpError):  # the next round gives up what has no room beside a commit
+                for part in parts_of(hopeless):
+                    self._give_up(part)
 
     def _give_up(self, part: Sequence[Transaction]) -> None:
         made = self._outcomes.give_up(part, *self._log.read(part))
@@ -296,7 +319,7 @@ class Transactions:
         """
         self._admission.require_master()
         with self._lock:
-            return self._waiting().take_asked(group, most, _MOST_BYTES)
+            return self._waiting().take_asked(group, most, MOST_BYTES)
 
     @property
     def asked_groups(self) -> frozenset[str]:
@@ -461,17 +484,3 @@ class Transactions:
             "transactionsGivenUp": self._given_up,
             "transactionChecks": self._checks,
         }
-
-
-def _parts(waiting: Sequence[Transaction]) -> Iterator[Sequence[Transaction]]:
-    """Split transactions into parts that are stored together, by number and bytes."""
-    part: list[Transaction] = []
-    size = 0
-    for one in waiting:
-        if part and (len(part) == _MOST_AT_ONCE or size + one.place.size > _MOST_BYTES):
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += one.place.size
-    if part:
-        yield part

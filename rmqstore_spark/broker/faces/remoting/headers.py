@@ -18,7 +18,7 @@ from rmqstore_spark.broker.core.consumers.locks import LockedQueue, QueueLocks
 from rmqstore_spark.broker.core.consumers.offsets import GroupQueue, NamedQueue, Report
 from rmqstore_spark.broker.core.consumers.pulls import Pull
 from rmqstore_spark.broker.core.consumers.send_back import Returned
-from rmqstore_spark.broker.core.messages import Send
+from rmqstore_spark.broker.core.messages import Send, is_delayed, is_transactional
 from rmqstore_spark.broker.core.subscriptions import TAG
 from rmqstore_spark.broker.core.transactions import End
 from rmqstore_spark.engine.tables.queue_ends import QUEUE_ENDS
@@ -26,7 +26,12 @@ from rmqstore_spark.engine.tables.topics import MOST_QUEUES
 from rmqstore_spark.errors import FrameError, RemotingError
 from rmqstore_spark.layout.constants import (
     BORNHOST_V6_FLAG,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_DELAY,
+    PROPERTY_TRAN_MSG,
+    SCHEDULE_TOPIC,
     STOREHOST_V6_FLAG,
+    TRANS_HALF_TOPIC,
     TRANSACTION_COMMIT_TYPE,
     TRANSACTION_ROLLBACK_TYPE,
     is_safe_group_name,
@@ -43,6 +48,8 @@ _HOST_BITS: Final = BORNHOST_V6_FLAG | STOREHOST_V6_FLAG
 _RECONSUMES_SINCE: Final = 121
 """The version (3.4.9) from which on `maxReconsumeTimes` counts."""
 _NOT_GIVEN: Final = -1
+_DELAY: Final = f"{PROPERTY_DELAY}{NAME_VALUE_SEPARATOR}".encode()
+_WAITS: Final = (PROPERTY_DELAY.encode(), PROPERTY_TRAN_MSG.encode())
 
 # ---- producers
 
@@ -103,6 +110,23 @@ def named_topic(request: Command) -> str:
     if isinstance(request, PlainSend):
         return request.topic
     return request.ext.get("topic" if request.code == RequestCode.SEND_MESSAGE else "b", "")
+
+
+def storing_topic(request: Command) -> str:
+    """Return the topic that holds the messages of a request to send at first.
+
+    Of a batch with a delay it is taken to be that of delayed messages, though not all of the batch
+    need have it: RocketMQ's clients make none.
+    """
+    if isinstance(request, PlainSend) and not any(name in request.frame for name in _WAITS):
+        return request.topic
+    properties = request.ext.get("properties" if request.code == RequestCode.SEND_MESSAGE else "i")
+    if properties and is_transactional(properties):
+        return TRANS_HALF_TOPIC
+    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE
+    if (properties and is_delayed(properties)) or (is_batch and _DELAY in request.body):
+        return SCHEDULE_TOPIC
+    return named_topic(request)
 
 
 class Reply(NamedTuple):

@@ -31,6 +31,7 @@ from rmqstore_spark.broker.faces.remoting.table import (
     LOOP,
     PULLS,
     REPORTS,
+    RETURNED,
     ROWS,
     SEARCHES,
     SENDS,
@@ -78,9 +79,10 @@ class BrokerService:
             ask=telling.ask_outcome,
         )
         # Files are read and written by a thread of its own, one after the other. A search may take
-        # seconds: nothing else waits for it.
+        # seconds, and what is sent back may have to wait for a commit: nothing else waits for them.
         self._files = HandlerThread("rmqstore-broker-files", _MOST_IN_FILES)
         self._searches = HandlerThread("rmqstore-broker-searches", _MOST_SEARCHES)
+        self._returned = HandlerThread("rmqstore-broker-returned", _MOST_IN_FILES)
         self._new_groups = NewGroups(self._files, catalog)
         self._pulling: set[asyncio.Task[None]] = set()
         relaying = Relaying(store, core.clients)
@@ -118,6 +120,8 @@ class BrokerService:
             return handler
         if row.lane is SEARCHES:
             return self._searches.handler(self._checked(row, handler, self._core.searches))
+        if row.lane is RETURNED:
+            return self._returned.handler(self._checked(row, handler, self._core.returned))
         if row.lane is REPORTS:
             return self._reports.handler(handler)
         return self._files.handler(self._checked(row, handler, self._core.files))
@@ -161,7 +165,7 @@ class BrokerService:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._store.watch_queues(None)
-        for thread in (self._files, self._searches):
+        for thread in (self._files, self._searches, self._returned):
             thread.refuse()
         offsets = self._core.offsets
         await asyncio.to_thread(offsets.save_if_possible)  # what follows may take long
@@ -176,6 +180,7 @@ class BrokerService:
         await asyncio.to_thread(offsets.save_if_possible)
         self._files.close()
         self._searches.close()
+        self._returned.close()
         self._core.close()
 
     # ---- its own

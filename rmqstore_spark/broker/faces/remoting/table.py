@@ -59,6 +59,7 @@ class Parts:
 LOOP: Final = Lane("event loop")
 FILES: Final = Lane("files")
 SEARCHES: Final = Lane("searches")
+RETURNED: Final = Lane("messages that consumers send back")
 REPORTS: Final = Lane("files; answered when it is on disk")
 SENDS: Final = Lane("sends", gathers=True)
 PULLS: Final = Lane("pulls", gathers=True)
@@ -167,7 +168,7 @@ ROWS: Final[tuple[_Row, ...]] = (
         REPORTS, _TOPIC_AND_GROUP, header.report,
         lambda p, _c, asked: p.core.offsets.report(asked)),
     Row(Code.CONSUMER_SEND_MSG_BACK, "take a message back, to be consumed again or given up",
-        FILES, need.SEND_BACK, header.returned,
+        RETURNED, need.SEND_BACK, header.returned,
         lambda p, _c, asked: p.core.send_back.take(asked)),
     Row(Code.LOCK_BATCH_MQ, "lock queues for one consumer",
         LOOP, need.LOCKS, header.locks,

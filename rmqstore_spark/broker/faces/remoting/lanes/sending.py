@@ -1,10 +1,10 @@
 """Takes requests to send: all that have gathered are stored together.
 
 Those to topics that do not exist wait in a thread of their own, so that others pass by, and so do
-those to topics of a batch that is being committed, in another. All that gather in the first get
-their topics with one write of a file. Upstream: SendMessageProcessor,
-BrokerFastFailure, TopicConfigManager.createTopicInSendMessageMethod, which writes the file for each
-topic.
+those to topics of a batch that is being committed, in another. (All delayed messages are in one
+topic, and half messages too.) All that gather in the first get their topics with one write of a
+file. Upstream: SendMessageProcessor, BrokerFastFailure,
+TopicConfigManager.createTopicInSendMessageMethod, which writes the file for each topic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from rmqstore_spark.broker.core.core import Core
 from rmqstore_spark.broker.core.messages import Send
-from rmqstore_spark.broker.faces.remoting.headers import named_topic
+from rmqstore_spark.broker.faces.remoting.headers import named_topic, storing_topic
 from rmqstore_spark.broker.faces.remoting.lanes.later_answers import LaterAnswers
 from rmqstore_spark.broker.faces.remoting.lanes.plain_sends import MOST_BYTES, PlainSends
 from rmqstore_spark.broker.faces.remoting.lanes.send_rounds import SendRounds
@@ -29,6 +29,7 @@ from rmqstore_spark.broker.faces.remoting.results import REGION
 from rmqstore_spark.broker.faces.remoting.row import LaneRows, refused
 from rmqstore_spark.errors import FrameError, RemotingError, StoreWriteError
 from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.command import Command
 from rmqstore_spark.remoting.codec.plain import PlainSend
 from rmqstore_spark.remoting.connection import Request
 
@@ -43,6 +44,7 @@ class WaitingSends:
         prepare: makes requests ready, such as creating topics.
         store: stores the messages of requests.
         most: requests that may wait.
+        name_of: returns the topic of a request for which it waits.
 
     Attributes:
         named: how many requests to each topic are here: later ones must not overtake them.
@@ -54,7 +56,9 @@ class WaitingSends:
         prepare: Callable[[Sequence[Request]], None],
         store: Callable[[Sequence[Request]], None],
         most: int,
+        name_of: Callable[[Command], str],
     ) -> None:
+        self._name_of = name_of
         self._prepare = prepare
         self._store = store
         self._most = most
@@ -68,11 +72,10 @@ class WaitingSends:
 
     def take(self, requests: Sequence[Request]) -> None:
         """Take requests that arrived together; see `dispatch.GroupHandler`."""
-        names = [named_topic(request.command) for request in requests]
         with self._lock:
-            self.named.update(names)
+            self.named.update(self._names(requests))
         refused = take_requests(self._worker, requests, self._most)
-        self._done([named_topic(request.command) for request in refused])
+        self._done(refused)
 
     def handle(self, jobs: Sequence[Request]) -> None:
         """Make requests ready, and store their messages."""
@@ -80,15 +83,18 @@ class WaitingSends:
             self._prepare(jobs)
             self._store(jobs)
         finally:
-            self._done([named_topic(request.command) for request in jobs])
+            self._done(jobs)
 
     def close(self) -> None:
         """Store what waits, and end the thread."""
         self._worker.close()
 
-    def _done(self, names: Sequence[str]) -> None:
+    def _names(self, requests: Sequence[Request]) -> list[str]:
+        return [self._name_of(request.command) for request in requests]
+
+    def _done(self, requests: Sequence[Request]) -> None:
         with self._lock:
-            for name in names:
+            for name in self._names(requests):
                 self.named[name] -= 1
                 if not self.named[name]:
                     del self.named[name]
@@ -127,10 +133,12 @@ class SendRequests:
         self._new_topics = WaitingSends(
             "rmqstore-new-topics", self._make_topics,
             lambda requests: self._handle(requests, patience), _MOST_WAITING,
+            named_topic,
         )  # fmt: skip
         self._held_topics = WaitingSends(
             "rmqstore-held-topics", lambda _: None,
             lambda requests: self._store(requests, patience, waits=True), _MOST_WAITING,
+            storing_topic,
         )  # fmt: skip
         self._worker: Worker[Request] = Worker("rmqstore-send", self)
         self._worker.start()
@@ -247,7 +255,7 @@ class SendRequests:
             return requests
         held, others = list[Request](), list[Request]()
         for request in requests:
-            name = named_topic(request.command)
+            name = storing_topic(request.command)
             (held if name in topics or name in waiting else others).append(request)
         if held:
             self._held_topics.take(held)
@@ -263,7 +271,7 @@ class SendRequests:
             size = 0
             for request in jobs:
                 if size and size + request.command.size > MOST_BYTES:
-                    self._store_all(messages, halves)
+                    self._store_all(messages, halves, waits)
                     size = 0
                 try:
                     waited = time.monotonic() - request.arrived
@@ -279,7 +287,7 @@ class SendRequests:
                 except Exception:  # noqa: BLE001 - one must not fail those of other clients
                     _log.exception("A send failed.")
                     _refuse(request, RemotingError(ResponseCode.SYSTEM_ERROR, _FAILED))
-            self._store_all(messages, halves)
+            self._store_all(messages, halves, waits)
         except BaseException:
             _fail(jobs)
             raise
@@ -291,19 +299,29 @@ class SendRequests:
             f"{_TOO_LATE}, period in queue: {waited * 1000:.0f}ms, size of queue: {len(self)}",
         )
 
-    def _store_all(self, *kinds: list[tuple[Request, Send]]) -> None:
-        """Store messages, and half messages: of each kind, all at once; and answer them."""
-        for kind in kinds:
+    def _store_all(
+        self, messages: list[tuple[Request, Send]], halves: list[tuple[Request, Send]], waits: bool
+    ) -> None:
+        """Store messages, and half messages: of each kind, all at once; and answer them.
+
+        Unless this thread waits for commits, those that one holds up wait apart.
+        """
+        for kind in (messages, halves):
             if not kind:
                 continue
             requests, sends = zip(*kind, strict=True)
             kind.clear()
-            self._producing.store(sends, are_halves=sends[0].is_half)
+            self._producing.store(sends, are_halves=sends[0].is_half, patient=waits)
             for request, send in zip(requests, sends, strict=True):
+                if send.is_held:
+                    continue
                 if send.refusal is not None:
                     _refuse(request, refused(send.refusal))
                 else:
                     request.reply(self._rows.answer(request.command, send))
+            held = [each for each, send in zip(requests, sends, strict=True) if send.is_held]
+            if held:
+                self._held_topics.take(held)
 
 
 def _fail(requests: Sequence[Request]) -> None:
