@@ -162,10 +162,11 @@ def _elsewhere(url: str, listing: Listing) -> str:
     """Return a hint if no store is near."""
     if _ADDRESS.fullmatch(url):
         return f"If a store process listens there, its endpoint is rmq://{url}."
-    if "consumequeue" in {info.name for info in listing if info.is_dir}:
+    if not _COMPANIONS.isdisjoint(info.name for info in listing):
         return (
-            "The folder has queues but no CommitLog. If the CommitLog is elsewhere, name its "
-            "folders (storePathCommitLog)."
+            "The folder has other parts of a store, but no CommitLog. If that is elsewhere "
+            "(the broker's storePathCommitLog), name its folders: --commitlog-path of rmqstore, "
+            "storePathCommitLog of Spark."
         )
     return "Use the broker's storePathRootDir, or a copy of it."
 

@@ -64,3 +64,12 @@ def test_what_is_missing_is_still_refused(
 )
 def test_a_batch_query_has_no_rows(options: dict[str, str], here: Served) -> None:
     assert batch_rows(here.store.path, None, **options) == []
+
+
+def test_a_store_whose_log_lies_elsewhere(rmqstore: Rmqstore, here: Served, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "config").mkdir(parents=True)
+    ended = rmqstore("info", outside, code=2)
+    assert "name its folders: --commitlog-path of rmqstore" in ended.stderr
+    assert ended.stdout == b""
+    assert rmqstore("info", "--commitlog-path", f"{here.store.path}/commitlog", outside).stdout
