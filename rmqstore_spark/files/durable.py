@@ -199,6 +199,24 @@ def sync_file(path: str) -> None:
 _CHUNK: Final = 4 << 20
 
 
+def written_begin(path: str, start: int) -> int | None:
+    """Return the first nonzero byte of a file, from an offset on; None if all are zeros.
+
+    Raises:
+        StoreWriteError: the file could not be read.
+    """
+    with explained(path, "read"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for at, count in _data_ranges(descriptor, start, os.fstat(descriptor).st_size):
+                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
+                if data.any():
+                    return at + int((data != 0).argmax())
+        finally:
+            os.close(descriptor)
+    return None
+
+
 def written_end(path: str, start: int) -> int | None:
     """Return one past the last nonzero byte of a file, from an offset on; None if all are zeros.
 

@@ -306,6 +306,37 @@ def test_a_slave_that_does_not_answer_costs_the_timeout_and_the_batch_stays_comm
         assert commit_batch(store, 7, attempt=1).status == "ALREADY_COMMITTED"
 
 
+def test_a_slave_is_not_too_far_behind_because_of_a_batch_that_was_just_committed(
+    tmp_path: Path,
+) -> None:
+    """It is waited for, by the commit, by a repeated commit, and by puts."""
+    near = {**SYNC, "ha_slave_fallbehind_max": 1000}
+    with mastering(tmp_path, **near) as (store, master), PlainSlave(master.address) as slave:
+        store.put(rows_block([b"one"]))
+        slave.report(1)
+        received(slave, store.published_end)
+        slave.report(store.published_end)
+        eventually(lambda: store.slaves.held() == store.published_end)
+        for attempt in range(2):
+            with pytest.raises(RefusedError, match="The batch is committed, but") as caught:
+                commit_batch(store, 7, attempt=attempt)
+            assert caught.value.status == "FLUSH_SLAVE_TIMEOUT"
+        assert store.stats()["commits"] == 1
+        result = store.put(rows_block([b"behind it"]))
+        assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
+        # What was put since the batch counts.
+        result = store.put(rows_block([b"x" * 2000]))
+        assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+        with pytest.raises(RefusedError, match="The batch is committed, but") as caught:
+            commit_batch(store, 7, attempt=2)
+        assert caught.value.status == "FLUSH_SLAVE_TIMEOUT"
+        end = store.published_end
+        received(slave, end)
+        slave.report(end)
+        eventually(lambda: store.slaves.held() == end)
+        assert commit_batch(store, 7, attempt=3).status == "ALREADY_COMMITTED"
+
+
 def test_a_slave_that_is_too_far_behind_is_not_waited_for(tmp_path: Path) -> None:
     """Until it has caught up: then a put waits for it."""
     far = {**SYNC, "slave_timeout": 60_000, "ha_slave_fallbehind_max": 1000}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.append_lock import AppendLock, Patiently
-from rmqstore_spark.engine.append.store_time import StoreTime
+from rmqstore_spark.engine.append.store_time import Ahead, StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob, SingleAppended
 from rmqstore_spark.engine.failpoints import reach
@@ -88,15 +88,20 @@ class Commit:
         reserved: the block's place.
         next_offsets: the first offset of its records in each of their queues.
         topics: the topics of these.
-        timestamp: storeTimestamp of its records.
+        time: of its records, and when they may be part of the log.
         begin: where the log ended when it began.
     """
 
     reserved: ReservedBlock
     next_offsets: Mapping[Route, int]
     topics: frozenset[str]
-    timestamp: int
+    time: Ahead
     begin: int
+
+    @property
+    def timestamp(self) -> int:
+        """The storeTimestamp of its records, milliseconds."""
+        return self.time.timestamp
 
     def holds_up(self, routes: Iterable[Route]) -> bool:
         """Whether records for some queues have to wait for it."""
@@ -129,6 +134,7 @@ class Appender:
         self._queues = store.queues
         self._queue_ends = store.queue_ends
         self._host = store.config.store_host
+        self._checkpoint = store.checkpoint
         self._role = store.role
         self._dispatcher = dispatcher
         self._health = health
@@ -286,7 +292,8 @@ class Appender:
         """Reserve the place of a commit's block. Needs the append lock.
 
         Until `publish_commit` or `give_up_commit`, records for the same queues wait: they get later
-        offsets there.
+        offsets there. Times that others get meanwhile stay out of the checkpoint if the block's is
+        not later: on disk, a block that is not published is always later than the checkpoint.
 
         Args:
             routes: the queues of the block.
@@ -296,8 +303,26 @@ class Appender:
         begin = self.log.published.offset
         offsets = dict(zip(routes, self.next_offsets([*routes]).tolist(), strict=True))
         topics = frozenset(route.topic for route in routes)
-        timestamp = self.time.stamp_ahead(span)
-        self.commit = Commit(self.log.reserve(room), offsets, topics, timestamp, begin)
+        ahead = self.time.stamp_ahead(span)
+        self._checkpoint.hold(ahead.timestamp - 1)
+        self.commit = Commit(self.log.reserve(room), offsets, topics, ahead, begin)
+        return self.commit
+
+    def is_overtaken(self, commit: Commit) -> bool:
+        """Return whether records that go before a commit's block have its time, or a later one.
+
+        Then its records need another time. Needs the append lock.
+        """
+        return self.time.has_reached(commit.timestamp)
+
+    def renew_time(self, commit: Commit, span: int) -> Commit:
+        """Return a commit with another time for its records. Needs the append lock.
+
+        Args:
+            commit: the commit.
+            span: in how many milliseconds it will be part of the log, about.
+        """
+        self.commit = replace(commit, time=self.time.stamp_ahead(span))
         return self.commit
 
     def publish_commit(
@@ -315,10 +340,14 @@ class Appender:
             StoreWriteError: the write failed. It is unknown whether a crash leaves the block
                 visible.
         """
+        assert not self.is_overtaken(commit), (
+            f"a batch of {commit.timestamp} ms would follow records that are not earlier"
+        )
         self.log.publish_reserved(commit.reserved, end, commit.timestamp - 1)
         self.log.last_timestamp = commit.timestamp
         self._next.update(offsets)
-        self._pass(stored=True)
+        self.time.continue_after(commit.timestamp)
+        self._end_commit()
         self._dispatcher.submit_all(jobs)
 
     def begin_run(self, routes: Collection[Route], block: ReservedBlock) -> Commit:
@@ -330,9 +359,9 @@ class Appender:
         """
         offsets = dict(zip(routes, self.next_offsets([*routes]).tolist(), strict=True))
         topics = frozenset(route.topic for route in routes)
-        timestamp = self.time.stamp_ahead(0)
-        self.time.pass_ahead(stored=True)
-        return Commit(block, offsets, topics, timestamp, self.log.max_offset)
+        ahead = self.time.stamp_ahead(0)
+        self.time.continue_after(ahead.timestamp)
+        return Commit(block, offsets, topics, ahead, self.log.max_offset)
 
     def end_run(self, offsets: Mapping[Route, int]) -> None:
         """Register the next offset of each queue of a batch that was proposed."""
@@ -344,7 +373,7 @@ class Appender:
         Raises:
             StoreWriteError: a segment that was created for it could not be removed.
         """
-        self._pass(stored=False)
+        self._end_commit()
         self.log.give_up(commit.reserved)
 
     # ---- steps of an append, for callers that combine them differently ---------------------------
@@ -474,6 +503,6 @@ class Appender:
             self._health.fail(error)
         return RefusedError(str(error), PutStatus.SERVICE_NOT_AVAILABLE, is_open=has_failed)
 
-    def _pass(self, *, stored: bool) -> None:
-        self.time.pass_ahead(stored=stored)
+    def _end_commit(self) -> None:
+        self._checkpoint.release()
         self.commit = None

@@ -109,10 +109,13 @@ class Slaves:
     def is_available(self, end: int) -> bool:
         """Return whether a slave is near enough to wait for it.
 
+        A slave that was up to date lacks all of a batch that has just been committed. It is not
+        behind because of that, so the last batch does not count until the slave has it.
+
         Args:
             end: physical offset at which the log ends.
         """
-        return any(end - slave.held < self._most_behind for slave in self._acknowledging())
+        return any(self._behind(slave, end) < self._most_behind for slave in self._acknowledging())
 
     def wait(self, end: int, timeout: float) -> bool:
         """Wait until a slave has the log up to an offset, for some seconds.
@@ -157,6 +160,11 @@ class Slaves:
         """Return for each slave how many bytes of the log were not sent to it yet."""
         end = self._published.offset
         return [max(0, end - slave.sent) for slave in list(self._all)]
+
+    def _behind(self, slave: Slave, end: int) -> int:
+        """Return how many bytes a slave lacks, without those of the last batch."""
+        begin, stop = self._published.block
+        return end - slave.held - max(0, min(end, stop) - max(slave.held, begin))
 
     def _has(self, end: int) -> bool:
         return self.held() >= end
@@ -255,8 +263,8 @@ class Durability:
         """Wait until a slave has a batch that is committed, and so on disk.
 
         Args:
-            begin: where the log ended before the batch. A slave that is up to date lacks all of a
-                large batch, and is not behind because of that.
+            begin: where the log ended before the batch, or the batch begins. A slave that is up to
+                date lacks all of a large batch, and is not behind because of that.
             end: where the log ends with it.
 
         Raises:

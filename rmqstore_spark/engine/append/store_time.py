@@ -9,14 +9,29 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 _log = logging.getLogger(__name__)
 
 _TOLERANCE_MS: Final = 1000
 """A clock synchronized with NTP goes back by less."""
 _MOST_AHEAD_MS: Final = 900
+_LEAST_SPARE_MS: Final = 100
+
+
+class Ahead(NamedTuple):
+    """The storeTimestamp of records that will be part of the log later.
+
+    Attributes:
+        timestamp: milliseconds.
+        due: when they may be part of it, by `time.monotonic`. What follows them has no earlier
+            storeTimestamp than they, so before that it would be ahead of the clock by too much.
+    """
+
+    timestamp: int
+    due: float
 
 
 class StoreTime:
@@ -30,7 +45,6 @@ class StoreTime:
     def __init__(self, clock: Callable[[], int], last: int) -> None:
         self._clock = clock
         self._last = last
-        self._ahead: int | None = None
         self._lock = threading.Lock()
         self._noted = 0
         self.look()
@@ -46,26 +60,28 @@ class StoreTime:
         if self._last - now > _TOLERANCE_MS:
             self._note(self._last - now)
         if now > self._last:
-            self._last = now if self._ahead is None else min(now, max(self._last, self._ahead - 1))
+            self._last = now
         return self._last
 
-    def stamp_ahead(self, span: int) -> int:
-        """Return the storeTimestamp of records that follow later ones, until `pass_ahead`.
+    def stamp_ahead(self, span: int) -> Ahead:
+        """Return the storeTimestamp of records that will follow what is stamped meanwhile.
 
-        It is greater than all that `stamp` has returned, and will return until then.
+        It is greater than all that `stamp` has returned. Others are stamped by the clock all the
+        while: if the records take longer than expected, some get a time that `has_reached` this
+        one. Then the records need another one.
 
         Args:
-            span: in how many milliseconds they follow, about.
+            span: in how many milliseconds they follow, about; 0 if nothing is stamped meanwhile.
         """
-        self.stamp()
-        self._ahead = self._last + 1 + min(span, _MOST_AHEAD_MS)
-        return self._ahead
+        ahead = 1 + span
+        if span:
+            ahead += min(_LEAST_SPARE_MS + span // 2, _MOST_AHEAD_MS)
+        due = time.monotonic() + max(0, ahead - _MOST_AHEAD_MS) / 1000
+        return Ahead(self.stamp() + ahead, due)
 
-    def pass_ahead(self, *, stored: bool) -> None:
-        """Let times continue, after those of `stamp_ahead` if such records are in the log now."""
-        if stored and self._ahead is not None:
-            self._last = self._ahead
-        self._ahead = None
+    def has_reached(self, timestamp: int) -> bool:
+        """Return whether something was stamped with a time, or a later one."""
+        return self._last >= timestamp
 
     def continue_after(self, last: int) -> None:
         """Assign no storeTimestamp before one that is in the log. As `stamp`, for one thread."""

@@ -152,7 +152,8 @@ class BatchBlock:
             "a batch has lost some of its rows"
         )
         reach("commit.before_write")
-        self._lowest = len(self._parts)
+        if self._lowest is None:
+            self._lowest = len(self._parts)
         # The first part is prepared once: its head is written first, the whole part last.
         first, data = self._prepared(0, np.empty(self._parts[0].portion.size, np.uint8))
         data = data.copy()  # changed: another commit of the stage needs its first record as it was
@@ -163,6 +164,23 @@ class BatchBlock:
             for part in self._read_ahead(reader):
                 self._write_part(*part)
         self._write_part(0, first, data)
+
+    def renew_time(self, timestamp: int, marker: StagedSource) -> None:
+        """Give the records another storeTimestamp, which they have when they are written again.
+
+        Args:
+            timestamp: milliseconds.
+            marker: replaces the last source, which was a marker of the same size.
+        """
+        (portion,) = marker.portions
+        last = self._parts[-1]
+        assert (portion.count, portion.size) == (last.portion.count, last.portion.size), (
+            f"a marker of {last.portion.size} bytes is to be replaced by one of {portion.size}"
+        )
+        self._parts[-1] = replace(last, source=marker, portion=portion)
+        self.timestamp = timestamp
+        self._kept.clear()
+        self._kept_bytes = 0
 
     def portions(self) -> Iterator[tuple[Placement, U1, I8]]:
         """Yield the places, bytes and starts of all records, stamped, a portion at a time."""
@@ -251,7 +269,8 @@ class BatchBlock:
         return place(rows.sizes, begin, self._segment_size, lead=self._lead)
 
     def _write_part(self, number: int, known: _Known, data: U1) -> None:
-        self._lowest = number
+        assert self._lowest is not None, "a part is written before the head that hides it"
+        self._lowest = min(self._lowest, number)
         self._reserved.write(known.placement, data, known.rows.starts)
         reach("commit.after_portion")
 

@@ -237,7 +237,7 @@ class Batches:
         written, stages = None, list[Stage]()
         with self._committing:
             self._admission.check_state()
-            begin = end = self._log.max_offset
+            end = self._log.max_offset
             done = self._ledger.find(writer, content, identity, recalled)
             if done is None:
                 stages = self._claim(request, identity)
@@ -250,7 +250,7 @@ class Batches:
             begin, end, committed = written.begin, written.block.end, written.committed
         else:
             assert done is not None, f"{writer} was neither committed before nor now"
-            committed = done
+            committed, begin = done, done.physical_offset
             ids = [info.stage_id for info in request.stages]
             self._staging.abort(ids, f"not needed: {writer} had been committed", identity)
         self._durability.await_commit(begin, end)

@@ -2,6 +2,8 @@
 
     under the append lock:   reserve the block's place, the queues' offsets and a time
     without it:              place the records, and the marker after them -> write hidden -> flush
+    until its time is later than all that was put before it:
+        without the lock:    write it again with another time -> flush
     under the append lock:   fill up the room before the block -> publish its head
     without it:              flush -> queues and index
 
@@ -121,15 +123,17 @@ class BatchWriter:
             with self._failing_if_wrong():
                 committed, marker_offset = self._place(block, writer, content, stages, identity)
                 self._write(block)
-            # Room was enough for the block, so it is published whatever has become scarce since.
-            with self._appender.ending_commit():
-                self._admission.require_alive()
-                undo.pop_all()
-                self._publish(commit, block, writer)
+            self._learn_pace(block.bytes, begun)
+            while not self._publish_in_time(commit, block, writer, undo):
+                with self._appender.ending_commit():
+                    commit = self._appender.renew_time(commit, _ms_since(begun))
+                begun = time.monotonic()
+                with self._failing_if_wrong():
+                    committed = replace(committed, time=commit.timestamp)
+                    marker = self._marker(writer, content, stages, committed)
+                    block.renew_time(commit.timestamp, marker)
+                    self._write(block)
         self._flush_head(block, writer)
-        if block.bytes >= _LARGE:
-            taken = max(1, round((time.monotonic() - begun) * 1000))
-            self._pace = max(1, (self._pace + block.bytes // taken) // 2)
         return Written(block, committed, marker_offset, commit.begin)
 
     def finish(self, block: BatchBlock) -> None:
@@ -157,7 +161,7 @@ class BatchWriter:
         size = sum(stage.info.bytes for stage in stages)
         room = span = 0
         if size >= _LARGE:
-            span = size // self._pace
+            span = max(1, size // self._pace)
             put = self.puts_per_ms * span
             room = min(size // _ROOM_PART + 2 * put, _MOST_ROOM, self._segment_size // 4)
         routes = {route for stage in stages for route in stage.routes} | {MARKER_ROUTE}
@@ -200,17 +204,25 @@ class BatchWriter:
             self._admission.check_routes([r for r in routes if r.topic != SCHEDULE_TOPIC])
             # A batch without rows begins where the log ends before its marker.
             begin = block.begin if block.rows else block.end
+            kept = replace(content, topics=topics_with_most_rows(content.topics))
             size, stored = block.bytes, block.timestamp
-            ids = tuple(stage.stage_id for stage in stages)
-            body = marker_body(writer, content, size, begin, stored, ids, identity)
+            committed = Committed(writer.number, kept, size, begin, block.end, stored, identity)
             marker_offset = block.next_offsets[MARKER_ROUTE]
-            block.add(Marker(writer, body, self._host_text, stored))
+            block.add(self._marker(writer, content, stages, committed))
         except TooLargeError as error:
             text = f"{writer} cannot be committed: {error}."
             raise RefusedError(text, PutStatus.MESSAGE_ILLEGAL) from error
-        kept = replace(content, topics=topics_with_most_rows(content.topics))
-        last, number = block.last, writer.number
-        return Committed(number, kept, size, begin, last, stored, identity), marker_offset
+        return replace(committed, marker=block.last), marker_offset
+
+    def _marker(
+        self, writer: WriterId, content: Content, stages: Sequence[Stage], committed: Committed
+    ) -> Marker:
+        stored = committed.time
+        assert stored is not None, "a batch that is written now has a time"
+        ids = tuple(stage.stage_id for stage in stages)
+        size, begin = committed.bytes, committed.physical_offset
+        body = marker_body(writer, content, size, begin, stored, ids, committed.identity)
+        return Marker(writer, body, self._host_text, stored)
 
     def _write(self, block: BatchBlock) -> None:
         """Write and flush the block, hidden. If that fails, erase what was written.
@@ -252,6 +264,34 @@ class BatchWriter:
             self._admission.fail(StoreWriteError(text))
             raise
 
+    def _learn_pace(self, size: int, begun: float) -> None:
+        """Note how long the block of a batch took. Too late costs more than too early."""
+        if size >= _LARGE:
+            pace = size // _ms_since(begun)
+            self._pace = max(1, min(pace, (self._pace + pace) // 2))
+
+    def _publish_in_time(
+        self, commit: Commit, block: BatchBlock, writer: WriterId, undo: ExitStack
+    ) -> bool:
+        """Make the block part of the log, unless its time is not later than that of others.
+
+        Args:
+            commit, block, writer: what is published.
+            undo: what is to be done if it is not.
+
+        Returns:
+            Whether it is part of the log.
+        """
+        time.sleep(max(0, commit.time.due - time.monotonic()))
+        # Room was enough for the block, so it is published whatever has become scarce since.
+        with self._appender.ending_commit():
+            self._admission.require_alive()
+            if self._appender.is_overtaken(commit):
+                return False
+            undo.pop_all()
+            self._publish(commit, block, writer)
+        return True
+
     def _publish(self, commit: Commit, block: BatchBlock, writer: WriterId) -> None:
         """Make the block part of the log. Needs the append lock."""
         try:
@@ -284,3 +324,7 @@ class BatchWriter:
             "process, then commit again: records that are in the log by then are not "
             "written twice."
         )
+
+
+def _ms_since(begun: float) -> int:
+    return max(1, round((time.monotonic() - begun) * 1000))

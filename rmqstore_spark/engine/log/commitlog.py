@@ -329,6 +329,7 @@ class CommitLogWriter:
             self._segments.write(place, [data])
         reach("commit.after_filler")
         self._segments.write(block.hidden_at + MAGIC_AT, [block.magic])
+        self.published.block = block.begin, end
         self._advance(end)
         self._release(block)
 

@@ -1,5 +1,8 @@
 """Cuts the log at an offset. The bytes behind it are saved elsewhere first, then wiped.
 
+The block of a commit that was killed is wiped only: it is as large as a batch, nobody has seen it,
+and Spark writes it again.
+
     <store>/rmqstore/cut/{offset, 20 digits}-{time}/{offset, 20 digits}     the bytes as they were
                                                     cut.json                why
 
@@ -23,7 +26,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Final
@@ -31,9 +34,11 @@ from typing import Final
 from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.lock import StoreLock
 from rmqstore_spark.engine.reserve import RESERVE_PREFIX
+from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.durable import (
     FILE_MODE,
     FOLDER_MODE,
+    NO_ROOM,
     explained,
     make_folder,
     replace_file,
@@ -44,6 +49,7 @@ from rmqstore_spark.files.durable import (
 )
 from rmqstore_spark.files.log_files import Segment
 from rmqstore_spark.files.names import OWN_FOLDER
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
 
 _CHUNK: Final = 4 << 20
 _PARTIAL: Final = ".partial"
@@ -70,7 +76,13 @@ class CutRange:
 
 
 def end_log(
-    store: str, segments: Sequence[Segment], end: int, *, cause: str, now: int
+    store: str,
+    segments: Sequence[Segment],
+    end: int,
+    *,
+    cause: str,
+    now: int,
+    unpublished: tuple[int, int] | None = None,
 ) -> tuple[CutRange, ...]:
     """Cut the log at an offset and save the bytes behind it.
 
@@ -82,9 +94,11 @@ def end_log(
         end: physical offset of the log's new end.
         cause: why it ends there; recorded with the saved bytes.
         now: milliseconds since the epoch.
+        unpublished: where the first record of a block begins that was never part of the log, and
+            where the block ends. Before it, there are only zeros, or a blank. It is not saved.
 
     Returns:
-        The ranges that were cut off; empty if there were only zeros.
+        The ranges that were cut off and saved; empty if there were only zeros.
 
     Raises:
         StoreWriteError: the bytes could not be saved or wiped. Nothing is wiped before all are
@@ -96,8 +110,9 @@ def end_log(
         found = written_end(segment.path, max(0, end - segment.start))
         if found is not None:
             extents.append((segment, max(0, end - segment.start), found))
-    kept = _keep(store, extents, end, cause, now) if extents else ()
-    assert [cut.start for cut in kept] == [segment.start + at for segment, at, _ in extents], (
+    saved = list(_to_save(extents, end, unpublished))
+    kept = _keep(store, saved, end, cause, now, unpublished) if saved else ()
+    assert [cut.start for cut in kept] == [segment.start + at for segment, at, _ in saved], (
         "bytes would be cut off the log that were not saved"
     )
     assert all(cut.start >= end for cut in kept), f"bytes before {end} would be cut off the log"
@@ -108,14 +123,38 @@ def end_log(
             with explained(segment.path, "removed"):
                 os.unlink(segment.path)
         elif segment.path in dirty:
+            if unpublished is not None:  # without its head, a block is not known for what it is
+                behind_head = unpublished[0] + MIN_RECORD_SIZE - segment.start
+                wipe(segment.path, behind_head, dirty[segment.path])
             wipe(segment.path, end - segment.start, dirty[segment.path])
     for folder in {os.path.dirname(segment.path) for segment in behind}:
         sync_folder(folder)
     return kept
 
 
+_Extent = tuple[Segment, int, int]
+"""A segment, and the first and last byte of a range in it, the latter excluded."""
+
+
+def _to_save(
+    extents: Sequence[_Extent], end: int, unpublished: tuple[int, int] | None
+) -> Iterator[_Extent]:
+    """Yield what of some ranges may be messages: all but a block that was not published."""
+    stop = end if unpublished is None else unpublished[1]
+    for segment, begin, found in extents:
+        if segment.start + found > stop:
+            # A segment that leaves the log as a whole is saved by its name, which needs no room.
+            at = begin if segment.start > end else max(begin, stop - segment.start)
+            yield segment, at, found
+
+
 def _keep(
-    store: str, extents: list[tuple[Segment, int, int]], end: int, cause: str, now: int
+    store: str,
+    extents: Sequence[_Extent],
+    end: int,
+    cause: str,
+    now: int,
+    unpublished: tuple[int, int] | None,
 ) -> tuple[CutRange, ...]:
     parent = os.path.join(store, OWN_FOLDER, "cut")
     make_folder(parent)
@@ -132,10 +171,16 @@ def _keep(
         target = os.path.join(partial, name)
         # The file may leave the log as a whole: then a link needs no room.
         if not (segment.start > end and _link(segment.path, target)):
-            _copy(segment.path, begin, stop, target)
+            try:
+                _copy(segment.path, begin, stop, target)
+            except StoreWriteError as error:
+                raise _without_room(error, partial, stop - begin) from error
         kept = os.path.join(folder, name)
         ranges.append(CutRange(segment.start + begin, segment.start + stop, kept))
-    note = {"logEnd": end, "cause": cause, "time": now, "ranges": [asdict(r) for r in ranges]}
+    note: dict[str, object] = {"logEnd": end, "cause": cause, "time": now}
+    note["ranges"] = [asdict(each) for each in ranges]
+    if unpublished is not None:
+        note["unpublished"] = unpublished
     replace_file(os.path.join(partial, "cut.json"), json.dumps(note, indent=2).encode())
     with explained(folder, "put in place"):
         if os.path.isdir(folder):
@@ -143,6 +188,20 @@ def _keep(
         os.rename(partial, folder)
     sync_folder(parent)
     return tuple(ranges)
+
+
+def _without_room(error: StoreWriteError, partial: str, size: int) -> StoreWriteError:
+    """Return the error for bytes that could not be saved, and remove what was saved of them."""
+    if error.errno not in NO_ROOM:
+        return error
+    shutil.rmtree(partial, ignore_errors=True)
+    failure = StoreWriteError(
+        f"{error} The store ends its log where a crash broke it, and saves what follows there "
+        f"({size} bytes), because it may be messages. Nothing has been removed: make room for it, "
+        "then start the store again."
+    )
+    failure.errno = error.errno
+    return failure
 
 
 def _link(source: str, target: str) -> bool:

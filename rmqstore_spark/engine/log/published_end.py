@@ -15,10 +15,12 @@ class PublishedEnd:
 
     Attributes:
         offset: the physical offset, which `move` sets.
+        block: where the last block of a commit begins and ends.
     """
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
+        self.block = 0, 0
         self._moved = threading.Condition()
         self._waiting = 0
 

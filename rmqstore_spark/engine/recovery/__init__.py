@@ -4,6 +4,7 @@ recover            runs the steps in order, and refuses to cut damage unless tol
 log_files          looks over the files of the log, and repairs what a crash left of them
 queue_survey       finds plain queues, with a few system calls for each
 log_end            decides where the log ends; `engine.log.cut` cuts what follows
+unpublished        finds the block of a commit that was killed, which need not be kept
 log_reach          compares that with how far the log once reached, as the rest of the store tells
 clean_close        records what a store holds, and reads what was recorded
 configuration      checks all files of `config/` before anything else; compares the offsets of

@@ -39,6 +39,7 @@ from rmqstore_spark.engine.recovery.queues_and_index import (
     RecoverySettings,
 )
 from rmqstore_spark.engine.recovery.summary import Recovery
+from rmqstore_spark.engine.recovery.unpublished import Unpublished, find_unpublished
 from rmqstore_spark.engine.tables.checkpoint import CheckpointKeeper
 from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.errors import StoreWriteError
@@ -141,6 +142,9 @@ class _Run:
             lost, witness = find_lost(known, log, end, clean=clean)
             if lost is not None and (end.damage or witness) and not self.settings.cut:
                 raise reach_error(known, end, lost, witness)
+            dead = None
+            if not (clean or self.settings.cut or lost is not None):
+                dead = find_unpublished(log, end.offset, vouched.physic_msg_timestamp)
         assert log.min_offset <= end.start <= end.offset <= log.file_end, (
             f"the files hold {log.min_offset} to {log.file_end}, and the walk from {end.start} on "
             f"ended at {end.offset}"
@@ -152,10 +156,11 @@ class _Run:
             self._note(FlushMark(known.files_end, files.segment_size))
         files.remove_empty()
         cuts = end_log(
-            self.store, list(log.plain), end.offset, cause=end.cause, now=self.settings.clock()
-        )
+            self.store, list(log.plain), end.offset,
+            cause=end.cause, now=self.settings.clock(), unpublished=dead,
+        )  # fmt: skip
         reach("recovery.after_wipe")
-        self._warn(end, lost, cuts)
+        self._warn(end, lost, cuts, dead)
         log = CommitLog(self.directory.commit_log())
         assert end.offset <= log.file_end <= end.offset + log.plain.segment_size, (
             f"the log was cut at {end.offset}, and its files end at {log.file_end}"
@@ -191,6 +196,7 @@ class _Run:
             walked_bytes=end.offset - end.start,
             cause=end.cause,
             cuts=cuts,
+            unpublished=dead,
             lost=lost,
             dropped_entries=parts.dropped,
             redispatched=parts.feed.written,
@@ -239,8 +245,16 @@ class _Run:
             progress=lambda done, total: self.settings.progress("log", done, total),
         )
 
-    def _warn(self, end: LogEnd, lost: Lost | None, cuts: tuple[CutRange, ...]) -> None:
+    def _warn(
+        self, end: LogEnd, lost: Lost | None, cuts: tuple[CutRange, ...], dead: Unpublished | None
+    ) -> None:
         """Say what the log no longer holds, if it was cut or ends before what was dispatched."""
+        if dead is not None:
+            _log.warning(
+                "%s: the process was killed while it wrote a Spark batch (physical offsets %d to "
+                "%d). Nobody has seen it, and Spark writes it again: its bytes were removed.",
+                self.store, dead.head, dead.end,
+            )  # fmt: skip
         if lost is None and not cuts:
             return
         why = "as a crash leaves it" if not self.settings.cut else "as told (--cut)"

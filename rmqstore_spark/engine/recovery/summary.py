@@ -9,6 +9,7 @@ from typing import Any
 from rmqstore_spark.base.printable import camel_case
 from rmqstore_spark.engine.log.cut import CutRange
 from rmqstore_spark.engine.recovery.log_reach import Lost
+from rmqstore_spark.engine.recovery.unpublished import Unpublished
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Recovery:
         walked_bytes: bytes of the log that were walked, with the CRC of each body.
         cause: what ended the log; "" if its last file is full.
         cuts: what was cut off, and where it is saved.
+        unpublished: the block of a commit that was killed, which was removed; None if there was
+            none.
         lost: what is known of messages that the log held past its end; None if nothing is.
         dropped_entries: queue entries that named records past the log's end.
         redispatched: queue entries that were missing or wrong, and were written.
@@ -39,6 +42,7 @@ class Recovery:
     walked_bytes: int
     cause: str = ""
     cuts: tuple[CutRange, ...] = ()
+    unpublished: Unpublished | None = None
     lost: Lost | None = None
     dropped_entries: int = 0
     redispatched: int = 0
@@ -62,6 +66,9 @@ class Recovery:
         )
         for cut in self.cuts:
             yield f"Cut off: {cut.size:,} bytes at {cut.start} ({self.cause}), kept in {cut.kept}."
+        if self.unpublished is not None:
+            head, end = self.unpublished
+            yield f"Removed: a Spark batch from {head} to {end} that had not been committed."
         if self.lost is not None:
             yield f"Given up: {self.lost}."
         if self.dropped_entries:

@@ -37,6 +37,7 @@ class CheckpointKeeper:
         self._lock = threading.Lock()
         self.existed, self.value = _read(self.path)
         self._written = self.value
+        self._limit: int | None = None
 
     def advance(self, *, physic: int = 0, logics: int = 0, index: int = 0) -> None:
         """Advance the times, in milliseconds. Values below the current ones are ignored."""
@@ -49,6 +50,16 @@ class CheckpointKeeper:
     def lower(self, timestamp: int) -> None:
         """Lower the times that are above one, in milliseconds."""
         self._change(min, timestamp, timestamp, timestamp)
+
+    def hold(self, limit: int) -> None:
+        """Write no time above a limit, in milliseconds, until `release`."""
+        with self._lock:
+            self._limit = limit
+
+    def release(self) -> None:
+        """Write all times again."""
+        with self._lock:
+            self._limit = None
 
     def _change(
         self, choose: Callable[[int, int], int], physic: int, logics: int, index: int
@@ -69,7 +80,7 @@ class CheckpointKeeper:
             StoreWriteError: the file could not be written.
         """
         with self._lock:
-            value = self.value
+            value = self.value if self._limit is None else _lowered(self.value, self._limit)
             if value == self._written and self.existed:
                 return
             data = value.encode()
@@ -78,6 +89,16 @@ class CheckpointKeeper:
             else:
                 replace_file(self.path, data)
             self._written, self.existed = value, True
+
+
+def _lowered(value: Checkpoint, limit: int) -> Checkpoint:
+    """Return a checkpoint whose times are not above a limit."""
+    return replace(
+        value,
+        physic_msg_timestamp=min(value.physic_msg_timestamp, limit),
+        logics_msg_timestamp=min(value.logics_msg_timestamp, limit),
+        index_msg_timestamp=min(value.index_msg_timestamp, limit),
+    )
 
 
 def _read(path: str) -> tuple[bool, Checkpoint]:

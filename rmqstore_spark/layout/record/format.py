@@ -301,10 +301,23 @@ def write_batch_end(data: U1, start: int, end: int) -> None:
         start: where the record starts in it.
         end: physical offset at which the batch ends.
     """
+    at = _prepared_offset_at(data, start)
+    data[at : at + 8] = np.frombuffer((-end).to_bytes(8, "big", signed=True), np.uint8)
+
+
+def stated_batch_end(data: U1, start: int) -> int:
+    """Return the physical offset at which a batch ends, by the record that it begins with.
+
+    It is 0 or less if no batch begins with that record.
+    """
+    at = _prepared_offset_at(data, start)
+    return -int.from_bytes(data[at : at + 8].tobytes(), "big", signed=True)
+
+
+def _prepared_offset_at(data: U1, start: int) -> int:
     flag = int(data[start + SYS_FLAG_LAST])
     wide = bool(flag & BORNHOST_V6_FLAG) + bool(flag & STOREHOST_V6_FLAG)
-    at = start + PREPARED_OFFSET_AT + wide * V6_EXTRA
-    data[at : at + 8] = np.frombuffer((-end).to_bytes(8, "big", signed=True), np.uint8)
+    return start + PREPARED_OFFSET_AT + wide * V6_EXTRA
 
 
 def batch_ends(records: Records, physical_offset: I8) -> I8:

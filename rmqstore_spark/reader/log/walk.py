@@ -40,7 +40,7 @@ from rmqstore_spark.layout.record.format import (
 from rmqstore_spark.layout.spans import I8, U1
 from rmqstore_spark.reader.log.commitlog import CommitLog, LogSegment
 
-__all__ = ["Flaw", "Stretch", "next_record", "walk_log"]
+__all__ = ["Flaw", "Stretch", "next_record", "unpublished_time", "walk_log"]
 
 _CHUNK: Final = 2 << 20
 _FIRST_CHUNK: Final = 4 << 10
@@ -229,14 +229,19 @@ class _Step:
             return Flaw(offset, "a segment ends without a blank record", None)
         if not head.any():
             return Flaw(offset, "nothing is written here", None, empty=True)
-        if not self.segment.lead and (time := _unpublished_time(head, offset)) is not None:
+        if not self.segment.lead and (time := unpublished_time(head, offset)) is not None:
             cause = "an unpublished block begins here"
             return Flaw(offset, cause, None, unpublished=time)
         return Flaw(offset, "no whole record begins here", None)
 
 
-def _unpublished_time(head: U1, offset: int) -> int | None:
-    """Return the storeTimestamp of a record that a magic code of zero hides; None for others."""
+def unpublished_time(head: U1, offset: int) -> int | None:
+    """Return the storeTimestamp of a record that a magic code of zero hides; None for others.
+
+    Args:
+        head: uint8, the first bytes of a record.
+        offset: physical offset of the first one.
+    """
     if len(head) < MIN_RECORD_SIZE or head[MAGIC_PLACE].any():
         return None
     size = int.from_bytes(head[TOTAL_SIZE_PLACE].tobytes(), "big", signed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -110,26 +111,33 @@ def test_what_readers_by_time_see(tmp_path: Path) -> None:
         assert queue.offset_at(start + 1001) is None
 
 
-def test_others_get_earlier_times_than_what_is_stamped_ahead_and_later_ones_after_it() -> None:
+def test_others_are_stamped_by_the_clock_whatever_is_stamped_ahead() -> None:
     clock = Clock()
     time = StoreTime(clock, clock.now)
-    ahead = time.stamp_ahead(300)
-    assert ahead == clock.now + 301
-    times = []
-    for _ in range(5):
+    ahead = time.stamp_ahead(300).timestamp
+    assert ahead > clock.now + 300
+    for _ in range(3):
         clock.now += 100
-        times.append(time.stamp())
-    assert times == [ahead - 201, ahead - 101, ahead - 1, ahead - 1, ahead - 1]
-    time.pass_ahead(stored=True)
-    clock.now = ahead - 50
+        assert time.stamp() == clock.now
+        assert not time.has_reached(ahead)
+    time.continue_after(ahead)  # it is in the log
     assert time.stamp() == ahead
     clock.now = ahead + 50
     assert time.stamp() == ahead + 50
+    assert time.has_reached(ahead)
 
 
-def test_a_time_ahead_that_was_not_stored_leaves_no_trace() -> None:
+def test_a_time_ahead_that_is_not_stored_leaves_no_trace() -> None:
     clock = Clock()
     time = StoreTime(clock, clock.now)
-    assert time.stamp_ahead(100_000) - clock.now <= 1_000  # larger leaps are logged
-    time.pass_ahead(stored=False)
+    assert time.stamp_ahead(100_000).timestamp > clock.now
     assert time.stamp() == clock.now
+
+
+@pytest.mark.parametrize("span", [0, 1, 100, 1_000, 100_000])
+def test_what_follows_is_never_ahead_by_as_much_as_is_logged_as_a_leap(span: int) -> None:
+    clock = Clock()
+    begun = monotonic()
+    ahead, due = StoreTime(clock, clock.now).stamp_ahead(span)
+    assert ahead - clock.now > span
+    assert ahead - clock.now - 1000 * (due - begun) < 1_000

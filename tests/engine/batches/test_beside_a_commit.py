@@ -18,6 +18,7 @@ import pytest
 
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.engine.append import store_time
 from rmqstore_spark.engine.append.appender import HeldUpError
 from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
@@ -57,6 +58,8 @@ MANY_SEGMENTS = "8192"
 def all_batches_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LARGE", 0)
     monkeypatch.setattr(writing, "_ROOM_PART", 1)  # as much room as the batch has bytes, at most
+    for constant in ("_LEAST_SPARE_MS", "_MOST_AHEAD_MS"):  # each is written once, however slowly
+        monkeypatch.setattr(store_time, constant, 600_000)
 
 
 @pytest.fixture

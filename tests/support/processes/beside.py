@@ -1,8 +1,10 @@
 """A process that commits a batch, puts a message at each place it reaches, and is killed at one.
 
-    python -m tests.support.processes.beside STORE PLACE SEGMENT_SIZE
+    python -m tests.support.processes.beside STORE PLACE SEGMENT_SIZE [SIGNAL [LEAP]]
 
-Its output has a line for each message: the place.
+Its output has a line for each message: the place. With LEAP, the clock advances by so many
+milliseconds before the batch is published, and it is written again. Then the place is one of the
+second time.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.engine.log import commitlog
 from tests.support.messages.batches import bodies, commit_batch, rows_block, small_segments
+from tests.support.stores.storing import Clock
 
 __all__ = ["PLACES", "main"]
 
@@ -21,8 +24,9 @@ PLACES = ("before_write", "after_head", "after_portion", "before_sync", "before_
 """Places in a commit where nobody holds the append lock."""
 
 
-def main(path: str, place: str, segment_size: str, number: str = "9") -> None:
+def main(path: str, place: str, segment_size: str, number: str = "9", leap: str = "0") -> None:
     """Put a message, then commit a batch until the place, and get a signal there."""
+    clock, leaps = Clock(), [int(leap)] if int(leap) else []
 
     def put(name: str) -> None:
         assert store.put(rows_block(bodies(f"other {name}", 1), ["others"])).ok
@@ -30,14 +34,21 @@ def main(path: str, place: str, segment_size: str, number: str = "9") -> None:
 
     def reach(name: str) -> None:
         reached = name.removeprefix("commit.")
-        if reached in PLACES:
+        if leaps and reached == "before_publish":
+            clock.now += leaps.pop()
+            put("leap")
+            return
+        if reached in PLACES and leap == "0":
             put(reached)
-        if reached == place:
+        if reached == place and not leaps:
+            if leap != "0":
+                store.flush()  # the checkpoint too
             os.kill(os.getpid(), int(number))
 
     for constant, value in (("_LARGE", 0), ("_ROOM_PART", 1)):  # as much room as it has bytes
         setattr(writing, constant, value)
-    store = StoreWriter.open(path, small_segments(mappedFileSizeCommitLog=segment_size))
+    config = small_segments(mappedFileSizeCommitLog=segment_size)
+    store = StoreWriter.open(path, config, clock=clock)
     put("first")
     for module in (batch_block, writing, commitlog):
         setattr(module, "reach", reach)  # noqa: B010 - mypy knows no such attribute
