@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 from rmqstore_spark.base.status import PutStatus
@@ -124,9 +125,13 @@ class BatchWriter:
                 committed, marker_offset = self._place(block, writer, content, stages, identity)
                 self._write(block)
             self._learn_pace(block.bytes, begun)
-            while not self._publish_in_time(commit, block, writer, undo):
+            for renewed in count():
+                if self._publish_in_time(commit, block, writer, undo):
+                    break
+                # More time each time: on a disk that gets slower, this must end too.
+                span = _ms_since(begun) * (2 + renewed) // 2
                 with self._appender.ending_commit():
-                    commit = self._appender.renew_time(commit, _ms_since(begun))
+                    commit = self._appender.renew_time(commit, span)
                 begun = time.monotonic()
                 with self._failing_if_wrong():
                     committed = replace(committed, time=commit.timestamp)
