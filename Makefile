@@ -75,7 +75,7 @@ style: $(INSTALLED)
 # NumPy for Python 3.10 ends at 2.2, whose types say less than the code relies on.
 types: $(INSTALLED)
 	@if $(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; \
-		then $(PY) -m mypy --no-error-summary; \
+		then $(PY) -m mypy --no-error-summary --show-traceback; \
 		else echo "Types are checked with Python 3.11 or newer only." >&2; fi
 
 imports: $(INSTALLED)
