@@ -11,8 +11,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
 from typing import Final
 
 import numpy as np
@@ -205,15 +205,9 @@ def written_begin(path: str, start: int) -> int | None:
     Raises:
         StoreWriteError: the file could not be read.
     """
-    with explained(path, "read"):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for at, count in _data_ranges(descriptor, start, os.fstat(descriptor).st_size):
-                data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
-                if data.any():
-                    return at + int((data != 0).argmax())
-        finally:
-            os.close(descriptor)
+    with closing(_written_parts(path, start)) as parts:
+        for at, data in parts:
+            return at + int((data != 0).argmax())
     return None
 
 
@@ -224,16 +218,24 @@ def written_end(path: str, start: int) -> int | None:
         StoreWriteError: the file could not be read.
     """
     last = None
+    for at, data in _written_parts(path, start):
+        last = at + int(np.flatnonzero(data)[-1]) + 1
+    return last
+
+
+def _written_parts(
+    path: str, start: int
+) -> Generator[tuple[int, npt.NDArray[np.uint8]], None, None]:
+    """Yield the parts of a file that are not all zeros, and where they are."""
     with explained(path, "read"):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for at, count in _data_ranges(descriptor, start, os.fstat(descriptor).st_size):
                 data = np.frombuffer(os.pread(descriptor, count, at), np.uint8)
                 if data.any():
-                    last = at + int(np.flatnonzero(data)[-1]) + 1
+                    yield at, data
         finally:
             os.close(descriptor)
-    return last
 
 
 def wipe(path: str, start: int, end: int) -> None:

@@ -26,7 +26,8 @@ from rmqstore_spark.broker.core.messages import (
 )
 from rmqstore_spark.broker.core.refusal import Reason, Refusal
 from rmqstore_spark.broker.core.statistics import TOPIC_PUT_NUMS, Statistics
-from rmqstore_spark.engine.append.appender import HeldUpError, SinglePlace
+from rmqstore_spark.engine.append.appender import SinglePlace
+from rmqstore_spark.engine.append.commit import HeldUpError
 from rmqstore_spark.engine.append.later_puts import Awaits, LaterPuts
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.engine.store import StoreWriter

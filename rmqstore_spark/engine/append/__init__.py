@@ -6,6 +6,7 @@ append_lock   the lock of all that changes the log
 store_time    assigns storeTimestamps
 appender      assigns offsets to records and appends them, before the block of a commit, if
               one is being written (`batches.batch_block`)
+commit        a commit that writes its block, and what it holds up
 durability    waits for the disk and for slaves, of which it knows what each has
 replica       the other way into the log: bytes of a master's log
 stamped       checks these bytes, and finds where Spark batches begin and end in them

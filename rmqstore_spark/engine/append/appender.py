@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.append.append_lock import AppendLock, Patiently
-from rmqstore_spark.engine.append.store_time import Ahead, StoreTime
+from rmqstore_spark.engine.append.commit import Commit, HeldUpError
+from rmqstore_spark.engine.append.store_time import StoreTime
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher
 from rmqstore_spark.engine.dispatch.jobs import Appended, DispatchJob, SingleAppended
 from rmqstore_spark.engine.failpoints import reach
@@ -63,54 +63,6 @@ class SinglePlace(NamedTuple):
     physical_offset: int
     queue_offset: int
     end_offset: int
-
-
-class HeldUpError(Exception):
-    """A commit holds up a block: its records for the same queues come first, or no room is left.
-
-    Args:
-        rows: see below.
-
-    Attributes:
-        rows: which records of the block it holds up; all of them, if they have no room before it.
-    """
-
-    def __init__(self, rows: npt.NDArray[np.bool_]) -> None:
-        super().__init__("a commit to the same queues is under way, or leaves no room before it")
-        self.rows = rows
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A commit that writes its block.
-
-    Attributes:
-        reserved: the block's place.
-        next_offsets: the first offset of its records in each of their queues.
-        topics: the topics of these.
-        time: of its records, and when they may be part of the log.
-        begin: where the log ended when it began.
-    """
-
-    reserved: ReservedBlock
-    next_offsets: Mapping[Route, int]
-    topics: frozenset[str]
-    time: Ahead
-    begin: int
-
-    @property
-    def timestamp(self) -> int:
-        """The storeTimestamp of its records, milliseconds."""
-        return self.time.timestamp
-
-    def holds_up(self, routes: Iterable[Route]) -> bool:
-        """Whether records for some queues have to wait for it."""
-        return not self.next_offsets.keys().isdisjoint(routes)
-
-    def rows_held_up(self, block: Block) -> npt.NDArray[np.bool_]:
-        """Return which records of a block have to wait for it, because of their queues."""
-        held = [route in self.next_offsets for route in block.routes]
-        return np.array(held, np.bool_)[block.route_of]
 
 
 class Appender:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore_spark.engine.append.appender import HeldUpError
+from rmqstore_spark.engine.append.commit import HeldUpError
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout.constants import COMPRESSED_FLAG
 from rmqstore_spark.layout.fields import MIN_RECORD_SIZE, SYS_FLAG_LAST, TOTAL_SIZE_PLACE

@@ -14,13 +14,8 @@ import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import (
-    Appender,
-    Commit,
-    HeldUpError,
-    SinglePlace,
-    Stored,
-)
+from rmqstore_spark.engine.append.appender import Appender, SinglePlace, Stored
+from rmqstore_spark.engine.append.commit import Commit, HeldUpError
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.group_commit import (
     GroupCommit,

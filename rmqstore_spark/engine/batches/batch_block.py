@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from rmqstore_spark.engine.append.appender import Commit
+from rmqstore_spark.engine.append.commit import Commit
 from rmqstore_spark.engine.batches.staged_records import Portion, Rows
 from rmqstore_spark.engine.dispatch.jobs import Appended
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues

@@ -27,7 +27,8 @@ from typing import Final
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import Content, WriterId, topics_with_most_rows
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.commit import Commit
 from rmqstore_spark.engine.batches.batch_block import BatchBlock
 from rmqstore_spark.engine.batches.marker import MARKER_ROUTE, Committed, Marker, marker_body
 from rmqstore_spark.engine.batches.stage import Stage

@@ -24,7 +24,8 @@ import numpy as np
 
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit, HeldUpError
+from rmqstore_spark.engine.append.appender import Appender
+from rmqstore_spark.engine.append.commit import Commit, HeldUpError
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.delay.copies import Copies, copies_of
 from rmqstore_spark.engine.delay.delay_offsets import DelayOffsets

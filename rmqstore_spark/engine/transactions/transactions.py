@@ -23,7 +23,8 @@ from typing import Any, Final
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.base.types import HalfId
 from rmqstore_spark.engine.admission import Admission
-from rmqstore_spark.engine.append.appender import Appender, Commit, HeldUpError, Stored
+from rmqstore_spark.engine.append.appender import Appender, Stored
+from rmqstore_spark.engine.append.commit import Commit, HeldUpError
 from rmqstore_spark.engine.append.durability import Durability
 from rmqstore_spark.engine.append.puts import Puts
 from rmqstore_spark.engine.dispatch.dispatcher import Dispatcher

@@ -19,7 +19,7 @@ import pytest
 from rmqstore_spark.base.types import CommitRequest, WriterId
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.append import store_time
-from rmqstore_spark.engine.append.appender import HeldUpError
+from rmqstore_spark.engine.append.commit import HeldUpError
 from rmqstore_spark.engine.batches import batch_block, writing
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.log import commitlog

@@ -25,7 +25,8 @@ from rmqstore_spark.broker.faces.remoting.lanes.send_rounds import SendRounds
 from rmqstore_spark.broker.faces.remoting.results import REGION, sent
 from rmqstore_spark.broker.faces.remoting.row import refused
 from rmqstore_spark.engine.admission import CLIENTS_SYS_FLAG
-from rmqstore_spark.engine.append.appender import HeldUpError, SinglePlace
+from rmqstore_spark.engine.append.appender import SinglePlace
+from rmqstore_spark.engine.append.commit import HeldUpError
 from rmqstore_spark.engine.status import PutResult
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.constants import (
