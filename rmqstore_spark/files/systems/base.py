@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -263,6 +264,20 @@ def translated(error: OSError, path: str) -> Exception:
 def _who() -> str:
     """Return this process's user, if the platform has one."""
     return f" for user id {os.geteuid()}" if hasattr(os, "geteuid") else ""
+
+
+def most_open_files(share: int, least: int, most: int) -> int:
+    """Return how many files something may hold open, of those that the process may.
+
+    Args:
+        share: one in so many.
+        least: as many in any case.
+        most: no more than that.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return most
+    return max(least, min(limit // share, most))
 
 
 H = TypeVar("H")
