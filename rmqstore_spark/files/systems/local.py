@@ -50,8 +50,8 @@ class _Opened(NamedTuple):
 class LocalFiles:
     """`Files` of this machine. Descriptors work after a fork, since `pread` has no position.
 
-    A file that was removed while open remains readable. A file that was replaced is noticed when
-    its folder is listed again.
+    A file that was removed while open remains readable, until its folder is listed again. Then a
+    file that was replaced is noticed, too.
 
     Args:
         open_files: maximum number of open descriptors; by default a part of what the process may
@@ -90,6 +90,9 @@ class LocalFiles:
         except OSError as error:
             raise translated(error, path) from error
         found.sort()
+        # The system keeps the bytes of a removed file, a whole segment, for as long as it is open.
+        for name in self._handles.opened_in(path).difference(info.name for info in found):
+            self._handles.drop(prefix + name)
         return found
 
     def walk(

@@ -90,6 +90,28 @@ def test_many_ranges_are_read_as_one_by_one(many: Path, local: LocalFiles) -> No
 
 
 @needs_proc
+@pytest.mark.parametrize("sizes", [True, False])
+def test_a_removed_file_is_let_go_when_its_folder_is_listed(
+    many: Path, local: LocalFiles, *, sizes: bool
+) -> None:
+    (many / "below").mkdir()
+    paths = [many / name for name in ("1", "2", "below/1")]
+    for path in paths:
+        path.write_bytes(b"x")
+        local.read(str(path), 0, 1)
+    for path in paths:
+        path.unlink()
+    assert local.read(str(paths[0]), 0, 1) == b"x"
+    local.list(f"{many}/", sizes=sizes)
+    assert open_descriptors(many) == 1
+    with pytest.raises(FileNotFoundError):
+        local.read(str(paths[0]), 0, 1)
+    assert local.read(str(paths[2]), 0, 1) == b"x"
+    local.list(str(many / "below"), sizes=sizes)
+    assert open_descriptors(many) == 0
+
+
+@needs_proc
 def test_descriptors_are_closed_with_the_object(many: Path) -> None:
     files = LocalFiles()
     files.read(str(many / "1"), 0, 1)
