@@ -398,6 +398,8 @@ def read_ranges(wanted: Sequence[tuple[Segments, int, int]]) -> list[bytes]:
     if any(len(part) < piece.length for piece, part in zip(flat, data, strict=True)):
         # A file is gone, or was cut short: this says which, and where.
         return [segments.read_range(offset, length) for segments, offset, length in wanted]
+    if len(flat) == len(pieces) and all(pieces):
+        return list(data)
     parts = iter(data)
     return [b"".join(itertools.islice(parts, len(part))) for part in pieces]
 

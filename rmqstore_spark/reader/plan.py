@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 
 _SAMPLE: Final = 256
+_LEAST_SAMPLE: Final = 16
+_SAMPLED: Final = 1 << 14
+"""Entries at each end of a range that estimate its bytes: fewer of each if there are many ranges,
+of which the sum matters."""
 _DENSE: Final = 0.25
 _LONG: Final = 16 << 20  # bytes of the log that are worth a separate split
 _WORTH: Final = 4 << 20  # bytes that outweigh what a task costs by itself
@@ -106,10 +110,11 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     wanted = [each for each in ranges if each.count]
     if not wanted:
         return []
+    count = max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLED // len(wanted)))
     samples = [
         (number, store.queue(each.topic, each.queue_id), first, end)
         for number, each in enumerate(wanted)
-        for first, end in _samples(each)
+        for first, end in _samples(each, count)
     ]
     data = read_entry_bytes([(queue, first, end) for _, queue, first, end in samples])
     queue_format = store.directory.queue_format
@@ -128,21 +133,20 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     )
     ends = np.minimum(places + entries["size"], store.log.file_end)
     behind = np.cumsum(counts)
-    extents = []
-    for each, count, total, until in zip(wanted, counts, totals, behind, strict=True):
-        if not count:
-            extents.append(_Extent(each, 0, 0, 0))
-            continue
-        first, last = int(places[until - count]), int(ends[until - 1])
-        extents.append(_Extent(each, first, last, int(total / count * each.count)))
-    return extents
+    held = np.flatnonzero(counts)
+    first, last, size = np.zeros((3, len(wanted)), np.int64)
+    first[held] = places[(behind - counts)[held]]
+    last[held] = ends[behind[held] - 1]
+    size[held] = totals[held] / counts[held] * np.array([each.count for each in wanted])[held]
+    extents = zip(wanted, first.tolist(), last.tolist(), size.tolist(), strict=True)
+    return [_Extent(*extent) for extent in extents]
 
 
-def _samples(wanted: QueueRange) -> list[tuple[int, int]]:
-    """Return the first and the last offsets of a range; all of a short one."""
-    if wanted.count <= 2 * _SAMPLE:
+def _samples(wanted: QueueRange, count: int) -> list[tuple[int, int]]:
+    """Return so many of the first and the last offsets of a range; all of a short one."""
+    if wanted.count <= 2 * count:
         return [(wanted.start, wanted.end)]
-    return [(wanted.start, wanted.start + _SAMPLE), (wanted.end - _SAMPLE, wanted.end)]
+    return [(wanted.start, wanted.start + count), (wanted.end - count, wanted.end)]
 
 
 def plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,3 +127,25 @@ def test_spark_reads_both(spark: SparkSession, here: Served, archive: Path) -> N
     frame = spark.read.format("rmqstore").option("path", f"{here.store.path},{archive}").load()
     places = [tuple(row) for row in frame.select("queueId", "queueOffset").collect()]
     assert sorted(places) == [(queue, slot) for queue in (0, 1) for slot in range(COUNT // 2)]
+
+
+def test_a_stream_lets_go_of_files_that_expire(here: Served) -> None:
+    stream = Stream(here.store.path, maxOffsetsPerTrigger=50, startingOffsets="earliest")
+    ends = [stream.latest(stream.initial())]
+    while (end := stream.latest(ends[-1])) != ends[-1]:
+        ends.append(end)
+    assert len(ends) == COUNT // 50
+    expire(here)
+    assert segments_open(here, " (deleted)")
+    stream.clock.now += 60
+    put(here, COUNT, COUNT + 50)
+    assert stream.latest(end) != end
+    assert segments_open(here, "")
+    assert not segments_open(here, " (deleted)")
+
+
+def segments_open(here: Served, suffix: str) -> list[str]:
+    """The segments that are open in this process, with what the system adds to those removed."""
+    folder = f"{here.store.path}/commitlog/"
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [link for link in links if link.startswith(folder) and link.endswith(suffix)]

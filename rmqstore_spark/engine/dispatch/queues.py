@@ -11,7 +11,6 @@ the checkpoint vouches for them. `queue_files` has their files.
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -24,11 +23,14 @@ import numpy as np
 
 from rmqstore_spark.engine.dispatch.queue_files import QueueFiles
 from rmqstore_spark.engine.failpoints import reach
+from rmqstore_spark.files.systems.base import most_open_files
 from rmqstore_spark.layout.queues.format import Entries, QueueFormat
 from rmqstore_spark.layout.spans import U1
 
 _OPEN_FILES: Final = 256
 _MOST_OPEN_FILES: Final = 1 << 14
+_SHARE: Final = 4
+"""Connections, the log and readers need the other files that the process may have open."""
 _UNITS_SOUGHT = 10_000  # entries; files of units are large, and hold those of many more
 _FILLED_AT_ONCE = 1 << 16  # entries
 
@@ -86,7 +88,8 @@ class ConsumeQueues:
         size = queue_format.slot_from(file_size or queue_format.file_size) * queue_format.size
         folder = os.path.join(store, "consumequeue")
         self.format = queue_format
-        self._files = QueueFiles(folder, queue_format, size, open_files or _most_open())
+        open_files = open_files or most_open_files(_SHARE, _OPEN_FILES, _MOST_OPEN_FILES)
+        self._files = QueueFiles(folder, queue_format, size, open_files)
         self._keep_units = keep_units
         self.watcher: QueueWatcher | None = None
         self._states: dict[tuple[str, int], _State] = {}
@@ -475,11 +478,3 @@ class ConsumeQueues:
         end = state.max_offset if state.begin >= 0 else 0
         width = self.format.size
         return self._files.trim(topic, queue_id, state.begin * width, end * width)
-
-
-def _most_open() -> int:
-    """Connections, the log and readers need the other files that the process may have open."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _MOST_OPEN_FILES
-    return max(_OPEN_FILES, min(limit // 4, _MOST_OPEN_FILES))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -265,6 +266,20 @@ def _who() -> str:
     return f" for user id {os.geteuid()}" if hasattr(os, "geteuid") else ""
 
 
+def most_open_files(share: int, least: int, most: int) -> int:
+    """Return how many files something may hold open, of those that the process may.
+
+    Args:
+        share: one in so many.
+        least: as many in any case.
+        most: no more than that.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return most
+    return max(least, min(limit // share, most))
+
+
 H = TypeVar("H")
 
 
@@ -278,6 +293,7 @@ class HandleCache(Generic[H]):
 
     def __init__(self, close_handle: Callable[[H], None], capacity: int) -> None:
         self._handles: OrderedDict[str, H] = OrderedDict()
+        self._names: dict[str, set[str]] = {}
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self._close = close_handle
@@ -306,7 +322,13 @@ class HandleCache(Generic[H]):
             self._shrink(0)
             handle = open_handle(path)
         self._handles[path] = handle
+        folder, _, name = path.rpartition("/")
+        self._names.setdefault(folder, set()).add(name)
         return handle
+
+    def opened_in(self, folder: str) -> set[str]:
+        """Return the names of a folder's files whose handles are open."""
+        return set(self._names.get(folder.rstrip("/"), ()))
 
     def peek(self, path: str) -> H | None:
         """Return the handle of a path if it is open, without counting this as a use."""
@@ -316,6 +338,7 @@ class HandleCache(Generic[H]):
         """Close the handle of a path, if it is open."""
         handle = self._handles.pop(path, None)
         if handle is not None:
+            self._forget_name(path)
             self._close(handle)
 
     def drop_below(self, folder: str) -> None:
@@ -326,6 +349,7 @@ class HandleCache(Generic[H]):
     def forget(self) -> None:
         """Drop all handles without closing them: in a forked child they belong to the parent."""
         self._handles.clear()
+        self._names.clear()
 
     def close(self) -> None:
         """Close all handles."""
@@ -334,4 +358,13 @@ class HandleCache(Generic[H]):
     def _shrink(self, keep: int) -> None:
         """Close the least recently used handles until at most `keep` are left."""
         while len(self._handles) > keep:
-            self._close(self._handles.popitem(last=False)[1])
+            path, handle = self._handles.popitem(last=False)
+            self._forget_name(path)
+            self._close(handle)
+
+    def _forget_name(self, path: str) -> None:
+        folder, _, name = path.rpartition("/")
+        names = self._names[folder]
+        names.discard(name)
+        if not names:
+            del self._names[folder]

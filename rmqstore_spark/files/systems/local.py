@@ -24,12 +24,15 @@ from rmqstore_spark.files.systems.base import (
     Listing,
     UInt8Array,
     join,
+    most_open_files,
     translated,
     walk_by_folder,
 )
 from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
 
 _OPEN_FILES = 128
+_MOST_OPEN_FILES = 4096
+_SHARE = 16  # of the files that the process may have open: it has several stores and connections
 
 # Do not wait for the other end of a pipe or take over a terminal: `_open` refuses such files.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -47,11 +50,12 @@ class _Opened(NamedTuple):
 class LocalFiles:
     """`Files` of this machine. Descriptors work after a fork, since `pread` has no position.
 
-    A file that was removed while open remains readable. A file that was replaced is noticed when
-    its folder is listed again.
+    A file that was removed while open remains readable, until its folder is listed again. Then a
+    file that was replaced is noticed, too.
 
     Args:
-        open_files: maximum number of open descriptors.
+        open_files: maximum number of open descriptors; by default a part of what the process may
+            have, so that planning over a thousand queues does not open each file again and again.
         reads: how bytes are read.
     """
 
@@ -64,9 +68,11 @@ class LocalFiles:
     block = 20 << 10
     stretch = 1 << 20  # what is decoded next is still in the processor's cache
 
-    def __init__(self, open_files: int = _OPEN_FILES, reads: DiskReads = PLAIN) -> None:
+    def __init__(self, open_files: int | None = None, reads: DiskReads = PLAIN) -> None:
         self._open_files = open_files
         self._reads = reads
+        if open_files is None:
+            open_files = most_open_files(_SHARE, _OPEN_FILES, _MOST_OPEN_FILES)
         self._handles: HandleCache[_Opened] = HandleCache(_close, open_files)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -84,6 +90,9 @@ class LocalFiles:
         except OSError as error:
             raise translated(error, path) from error
         found.sort()
+        # The system keeps the bytes of a removed file, a whole segment, for as long as it is open.
+        for name in self._handles.opened_in(path).difference(info.name for info in found):
+            self._handles.drop(prefix + name)
         return found
 
     def walk(
@@ -135,7 +144,18 @@ class LocalFiles:
 
     def read_many(self, ranges: Sequence[FileRange]) -> Sequence[bytes]:
         """Read ranges of several files; see `Files.read_many`."""
-        return [self.read(*each) for each in ranges]
+        some, handle = self._reads.some, self._handles.get
+        found = []
+        for path, offset, length in ranges:
+            data = b""
+            if length <= _UNCHECKED_READ:
+                try:
+                    data = some(handle(path, _open).descriptor, length, offset)
+                except OSError as error:
+                    raise translated(error, path) from error
+            # More than one call reads what is long, and what the system returns in parts.
+            found.append(data if len(data) == length else self.read(path, offset, length))
+        return found
 
     def read_into(self, path: str, offset: int, out: UInt8Array) -> int:
         """Fill `out` and return the bytes read; fewer only at the end of the file."""

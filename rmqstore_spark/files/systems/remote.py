@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from zipfile import BadZipFile
@@ -76,7 +76,7 @@ class FsspecFiles(RangeFiles):
                 raise FileNotFoundError(f"{path} is not a folder")
             if sizes:
                 found = {name: self._sized(path, info) for name, info in found.items()}
-        self._drop_handles(path, found)
+        self._drop_handles(path)
         return [found[name] for name in sorted(found)]
 
     def walk(
@@ -205,10 +205,10 @@ class FsspecFiles(RangeFiles):
             return info
         return info._replace(size=self.size(join(folder, info.name)))
 
-    def _drop_handles(self, folder: str, names: Iterable[str]) -> None:
-        """Close handles whose file may have been replaced; an archive does not change."""
+    def _drop_handles(self, folder: str) -> None:
+        """Close handles whose file may be gone or another one; an archive does not change."""
         if not isinstance(self._fs, AbstractArchiveFileSystem):
-            for name in names:
+            for name in self._handles.opened_in(folder):
                 self._handles.drop(join(folder, name))
 
 

@@ -97,3 +97,17 @@ def test_what_nobody_closed_is_closed_with_the_cache() -> None:
 def test_a_cache_for_nothing_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         HandleCache(Disk().closed, 0)
+
+
+def test_the_names_that_are_open_in_a_folder() -> None:
+    disk = Disk()
+    cache = HandleCache(disk.closed, 3)
+    for path in ("/a/1", "/a/2", "/a/b/1"):
+        cache.get(path, disk.opened)
+    assert cache.opened_in("/a") == cache.opened_in("/a/") == {"1", "2"}
+    cache.get("/a/b/2", disk.opened)  # the idlest, /a/1, goes
+    assert (cache.opened_in("/a"), cache.opened_in("/a/b")) == ({"2"}, {"1", "2"})
+    cache.drop("/a/2")
+    assert cache.opened_in("/a") == set()
+    cache.forget()
+    assert cache.opened_in("/a/b") == set()

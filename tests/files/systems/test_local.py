@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rmqstore_spark.errors import RmqStoreError
-from rmqstore_spark.files.systems.base import translated
+from rmqstore_spark.files.systems.base import FileRange, translated
 from rmqstore_spark.files.systems.local import LocalFiles
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,6 +39,14 @@ def many(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def limit() -> Iterator[Callable[[int], None]]:
+    """Sets how many files this process may have open, until the test ends."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield lambda files: resource.setrlimit(resource.RLIMIT_NOFILE, (files, before[1]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 @needs_proc
 def test_descriptors_stay_open_up_to_the_limit_and_no_further(many: Path) -> None:
     files = LocalFiles(open_files=7)
@@ -49,6 +57,57 @@ def test_descriptors_stay_open_up_to_the_limit_and_no_further(many: Path) -> Non
     files.list(str(many))
     assert open_descriptors(many) == 7
     files.close()
+    assert open_descriptors(many) == 0
+
+
+@needs_proc
+def test_a_part_of_what_the_process_may_have_open_stays_open(
+    many: Path, limit: Callable[[int], None]
+) -> None:
+    for number in range(50, 300):
+        (many / str(number)).write_bytes(b"%03d" % number)
+    files = LocalFiles()
+    wanted = [FileRange(str(many / str(number)), 0, 2) for number in range(300)]
+    for allowed, kept in ((1024, 128), (200 * 16, 200), (300 * 16, 300)):
+        limit(allowed)
+        files = LocalFiles()
+        assert len(files.read_many(wanted)) == 300
+        assert open_descriptors(many) == kept
+        files.close()
+
+
+def test_many_ranges_are_read_as_one_by_one(many: Path, local: LocalFiles) -> None:
+    (many / "long").write_bytes(bytes(range(256)) * 8192)
+    paths = [str(many / name) for name in ("7", "long", "long", "8")]
+    wanted = [
+        FileRange(*each)
+        for each in zip(paths, (0, 100, 1 << 20, 1), (2, 2 << 20, 9, 5), strict=True)
+    ]
+    assert local.read_many(wanted) == [local.read(*each) for each in wanted]
+    assert [len(data) for data in local.read_many(wanted)] == [2, (2 << 20) - 100, 9, 1]
+    with pytest.raises(FileNotFoundError, match="none"):
+        local.read_many([wanted[0], FileRange(str(many / "none"), 0, 1)])
+
+
+@needs_proc
+@pytest.mark.parametrize("sizes", [True, False])
+def test_a_removed_file_is_let_go_when_its_folder_is_listed(
+    many: Path, local: LocalFiles, *, sizes: bool
+) -> None:
+    (many / "below").mkdir()
+    paths = [many / name for name in ("1", "2", "below/1")]
+    for path in paths:
+        path.write_bytes(b"x")
+        local.read(str(path), 0, 1)
+    for path in paths:
+        path.unlink()
+    assert local.read(str(paths[0]), 0, 1) == b"x"
+    local.list(f"{many}/", sizes=sizes)
+    assert open_descriptors(many) == 1
+    with pytest.raises(FileNotFoundError):
+        local.read(str(paths[0]), 0, 1)
+    assert local.read(str(paths[2]), 0, 1) == b"x"
+    local.list(str(many / "below"), sizes=sizes)
     assert open_descriptors(many) == 0
 
 
@@ -72,17 +131,15 @@ def test_a_refused_file_leaves_no_descriptor_behind(tmp_path: Path, local: Local
     assert open_descriptors(tmp_path) == 0
 
 
-def test_a_limit_on_open_files_is_lived_with(many: Path) -> None:
+def test_a_limit_on_open_files_is_lived_with(many: Path, limit: Callable[[int], None]) -> None:
     files = LocalFiles()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)  # the lowest descriptor that is free now
     os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 5, hard))
+    limit(free + 5)
     try:
         for number in range(50):
             assert files.read(str(many / str(number)), 0, 2) == b"%02d" % number
     finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         files.close()
 
 
