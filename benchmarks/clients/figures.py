@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.clients.brokers import bench
-from benchmarks.clients.cpp_client import cpp_figures
+from benchmarks.clients.cpp_client import cpp_figures, recorded_cpp_figures
 from benchmarks.clients.groups import group_figures
 from benchmarks.clients.held_pulls import held_figures
 from benchmarks.clients.java_clients import java_figures
@@ -37,10 +37,11 @@ def client_figures(stores: Stores) -> Iterator[Figure]:
         yield from held_figures(folder)
         rocketmq = _rocketmq(folder)
         if rocketmq is None:
-            yield from cpp_figures(folder)
+            yield from recorded_cpp_figures(folder)
         else:
             with bench(rocketmq, folder) as both:
                 yield from java_figures(both)
+                yield from cpp_figures(both, folder)
                 yield from spark_client_figures(both)
 
 
