@@ -35,6 +35,7 @@ _LEAST_SAMPLE: Final = 16
 _SAMPLED: Final = 1 << 14
 """Entries at each end of a range that estimate its bytes: fewer of each if there are many ranges,
 of which the sum matters."""
+_MOST_SIZE: Final = 2.0**62
 _DENSE: Final = 0.25
 _LONG: Final = 16 << 20  # bytes of the log that are worth a separate split
 _WORTH: Final = 4 << 20  # bytes that outweigh what a task costs by itself
@@ -105,12 +106,20 @@ def average_size(store: Store, wanted: QueueRange) -> float:
     return sum(extent.size for extent in _extents(store, [wanted])) / max(1, wanted.count)
 
 
-def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
-    """Return the extents of the ranges that are not empty."""
+def _extents(
+    store: Store, ranges: Iterable[QueueRange], *, covering: bool = False
+) -> list[_Extent]:
+    """Return the extents of the ranges that are not empty.
+
+    Args:
+        covering: where the entries at an end of a range are damaged, and do not state its position,
+            its extent reaches to that end of the log. Otherwise it is that of the other entries.
+    """
     wanted = [each for each in ranges if each.count]
     if not wanted:
         return []
-    count = max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLED // len(wanted)))
+    long = sum(each.count > 2 * _LEAST_SAMPLE for each in wanted)
+    count = max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLED // max(1, long)))
     samples = [
         (number, store.queue(each.topic, each.queue_id), first, end)
         for number, each in enumerate(wanted)
@@ -119,13 +128,13 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     data = read_entry_bytes([(queue, first, end) for _, queue, first, end in samples])
     queue_format = store.directory.queue_format
     entries = queue_format.decode(b"".join(data))
-    owners = np.repeat(
-        [number for number, *_ in samples], [end - first for *_, first, end in samples]
-    )
+    numbers = np.array([number for number, *_ in samples])
+    parts = np.repeat(np.arange(len(samples)), [end - first for *_, first, end in samples])
     # Reading reports damaged entries. The estimate ignores them. Void ones say where a range lies.
     sound = queue_format.is_message(entries) | queue_format.is_void(entries)
     sound &= entries["size"] <= MAX_RECORD_SIZE
-    entries, owners = entries[sound], owners[sound]
+    entries, parts = entries[sound], parts[sound]
+    owners = numbers[parts]
     counts = np.bincount(owners, minlength=len(wanted))
     totals = np.bincount(owners, entries["size"], minlength=len(wanted))
     places = np.clip(
@@ -137,7 +146,13 @@ def _extents(store: Store, ranges: Iterable[QueueRange]) -> list[_Extent]:
     first, last, size = np.zeros((3, len(wanted)), np.int64)
     first[held] = places[(behind - counts)[held]]
     last[held] = ends[behind[held] - 1]
-    size[held] = totals[held] / counts[held] * np.array([each.count for each in wanted])[held]
+    rows = np.array([each.count for each in wanted], np.float64)
+    size[held] = np.minimum(totals[held] / counts[held] * rows[held], _MOST_SIZE)
+    if covering:
+        is_told = np.bincount(parts, minlength=len(samples)) > 0
+        every = np.arange(len(wanted))
+        first[~is_told[np.searchsorted(numbers, every)]] = store.log.min_offset
+        last[~is_told[np.searchsorted(numbers, every, "right") - 1]] = store.log.file_end
     extents = zip(wanted, first.tolist(), last.tolist(), size.tolist(), strict=True)
     return [_Extent(*extent) for extent in extents]
 
@@ -227,7 +242,7 @@ def plan_by_keys(
     """
     from rmqstore_spark.reader.key_search import index_pieces
 
-    extents = _extents(store, ranges)
+    extents = _extents(store, ranges, covering=True)
     if not extents:
         return []
     at = store.log.unit_start(min(e.first for e in extents))

@@ -93,6 +93,39 @@ def test_ranges_without_an_index_are_read_along_the_log(
             assert sorted(identities(batches)) == wanted
 
 
+@pytest.mark.parametrize("side", ["first", "last", "all"])
+@pytest.mark.parametrize("name", ["basic", "lmq", "dledger", "tiny"])
+def test_a_range_whose_entries_at_an_end_are_damaged_is_looked_for_in_all_of_the_log(
+    copy: Copy, name: str, side: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant, value in {"_LONG": 1, "_SAMPLE": 2, "_LEAST_SAMPLE": 2}.items():
+        monkeypatch.setattr(f"rmqstore_spark.reader.plan.{constant}", value)
+    folder = copy(name)
+    rows = expected_rows(folder)
+    for path in sorted((folder / "store" / "index").iterdir())[1::2]:
+        path.unlink()
+    with reopened(folder) as store:
+        ranges = whole(store)
+        damaged = set()
+        for queue, wanted in zip(store.queues(), ranges, strict=True):
+            slots = range(wanted.start, wanted.end)
+            for slot in {"first": slots[:3], "last": slots[-3:], "all": slots}[side]:
+                segment = queue.segments.locate(slot * 20)
+                with open(segment.path, "r+b") as file:
+                    file.seek(slot * 20 - segment.start + 8)
+                    file.write((0x7FFFFFFF).to_bytes(4, "big"))
+                damaged.add((wanted.topic, wanted.queue_id, slot))
+    last = {(r.topic, r.queue_id): r.end for r in ranges}
+    rows = [r for r in rows if r["queueOffset"] < last[r["topic"], r["queueId"]]]
+    with reopened(folder) as store:
+        splits = plan_by_keys(store, ranges, PlanLimits(max_bytes=100_000))
+        for keys in key_sets(folder, rows):
+            options = ReadOptions(columns=IDENTITY.columns, keys=keys, mode="DROPMALFORMED")
+            batches = [b for split in splits for b in read_split(store, split, options)]
+            wanted_rows = [queue_key(r) for r in rows if row_has_key(r, keys)]
+            assert sorted(identities(batches)) == [r for r in wanted_rows if r not in damaged]
+
+
 def test_no_ranges_and_no_keys(golden: Golden) -> None:
     with Store.open(golden("tiny") / "store") as store:
         assert plan_by_keys(store, []) == []

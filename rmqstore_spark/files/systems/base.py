@@ -288,13 +288,15 @@ class HandleCache(Generic[H]):
 
     Args:
         close_handle: closes a handle.
-        capacity: maximum number of open handles.
+        capacity: maximum number of open handles; or returns it, whenever one is opened.
     """
 
-    def __init__(self, close_handle: Callable[[H], None], capacity: int) -> None:
+    def __init__(
+        self, close_handle: Callable[[H], None], capacity: int | Callable[[], int]
+    ) -> None:
         self._handles: OrderedDict[str, H] = OrderedDict()
         self._names: dict[str, set[str]] = {}
-        if capacity < 1:
+        if isinstance(capacity, int) and capacity < 1:
             raise ValueError(f"capacity must be at least 1, not {capacity}")
         self._close = close_handle
         self._capacity = capacity
@@ -312,7 +314,8 @@ class HandleCache(Generic[H]):
         if handle is not None:
             self._handles.move_to_end(path)
             return handle
-        self._shrink(self._capacity - 1)
+        most = self._capacity if isinstance(self._capacity, int) else self._capacity()
+        self._shrink(most - 1)
         try:
             handle = open_handle(path)
         except OSError as error:

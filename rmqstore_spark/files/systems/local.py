@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 
@@ -32,7 +33,7 @@ from rmqstore_spark.files.systems.reads import PLAIN, DiskReads
 
 _OPEN_FILES = 128
 _MOST_OPEN_FILES = 4096
-_SHARE = 16  # of the files that the process may have open: it has several stores and connections
+_SHARE = 8  # of the files that the process may have open, for all stores that it reads
 
 # Do not wait for the other end of a pipe or take over a terminal: `_open` refuses such files.
 _OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -50,12 +51,13 @@ class _Opened(NamedTuple):
 class LocalFiles:
     """`Files` of this machine. Descriptors work after a fork, since `pread` has no position.
 
-    A file that was removed while open remains readable, until its folder is listed again. Then a
-    file that was replaced is noticed, too.
+    A file that was removed while open remains readable, until its folder is listed again. Then, if
+    sizes are asked for, a file that was replaced is noticed, too.
 
     Args:
         open_files: maximum number of open descriptors; by default a part of what the process may
-            have, so that planning over a thousand queues does not open each file again and again.
+            have, which all such objects share. So planning over a thousand queues does not open
+            each file again and again.
         reads: how bytes are read.
     """
 
@@ -72,8 +74,8 @@ class LocalFiles:
         self._open_files = open_files
         self._reads = reads
         if open_files is None:
-            open_files = most_open_files(_SHARE, _OPEN_FILES, _MOST_OPEN_FILES)
-        self._handles: HandleCache[_Opened] = HandleCache(_close, open_files)
+            _sharing.add(self)
+        self._handles: HandleCache[_Opened] = HandleCache(_close, open_files or _fair_share)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._open_files, self._reads)
@@ -88,6 +90,8 @@ class LocalFiles:
             with os.scandir(path) as entries:
                 found = [self._info(prefix, entry) if sizes else _kind(entry) for entry in entries]
         except OSError as error:
+            if error.errno == errno.ENOENT:
+                self._handles.drop_below(path.rstrip("/"))
             raise translated(error, path) from error
         found.sort()
         # The system keeps the bytes of a removed file, a whole segment, for as long as it is open.
@@ -204,6 +208,7 @@ class LocalFiles:
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EPERM):
                 raise
+            self._handles.drop(prefix + entry.name)
             return FileInfo(entry.name, 0, False, -1, entry.is_symlink())
         path = prefix + entry.name
         opened = self._handles.peek(path)
@@ -214,6 +219,13 @@ class LocalFiles:
         return FileInfo(
             entry.name, size, is_dir, status.st_mtime_ns // 1_000_000, entry.is_symlink()
         )
+
+
+_sharing: WeakSet[LocalFiles] = WeakSet()
+
+
+def _fair_share() -> int:
+    return most_open_files(_SHARE * max(1, len(_sharing)), _OPEN_FILES, _MOST_OPEN_FILES)
 
 
 def _kind(entry: os.DirEntry[str]) -> FileInfo:

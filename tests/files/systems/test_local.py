@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -61,19 +62,27 @@ def test_descriptors_stay_open_up_to_the_limit_and_no_further(many: Path) -> Non
 
 
 @needs_proc
-def test_a_part_of_what_the_process_may_have_open_stays_open(
-    many: Path, limit: Callable[[int], None]
+def test_all_share_a_part_of_what_the_process_may_have_open(
+    many: Path, limit: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("rmqstore_spark.files.systems.local._sharing", WeakSet())
     for number in range(50, 300):
         (many / str(number)).write_bytes(b"%03d" % number)
-    files = LocalFiles()
     wanted = [FileRange(str(many / str(number)), 0, 2) for number in range(300)]
-    for allowed, kept in ((1024, 128), (200 * 16, 200), (300 * 16, 300)):
-        limit(allowed)
-        files = LocalFiles()
-        assert len(files.read_many(wanted)) == 300
-        assert open_descriptors(many) == kept
-        files.close()
+    limit(150 * 16)
+    files = LocalFiles()
+    files.read_many(wanted[:299])
+    assert open_descriptors(many) == 299
+    another = LocalFiles()
+    for each in (another, files):
+        each.read_many(wanted)
+    assert open_descriptors(many) == 2 * 150
+    limit(1024)
+    for each in (another, files):
+        each.read_many(wanted[:200])
+    assert open_descriptors(many) == 2 * 128
+    another.close()
+    files.close()
 
 
 def test_many_ranges_are_read_as_one_by_one(many: Path, local: LocalFiles) -> None:
@@ -109,6 +118,24 @@ def test_a_removed_file_is_let_go_when_its_folder_is_listed(
     assert local.read(str(paths[2]), 0, 1) == b"x"
     local.list(str(many / "below"), sizes=sizes)
     assert open_descriptors(many) == 0
+
+
+@needs_proc
+def test_files_are_let_go_with_their_folder_and_behind_a_dangling_link(
+    many: Path, local: LocalFiles, tmp_path: Path
+) -> None:
+    (tmp_path / "target").write_bytes(b"x")
+    (many / "link").symlink_to(tmp_path / "target")
+    local.read(str(many / "link"), 0, 1)
+    (tmp_path / "target").unlink()
+    assert open_descriptors(tmp_path) == 1
+    local.list(str(many))
+    assert open_descriptors(tmp_path) == 0
+    local.read(str(many / "1"), 0, 1)
+    shutil.rmtree(many)
+    with pytest.raises(FileNotFoundError):
+        local.list(f"{many}/")
+    assert open_descriptors(tmp_path) == 0
 
 
 @needs_proc
