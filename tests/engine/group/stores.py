@@ -149,6 +149,11 @@ class StoreGroup:
 
         eventually(are_equal, PATIENCE)
 
+    def await_answers(self) -> None:
+        """Wait until all stores that run answer: there can be a leader before."""
+        running = [store for store in self.stores.values() if store.process.poll() is None]
+        eventually(lambda: all(store.stats() for store in running), PATIENCE)
+
     def stop(self) -> None:
         """Stop all that run."""
         for store in self.stores.values():

@@ -114,6 +114,7 @@ def test_a_leader_whose_broker_is_this_member_is_not_copied_from() -> None:
 def test_a_follower_tells_where_the_leaders_broker_is(tmp_path: Path) -> None:
     with group_of(tmp_path) as group:
         leader, follower = group.leader(), group.followers()[0]
+        group.await_answers()
 
         def refusal() -> str:
             with StoreClient(follower.endpoint) as client, pytest.raises(RefusedError) as raised:

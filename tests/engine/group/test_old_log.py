@@ -236,6 +236,7 @@ def test_a_group_whose_messages_have_all_expired_continues_its_queues(tmp_path: 
     copies(tmp_path / "old")
     with group_of(tmp_path) as group:
         group.leader()
+        group.await_answers()
         time.sleep(0.01)  # the time below is later than that of its term
         before = int(time.time() * 1000)
         for store in group.stores.values():

@@ -56,6 +56,7 @@ def test_a_repaired_member_learns_the_ends_of_hundreds_of_thousands_of_queues(
             give_ends(store, 34_000, 8)
             store.start()
         group.leader()
+        group.await_answers()
         for store in others:
             with StoreClient(store.endpoint) as client:
                 client.flush()

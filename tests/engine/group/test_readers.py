@@ -64,6 +64,7 @@ def send_keys(leader: StoreProcess, keys: list[str]) -> list[str]:
 def test_an_endpoint_shows_what_the_folder_does(tmp_path: Path) -> None:
     with group_of(tmp_path, messageIndexEnable="false") as group:
         leader, *others = group.leader(), *group.followers()
+        group.await_answers()
         eventually(lambda: len({each.stats()["commitLogMaxOffset"] for each in others}) == 1)
         for store in (leader, others[0]):
             check(store, [])

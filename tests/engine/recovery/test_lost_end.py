@@ -39,7 +39,7 @@ def segments(store: Path) -> list[Path]:
 
 def make(folder: Path, flush: str, *, lag: bool = False) -> tuple[Path, Path, int]:
     """Write a store of five segments; returns it closed, killed, and how many rows were flushed."""
-    given = settings(flushDiskType=f"{flush}_FLUSH", flushIntervalCommitLog=10_000)
+    given = settings(flushDiskType=f"{flush}_FLUSH", flushIntervalCommitLog=3_600_000)
     closed, killed = folder / "closed", folder / "killed"
     times = iter(range(1_700_000_000_000, NOW, 10_000))
     flushed = 0
