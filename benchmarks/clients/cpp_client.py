@@ -64,7 +64,8 @@ def cpp_figures(bench: Bench, folder: Path) -> Iterator[Figure]:
         aim = _AIM if threads > 1 else _AIM_ALONE
         other = middle(sent.rate for sent in theirs)
         p99 = middle(sent.p99_ms for sent in theirs)
-        yield _figure(_SECTION, threads, ours, against, other, aim, f"{against}'s {p99:.2f} ms")
+        how = f"{against}'s {p99:.2f} ms, {sum(sent.failed for sent in theirs)} sends failed"
+        yield _figure(_SECTION, threads, ours, against, other, aim, how)
 
 
 def _send_to(bench: Bench, folder: Path, threads: int, side: Side) -> Sent:
