@@ -24,11 +24,28 @@ from tests.support.processes.loops import in_thread
 from tests.support.processes.ports import free_port
 
 __all__ = [
-    *("Heard", "Served", "ask", "batch", "broker", "heartbeat", "message", "name_server"),
+    *(
+        "LONG_NAMES",
+        "Heard",
+        "Served",
+        "ask",
+        "batch",
+        "broker",
+        "heartbeat",
+        "message",
+        "name_server",
+    ),
     *("number", "running_broker", "pull", "records_in", "route"),
 ]
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 1000}
+
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+    "j": "reconsumeTimes", "k": "unitMode", "l": "maxReconsumeTimes", "n": "brokerName",
+}  # fmt: skip
+"""The names of the fields of SEND_MESSAGE, by those of SEND_MESSAGE_V2."""
 
 
 class Served(NamedTuple):

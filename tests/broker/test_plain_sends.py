@@ -19,12 +19,12 @@ from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.remoting.client import RemotingClient
-from rmqstore_spark.remoting.codec.codes import ResponseCode
+from rmqstore_spark.remoting.codec.codes import RequestCode, ResponseCode
 from rmqstore_spark.remoting.codec.command import Command, Form
 from rmqstore_spark.remoting.codec.frames import FrameReader, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
 from rmqstore_spark.verify import verify
-from tests.broker.broker import Served, batch, broker, message
+from tests.broker.broker import LONG_NAMES, Served, batch, broker, message
 from tests.support.processes.ports import free_port
 from tests.support.waiting import PATIENCE, eventually
 
@@ -72,12 +72,19 @@ def _odd(command: Command) -> Command:
     return command
 
 
+def _long_named(command: Command) -> Command:
+    """The same request with the names and the code that clients in C++ use."""
+    ext = {LONG_NAMES[name]: value for name, value in command.ext.items() if name in LONG_NAMES}
+    return replace(command, code=RequestCode.SEND_MESSAGE, ext=ext)
+
+
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: str) -> None:
     found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
-        commands = [way(message(b"body", **{"g": BORN, **case})) for case in CASES]
+        singles = [message(b"body", **{"g": BORN, **case}) for case in CASES]
+        commands = [way(each) for each in (*singles, *map(_long_named, singles))]
         commands += [way(batch(bodies, own, **more)) for bodies, own, more in BATCHES]
         for each in commands:
             each.form = form
@@ -89,9 +96,9 @@ def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: 
             assert [each.remark for each in answers] == [None] * len(commands)
         told = [(each.code, each.remark, each.ext, each.body, each.form) for each in answers]
         found.append((told, _stored(path)[1:]))
-    assert [code for code, *_ in found[0][0]] == [0] * (len(CASES) + len(BATCHES))
+    assert [code for code, *_ in found[0][0]] == [0] * (2 * len(CASES) + len(BATCHES))
     assert found[0] == found[1]
-    times = [int(case.get("j", 0)) for case in CASES]
+    times = [int(case.get("j", 0)) for case in CASES * 2]
     times += [int(more.get("j", 0)) for bodies, _, more in BATCHES for _ in bodies]
     assert [row["reconsumeTimes"] for row in found[0][1]] == times
 

@@ -127,6 +127,8 @@ class MemberService:
                     remark = f" request type {command.code} not supported"
                     code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
                     request.reply(command.answer(code, remark))
+            except _ForAnotherError as error:
+                self._refuse(request, error.status, str(error))
             except FrameError as error:
                 self._refuse(request, Status.UNEXPECTED_ARGUMENT, shortened(str(error), MOST_TOLD))
             except Exception as error:  # noqa: BLE001 - it must not live on after half a step
@@ -173,9 +175,7 @@ class MemberService:
 
     def _of_peer(self, request: Request) -> None:
         asked, known = request_of(request.command.code, request.command.body)
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            self._refuse(request, *wrong)
-            return
+        self._require_for_this(asked.group, asked.remote_id)
         if asked.local_id == self._group.me:
             why = "it says that it is this member; each needs a dLegerSelfId of its own"
             self._refuse(request, MemberCode.UNEXPECTED_MEMBER, why)
@@ -192,14 +192,13 @@ class MemberService:
                 return
         self.driver.receive((request, asked), known)
 
-    def _is_for_another(self, group: str | None, member: str | None) -> tuple[Status, str] | None:
+    def _require_for_this(self, group: str | None, member: str | None) -> None:
         if group != self._group.name:
             why = f"it is for the group {_told(group)}; all members need the same dLegerGroup"
-            return Status.UNKNOWN_GROUP, why
+            raise _ForAnotherError(Status.UNKNOWN_GROUP, why)
         if member != self._group.me:
             why = f"it is for the member {_told(member)}; all members need the same dLegerPeers"
-            return Status.UNKNOWN_MEMBER, why
-        return None
+            raise _ForAnotherError(Status.UNKNOWN_MEMBER, why)
 
     def _refuse(self, request: Request, status: Status | MemberCode, why: str) -> None:
         code, peer = request.command.code, request.connection.peer
@@ -238,6 +237,8 @@ class MemberService:
             return
         try:
             body = await handler(request.command.body)
+        except _ForAnotherError as error:
+            self._refuse(request, error.status, str(error))
         except FrameError as error:
             self._refuse(request, Status.UNEXPECTED_ARGUMENT, shortened(str(error), MOST_TOLD))
         except RmqStoreError as error:
@@ -250,8 +251,7 @@ class MemberService:
 
     async def _metadata(self, body: bytes) -> bytes:
         asked = decode(WireMessage, body)
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            return encode(self._status(wrong[0]))
+        self._require_for_this(asked.group, asked.remote_id)
         member, served = self.driver.member, self._contact.served
         return encode(
             WireMetadataAnswer(
@@ -271,17 +271,15 @@ class MemberService:
 
     async def _queue_ends(self, body: bytes) -> bytes:
         asked = decode(WireAskQueueEnds, body)
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            return encode(self._status(wrong[0]))
+        self._require_for_this(asked.group, asked.remote_id)
         return await self._queue_end_pages.behind((asked.topic, asked.queue_id))
 
     async def _append(self, body: bytes) -> bytes:
         asked = decode(WireAppend, body)
         driver = self.driver
         status = None
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            status = wrong[0]
-        elif driver.member.role is not MemberRole.LEADER:
+        self._require_for_this(asked.group, asked.remote_id)
+        if driver.member.role is not MemberRole.LEADER:
             status = Status.NOT_LEADER
         elif self._handing_over:
             status = Status.LEADER_TRANSFERRING
@@ -315,8 +313,7 @@ class MemberService:
     async def _get(self, body: bytes) -> bytes:
         asked = decode(WireGet, body)
         member, index = self.driver.member, asked.begin_index
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            return encode(self._status(wrong[0]))
+        self._require_for_this(asked.group, asked.remote_id)
         if member.role is not MemberRole.LEADER:
             return encode(self._status(Status.NOT_LEADER))
         if index is None or not member.ledger.begin <= index <= member.commit:
@@ -335,8 +332,7 @@ class MemberService:
     async def _transfer(self, body: bytes) -> bytes:
         asked = decode(WireTransfer, body)
         member = self.driver.member
-        if (wrong := self._is_for_another(asked.group, asked.remote_id)) is not None:
-            return encode(self._status(wrong[0]))
+        self._require_for_this(asked.group, asked.remote_id)
         if asked.transfer_id == self._group.me:
             if asked.transferee_id not in member.peers:
                 return encode(self._status(Status.UNKNOWN_MEMBER))
@@ -432,6 +428,14 @@ class MemberService:
                 peer = min(near, key=tries.__getitem__)
                 code = await self._hand_over(peer)
                 tries[peer] += code is not MemberCode.SUCCESS
+
+
+class _ForAnotherError(Exception):
+    """A request is for another group, or another member: it is answered with a status."""
+
+    def __init__(self, status: Status, why: str) -> None:
+        super().__init__(why)
+        self.status = status
 
 
 def _told(name: str | None) -> str:

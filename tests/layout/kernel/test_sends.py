@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from rmqstore_spark.broker.faces.remoting.headers import named_topic
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.layout.kernel.reference.answers import QUEUE, ROWS, SIZE
@@ -18,7 +19,8 @@ from rmqstore_spark.layout.record.block import check_block, index_hashes
 from rmqstore_spark.remoting.codec.command import VERSION, Command, Form
 from rmqstore_spark.remoting.codec.frames import command_of, encode_frame
 from rmqstore_spark.remoting.codec.plain import PlainSend, arrived
-from tests.broker.broker import batch
+from tests.broker.broker import LONG_NAMES, batch
+from tests.support.recordings import exchanges
 
 ASCII = st.text(st.characters(max_codepoint=127), max_size=12)
 NUMBERS = st.one_of(
@@ -63,15 +65,23 @@ BATCH = batch([b"one", b"two"], b"k\x01v\x02").body
 def frames(draw: st.DrawFn) -> bytes:
     """Frames of requests to send, plain and odd; some are damaged, and some are written oddly."""
     ext = draw(st.one_of(FIELDS, st.just(USUAL)))
+    code = draw(st.sampled_from([310] * 3 + [320] * 3 + [10] * 3 + [0]))
+    if (code == 10) is draw(st.sampled_from([True, True, True, False])):
+        ext = {LONG_NAMES.get(name, name): value for name, value in ext.items()}
+    if draw(st.sampled_from([False, False, False, True])):
+        ext["e"] = "1"  # another name of a field that is there, or the same
     command = Command(
-        draw(st.sampled_from([310] * 3 + [320] * 3 + [10, 0])), ext, draw(BODIES),
-        draw(st.sampled_from([None, None, None, "r"])),
+        code, ext, draw(BODIES), draw(st.sampled_from([None, None, "", "r"])),
         draw(st.integers(-(1 << 31), (1 << 31) - 1)), draw(st.sampled_from([0, 0, 0, 1, 2, 3])),
         form=draw(st.sampled_from(list(Form))),
     )  # fmt: skip
     found = bytearray(encode_frame(command))
     if command.form is Form.JSON and draw(st.booleans()):
         header = json.loads(found[8 : len(found) - len(command.body)])
+        for name, value in header["extFields"].items():
+            header["extFields"][name] = draw(
+                st.sampled_from([value, value, *_without_quotes(value)])
+            )
         indent, ascii_only = draw(st.sampled_from([None, 1])), draw(st.booleans())
         written = json.dumps(header, indent=indent, ensure_ascii=ascii_only).encode()
         size = 4 + len(written) + len(command.body)
@@ -82,6 +92,12 @@ def frames(draw: st.DrawFn) -> bytes:
         if draw(st.booleans()) and at < len(found):
             found[at] = value
     return bytes(found)
+
+
+def _without_quotes(text: str) -> list[Any]:
+    """What clients in other languages write for a text."""
+    is_number = text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()
+    return [int(text), True, False] if is_number else [True]
 
 
 def outcome(
@@ -173,6 +189,23 @@ def test_a_request_alone_gets_what_it_gets_among_others(frame: bytes) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("name", "code"), [("cpp-send-push", 10), ("js-send-push", 310), ("java-push", 310)]
+)
+def test_what_clients_send_is_plain(name: str, code: int) -> None:
+    """Clients in C++ use long names and an empty remark, and those in JavaScript no texts."""
+    sent = [
+        each.request for each in exchanges(name, "broker") if each.request.header["code"] == code
+    ]
+    assert len(sent) > 9
+    for request in sent:
+        for module in {kernel.active, plain}:
+            found, end = module.plain_sends(request.wire, len(request.wire))
+            fields = request.header["extFields"]
+            assert end == len(request.wire)
+            assert found[0][5] == fields.get("b", fields.get("topic"))
+
+
 @pytest.mark.threat("The compiled kernel stays within its buffers")
 @given(
     st.lists(frames(), max_size=4),
@@ -245,7 +278,7 @@ def test_a_plain_request_says_what_its_header_says(frame: bytes) -> None:
         assert request.code == decoded.code
         for name in ("opaque", "flag", "form", "ext", "body", "remark", "language", "version"):
             assert getattr(request, name) == getattr(decoded, name), name
-        assert request.topic == decoded.ext["b"]
+        assert request.topic == named_topic(decoded)
         assert request.size == len(frame)
 
 

@@ -2,13 +2,14 @@
  *
  * Only plain ones: what a frame has that is rare (another code, a delay, a transaction, a text that
  * is not ASCII) makes it odd, and its request is decoded and handled one by one.
- * Upstream: SendMessageRequestHeaderV2, SendMessageProcessor.
+ * Upstream: SendMessageRequestHeader, SendMessageRequestHeaderV2, SendMessageProcessor.
  */
 #ifndef RMQSTORE_REQUESTS_H
 #define RMQSTORE_REQUESTS_H
 
 #define FRAME_HEAD 8
 #define MOST_HEADER (1 << 18) /* bytes; a longer one is none */
+#define SEND_MESSAGE 10
 #define SEND_MESSAGE_V2 310
 #define SEND_BATCH_MESSAGE 320
 #define ONE_WAY 2
@@ -20,14 +21,15 @@ typedef struct {
     int escaped; /* it holds escapes of JSON */
 } Text;
 
-/* A plain request. A bit of `given` for each field that was there, by its letter. */
+/* A plain request. A bit of `given` for each field that was there, by its letter. `names` tells
+ * how fields were named: by letters, by long names, or, in an odd one, by both. */
 typedef struct {
     Text topic, properties;
     const uint8_t *body;
     Py_ssize_t body_size;
     int64_t code, queue_id, sys_flag, born, flag, times, opaque, flags, unused;
     uint32_t given;
-    int is_binary;
+    int names, is_binary;
 } Request;
 
 static int is_digits(const uint8_t *p, Py_ssize_t n)
@@ -54,18 +56,44 @@ static int number_of(const Text *text, int64_t least, int64_t most, int64_t *fou
     return *found >= least && *found <= most;
 }
 
+static int is_text(const Text *text, const char *wanted)
+{
+    size_t n = strlen(wanted);
+    return !text->escaped && (size_t)text->size == n && memcmp(text->text, wanted, n) == 0;
+}
+
+/* SEND_MESSAGE has these names, and the others the letters a to n. */
+static const char *const LONG_NAMES[] = {
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag",
+    "bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes",
+    "batch", "brokerName"};
+#define LETTERS ((int)(sizeof LONG_NAMES / sizeof *LONG_NAMES))
+enum { USES_LETTERS = 1, USES_LONG_NAMES = 2 };
+
+/* Return which field of a request to send has a name; LETTERS for none. */
+static int field_of(const Text *name)
+{
+    int which = 0;
+    if (name->size == 1)
+        return *name->text >= 'a' && *name->text < 'a' + LETTERS ? *name->text - 'a' : LETTERS;
+    while (which < LETTERS && !is_text(name, LONG_NAMES[which]))
+        which++;
+    return which;
+}
+
 /* Take a field of the header's own; fields that decide nothing are passed over. */
 static int take_field(Request *r, const Text *name, const Text *value)
 {
     if (name->escaped)
         return 0;
-    if (name->size != 1 || *name->text < 'a' || *name->text > 'n')
+    int which = field_of(name);
+    if (which == LETTERS)
         return 1;
-    uint32_t bit = 1u << (*name->text - 'a');
-    if (r->given & bit)
+    if (r->given & 1u << which)
         return 0;
-    r->given |= bit;
-    switch (*name->text) {
+    r->given |= 1u << which;
+    r->names |= name->size == 1 ? USES_LETTERS : USES_LONG_NAMES;
+    switch ('a' + which) {
     case 'b':
         r->topic = *value;
         return !value->escaped;
@@ -172,10 +200,18 @@ static const uint8_t *digits(const uint8_t *p, const uint8_t *end, Text *text)
     return p;
 }
 
-static int is_text(const Text *text, const char *wanted)
+/* Read a number, true or false as a text, as clients in other languages write them. */
+static const uint8_t *word(const uint8_t *p, const uint8_t *end, Text *text)
 {
-    size_t n = strlen(wanted);
-    return !text->escaped && (size_t)text->size == n && memcmp(text->text, wanted, n) == 0;
+    for (int yes = 0; p && yes < 2; yes++) {
+        const char *name = yes ? "true" : "false";
+        Py_ssize_t size = (Py_ssize_t)strlen(name);
+        if (end - p >= size && memcmp(p, name, (size_t)size) == 0) {
+            *text = (Text){p, size, 0};
+            return p + size;
+        }
+    }
+    return digits(p, end, text);
 }
 
 static const uint8_t *json_fields(const uint8_t *p, const uint8_t *end, Request *r)
@@ -189,7 +225,7 @@ static const uint8_t *json_fields(const uint8_t *p, const uint8_t *end, Request 
         Text name = {0}, value = {0};
         if (!(p = past(quoted(p, end, &name), end, ':')))
             return NULL;
-        p = p < end && *p == '"' ? quoted(p, end, &value) : digits(p, end, &value);
+        p = p < end && *p == '"' ? quoted(p, end, &value) : word(p, end, &value);
         if (!p || ++count > MOST_FIELDS || !take_field(r, &name, &value))
             return NULL;
         p = spaces(p, end);
@@ -201,8 +237,8 @@ static const uint8_t *json_fields(const uint8_t *p, const uint8_t *end, Request 
 }
 
 static const char *const NAMES[] = {"code", "flag", "opaque", "version", "extFields", "language",
-                                    "serializeTypeCurrentRPC"};
-enum { CODE, FLAG, OPAQUE, VERSION, EXT_FIELDS, LANGUAGE, TYPE, NAMES_N };
+                                    "serializeTypeCurrentRPC", "remark"};
+enum { CODE, FLAG, OPAQUE, VERSION, EXT_FIELDS, LANGUAGE, TYPE, REMARK, NAMES_N };
 
 static int read_json(const uint8_t *p, const uint8_t *end, Request *r)
 {
@@ -222,6 +258,8 @@ static int read_json(const uint8_t *p, const uint8_t *end, Request *r)
             p = json_fields(p, end, r);
         } else if (which > EXT_FIELDS) {
             p = quoted(p, end, &value);
+            if (which == REMARK && value.size > 0) /* clients in C++ write an empty one */
+                return 0;
         } else {
             int64_t *to = which == CODE ? &r->code : which == FLAG ? &r->flags
                         : which == OPAQUE ? &r->opaque : &r->unused;
@@ -282,6 +320,14 @@ static int read_binary(const uint8_t *p, const uint8_t *end, Request *r)
     return 1;
 }
 
+/* Return whether the names of the header's fields are those of its code. */
+static int is_send(const Request *r)
+{
+    if (r->code == SEND_MESSAGE)
+        return r->names == USES_LONG_NAMES;
+    return (r->code == SEND_MESSAGE_V2 || r->code == SEND_BATCH_MESSAGE) && r->names == USES_LETTERS;
+}
+
 /* Read a frame that is complete; return whether it is a plain request. */
 static int read_request(const uint8_t *frame, Py_ssize_t size, Request *r)
 {
@@ -296,9 +342,8 @@ static int read_request(const uint8_t *frame, Py_ssize_t size, Request *r)
     r->body = end;
     r->body_size = size - FRAME_HEAD - header;
     int found = r->is_binary ? read_binary(begin, end, r) : read_json(begin, end, r);
-    return found && (r->code == SEND_MESSAGE_V2 || r->code == SEND_BATCH_MESSAGE) &&
-           (r->flags == 0 || r->flags == ONE_WAY) && (r->given & NEEDED) == NEEDED &&
-           r->topic.size > 0;
+    return found && is_send(r) && (r->flags == 0 || r->flags == ONE_WAY) &&
+           (r->given & NEEDED) == NEEDED && r->topic.size > 0;
 }
 
 static PyObject *plain_sends(PyObject *self, PyObject *args)

@@ -1,8 +1,8 @@
 """Read requests to send messages, as their frames came: part of `plain`.
 
-Plain is what nearly all clients send, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE with a header of ASCII.
-A frame with anything else is odd; its caller decodes it (upstream: SendMessageRequestHeaderV2,
-RemotingCommand).
+Plain is what nearly all clients send: SEND_MESSAGE, SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE with a
+header of ASCII. A frame with anything else is odd; its caller decodes it (upstream:
+SendMessageRequestHeader, SendMessageRequestHeaderV2, RemotingCommand).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ BINARY: Final = struct.Struct(">hbhiiii")
 
 _FRAME_HEAD: Final = 8
 _MOST_HEADER: Final = 1 << 18
+_SEND_MESSAGE: Final = 10
 _SEND_MESSAGE_V2: Final = 310
 _FLAGS: Final = (0, 2)
 _MOST_DIGITS: Final = 18
@@ -29,10 +30,20 @@ _LONG: Final = range(-(1 << 63), 1 << 63)
 _NUMBERS: Final = {
     b"d": _INT, b"e": _INT, b"f": _INT, b"g": _LONG, b"h": _INT, b"j": range(1 << 31), b"l": _INT,
 }  # fmt: skip
-_KNOWN: Final = {bytes([letter]) for letter in b"abcdefghijklmn"}
+_LETTERS: Final = [bytes([letter]) for letter in b"abcdefghijklmn"]
+_LONG_NAMES: Final = (
+    *(b"producerGroup", b"topic", b"defaultTopic", b"defaultTopicQueueNums", b"queueId"),
+    *(b"sysFlag", b"bornTimestamp", b"flag", b"properties", b"reconsumeTimes", b"unitMode"),
+    *(b"maxReconsumeTimes", b"batch", b"brokerName"),
+)
+"""Those of SEND_MESSAGE, whose fields are the same; the letters are those of the others."""
+_LETTER_OF: Final = {
+    **dict(zip(_LETTERS, _LETTERS, strict=True)), **dict(zip(_LONG_NAMES, _LETTERS, strict=True))
+}  # fmt: skip
 
 _SPACES: Final = re.compile(rb"[ \n\r\t]*")
 _TEXT: Final = re.compile(rb'"((?:[ !#-\[\]-~]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*)"')
+_WORD: Final = re.compile(rb"(true|false)")
 _WHOLE: Final = re.compile(rb"(?!-0)(-?(?:0|[1-9][0-9]*))(?![0-9])")
 
 
@@ -90,7 +101,11 @@ class _Json:
         return Text(self._match(_WHOLE))
 
     def value(self) -> Text:
-        return self.text() if self._data[self._at : self._at + 1] == b'"' else self.number()
+        """Return a text, or what clients in other languages write in its place."""
+        first = self._data[self._at : self._at + 1]
+        if first == b'"':
+            return self.text()
+        return Text(self._match(_WORD)) if first in (b"t", b"f") else self.number()
 
     def names(self) -> Iterator[Text]:
         """Return the names of an object; the caller reads the value of each."""
@@ -121,16 +136,32 @@ class _Json:
         return found[1]
 
 
-def _take_field(fields: dict[bytes, Text], name: Text, value: Text) -> None:
-    if name.is_escaped:
-        raise OddError
-    if name.raw not in _KNOWN:
-        return
-    if name.raw in fields or (name.raw == b"b" and value.is_escaped):
-        raise OddError
-    if name.raw in _NUMBERS:
-        _number(value, _NUMBERS[name.raw])
-    fields[name.raw] = value
+class _Fields(dict[bytes, Text]):
+    """Those of a header that decide something, by their letters."""
+
+    uses_letters = uses_long_names = False
+
+    def take(self, name: Text, value: Text) -> None:
+        if name.is_escaped:
+            raise OddError
+        letter = _LETTER_OF.get(name.raw)
+        if letter is None:
+            return
+        if letter in self or (letter == b"b" and value.is_escaped):
+            raise OddError
+        if letter in _NUMBERS:
+            _number(value, _NUMBERS[letter])
+        self[letter] = value
+        if len(name.raw) == 1:
+            self.uses_letters = True
+        else:
+            self.uses_long_names = True
+
+    def are_of(self, code: int) -> bool:
+        """Whether this is how requests of a code name their fields."""
+        if code == _SEND_MESSAGE:
+            return not self.uses_letters
+        return code in (_SEND_MESSAGE_V2, SEND_BATCH_MESSAGE) and not self.uses_long_names
 
 
 def _number(text: Text, bounds: range) -> int:
@@ -142,8 +173,8 @@ def _number(text: Text, bounds: range) -> int:
     return int(text.raw)
 
 
-def _read_json(header: bytes) -> tuple[int, int, int, dict[bytes, Text]]:
-    json, found, fields = _Json(header), dict[bytes, int](), dict[bytes, Text]()
+def _read_json(header: bytes) -> tuple[int, int, int, _Fields]:
+    json, found, fields = _Json(header), dict[bytes, int](), _Fields()
     seen = set()
     for name in json.names():
         if name.raw in seen:
@@ -153,9 +184,12 @@ def _read_json(header: bytes) -> tuple[int, int, int, dict[bytes, Text]]:
             for count, field in enumerate(json.names()):
                 if count == MOST_FIELDS:
                     raise OddError
-                _take_field(fields, field, json.value())
+                fields.take(field, json.value())
         elif name.raw in (b"language", b"serializeTypeCurrentRPC"):
             json.text()
+        elif name.raw == b"remark":
+            if json.text().raw:  # clients in C++ write an empty one
+                raise OddError
         elif name.raw in (b"code", b"flag", b"opaque", b"version"):
             found[name.raw] = _number(json.number(), _INT)
         else:
@@ -165,11 +199,11 @@ def _read_json(header: bytes) -> tuple[int, int, int, dict[bytes, Text]]:
     return found.get(b"code", 0), found[b"opaque"], found.get(b"flag", 0), fields
 
 
-def _read_binary(header: bytes) -> tuple[int, int, int, dict[bytes, Text]]:
+def _read_binary(header: bytes) -> tuple[int, int, int, _Fields]:
     if len(header) < BINARY.size:
         raise OddError
     code, _, _, opaque, flags, remark, size = BINARY.unpack_from(header)
-    at, fields = BINARY.size, dict[bytes, Text]()
+    at, fields = BINARY.size, _Fields()
     if remark or size != len(header) - at:
         raise OddError
     for count in range(MOST_FIELDS + 1):
@@ -179,7 +213,7 @@ def _read_binary(header: bytes) -> tuple[int, int, int, dict[bytes, Text]]:
         value, at = _sized(header, at, 4)
         if count == MOST_FIELDS:
             break
-        _take_field(fields, Text(name), Text(value))
+        fields.take(Text(name), Text(value))
     raise OddError
 
 
@@ -205,7 +239,7 @@ def read_request(frame: bytes) -> SendFrame:
         raise OddError
     header = frame[_FRAME_HEAD:end]
     code, opaque, flags, fields = _read_binary(header) if form else _read_json(header)
-    if code not in (_SEND_MESSAGE_V2, SEND_BATCH_MESSAGE) or flags not in _FLAGS:
+    if not fields.are_of(code) or flags not in _FLAGS:
         raise OddError
     if not fields.keys() >= _NEEDED or not fields[b"b"].raw:
         raise OddError
