@@ -21,6 +21,7 @@ from rocketmq.exceptions import RocketMQException
 _SEND_MS = 30_000
 _ROUTE_SECONDS = 60.0
 _ROUTE_PAUSE = 0.2
+_NO_ROUTE = "No route info"
 
 
 class _Sender(threading.Thread):
@@ -40,7 +41,7 @@ class _Sender(threading.Thread):
     def run(self) -> None:
         while (began := time.perf_counter()) < self._until:
             try:
-                _send(self._producer, self._topic, self._body)
+                _send_at_last(self._producer, self._topic, self._body)
             except RocketMQException as error:
                 self.failures.append((time.perf_counter(), str(error)))
             else:
@@ -51,6 +52,16 @@ def _send(producer: Producer, topic: str, body: str) -> None:
     message = Message(topic)
     message.set_body(body)
     producer.send_sync(message)
+
+
+def _send_at_last(producer: Producer, topic: str, body: str) -> None:
+    """Send a message, again if it has not left: now and then, the client mislays a route."""
+    while True:
+        try:
+            return _send(producer, topic, body)
+        except RocketMQException as error:
+            if _NO_ROUTE not in str(error):
+                raise
 
 
 def main(

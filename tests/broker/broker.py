@@ -35,7 +35,7 @@ __all__ = [
         "message",
         "name_server",
     ),
-    *("number", "running_broker", "pull", "records_in", "route"),
+    *("name_server", "number", "running_broker", "pull", "records_in", "route"),
 ]
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 1000}
