@@ -64,7 +64,8 @@ def cpp_figures(bench: Bench, folder: Path) -> Iterator[Figure]:
         aim = _AIM if threads > 1 else _AIM_ALONE
         other = middle(sent.rate for sent in theirs)
         p99 = middle(sent.p99_ms for sent in theirs)
-        how = f"{against}'s {p99:.2f} ms, {sum(sent.failed for sent in theirs)} sends failed"
+        failed, unsent = (sum(s.failed for s in theirs), sum(s.unsent for s in theirs))
+        how = f"{against}'s {p99:.2f} ms, {failed} sends failed, and {unsent} found no route"
         yield _figure(_SECTION, threads, ours, against, other, aim, how)
 
 
@@ -119,15 +120,16 @@ def _send(folder: Path, name_server: str, topic: str, threads: int) -> Sent:
         timeout=_PATIENCE,
     )
     said = json.loads(done.stdout.splitlines()[-1])
-    return Sent(said["rate"], said["p99Ms"], said["failed"], said["failure"])
+    return Sent(said["rate"], said["p99Ms"], said["failed"], said["failure"], said["unsent"])
 
 
 def _figure(
     section: str, threads: int, sends: list[Sent], against: str, other: float, aim: float, how: str
 ) -> Figure:
     rate, p99 = middle(sent.rate for sent in sends), middle(sent.p99_ms for sent in sends)
-    failed = sum(sent.failed for sent in sends)
+    failed, unsent = (sum(sent.failed for sent in sends), sum(sent.unsent for sent in sends))
     failures = f"; {failed} sends failed: {sends[-1].failure}" if failed else ""
+    failures += f"; {unsent} sends found no route in the client" if unsent else ""
     return Figure(
         section, f"{_SIZE} B, {threads} thread{'s' if threads > 1 else ''}, single sends",
         f"{rate:,.0f} msg/s", against, f"{other:,.0f} msg/s", f"{rate / other:.2f}", f"{aim:g}",

@@ -22,12 +22,14 @@ class Sent(NamedTuple):
         p99_ms: of the times from a send to its answer.
         failed: sends that failed, or were refused.
         failure: the last of the errors.
+        unsent: sends that did not leave the client, which found no route for them.
     """
 
     rate: float
     p99_ms: float
     failed: int
     failure: str
+    unsent: int = 0
 
 
 class Times(NamedTuple):

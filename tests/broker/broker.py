@@ -24,18 +24,8 @@ from tests.support.processes.loops import in_thread
 from tests.support.processes.ports import free_port
 
 __all__ = [
-    *(
-        "LONG_NAMES",
-        "Heard",
-        "Served",
-        "ask",
-        "batch",
-        "broker",
-        "heartbeat",
-        "message",
-        "name_server",
-    ),
-    *("name_server", "number", "running_broker", "pull", "records_in", "route"),
+    *("LONG_NAMES", "Heard", "Served", "ask", "batch", "broker", "heartbeat"),
+    *("message", "name_server", "number", "running_broker", "pull", "records_in", "route"),
 ]
 
 SMALL = {"mapped_file_size_commit_log": 1 << 20, "max_hash_slot_num": 100, "max_index_num": 1000}

@@ -78,9 +78,21 @@ def _long_named(command: Command) -> Command:
     return replace(command, code=RequestCode.SEND_MESSAGE, ext=ext)
 
 
+def _without_compiled_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    singles = "write_send", "stamp_record", "write_answer"
+    for name in ("plain_sends", "write_sends", "write_answers", *singles):
+        monkeypatch.setattr(kernel.active, name, getattr(plain, name))
+
+
 @pytest.mark.parametrize("form", list(Form))
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_both_ways_store_and_answer_the_same(tmp_path: Path, form: Form, flush: str) -> None:
+@pytest.mark.parametrize(
+    ("flush", "is_compiled"), [("ASYNC_FLUSH", True), ("SYNC_FLUSH", True), ("ASYNC_FLUSH", False)]
+)
+def test_both_ways_store_and_answer_the_same(
+    tmp_path: Path, form: Form, flush: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        _without_compiled_kernel(monkeypatch)
     found, port = [], free_port()
     for name, way in (("plain", lambda command: command), ("odd", _odd)):
         singles = [message(b"body", **{"g": BORN, **case}) for case in CASES]
@@ -274,9 +286,7 @@ def test_topics_that_change_are_looked_up_again(tmp_path: Path) -> None:
 
 
 def test_without_the_compiled_kernel_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    singles = "write_send", "stamp_record", "write_answer"
-    for name in ("plain_sends", "write_sends", "write_answers", *singles):
-        monkeypatch.setattr(kernel.active, name, getattr(plain, name))
+    _without_compiled_kernel(monkeypatch)
     with broker(tmp_path / "store") as served:
         answers = _asked(served, [message(b"first"), message(b"second", i="KEYS\x01k")])
     assert [each.code for each in answers] == [0, 0]

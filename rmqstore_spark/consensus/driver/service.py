@@ -202,8 +202,9 @@ class MemberService:
 
     def _refuse(self, request: Request, status: Status | MemberCode, why: str) -> None:
         code, peer = request.command.code, request.connection.peer
-        name = _NAMES[code]
-        self._log.warning(peer, "%s of %s is refused: %s.", name, escaped(peer), escaped(why))
+        # Its own text for each code and status: one must not keep another out of the log.
+        text = f"{_NAMES[code]} of %s is refused ({status.name}): %s."
+        self._log.warning(peer, text, escaped(peer), shortened(escaped(why), 2 * MOST_TOLD))
         body = self._push_status(status) if code == DLedgerRequest.PUSH else self._status(status)
         request.reply(request.command.answer(MemberCode.SUCCESS, body=encode(body)))
 
@@ -439,7 +440,7 @@ class _ForAnotherError(Exception):
 
 
 def _told(name: str | None) -> str:
-    return "of no name" if name is None else repr(shortened(name, MOST_TOLD))
+    return "of no name" if name is None else shortened(repr(name[:MOST_TOLD]), MOST_TOLD)
 
 
 def _has_zeros(body: bytes) -> bool:

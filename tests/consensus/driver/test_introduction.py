@@ -100,7 +100,7 @@ def test_members_of_two_groups_tell_each_other(tmp_path: Path) -> None:
         assert other.process.wait() != 0
         assert "This member does not fit into its group" in other.output
         assert advice in other.output
-        refused = "is refused: it is for the group"
+        refused = "is refused (UNKNOWN_GROUP): it is for the group"
         eventually(lambda: all(refused in member.output for member in ours), 60)
         other = running.enter_context(MemberProcess(tmp_path, "n2", members, **FAST))
         last = GroupClient(members).append(record("one"))[0]

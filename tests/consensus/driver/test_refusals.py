@@ -42,6 +42,11 @@ ENTRY = {"magic": 1, "size": 48, "index": 0, "term": 1, "pos": 0}
         (DLedgerRequest.METADATA, {"group": "bills"}, "METADATA of 127.0.0.1"),
         (DLedgerRequest.QUEUE_ENDS, {"group": "bills"}, "it is for the group 'bills'"),
         (DLedgerRequest.GET, {"remoteId": "n9"}, "it is for the member 'n9'"),
+        (
+            DLedgerRequest.GET,
+            {"remoteId": "\U000e0001\x1b" * 200},
+            "it is for the member '\\U000e0001",
+        ),
         (DLedgerRequest.VOTE, {"group": None}, "it is for the group of no name"),
         (DLedgerRequest.PUSH, {"type": LONG}, "a push is of type 'xxx"),
         (DLedgerRequest.HEART_BEAT, {"term": HUGE}, "a term is 1000"),
@@ -71,6 +76,24 @@ def test_a_line_says_what_is_wrong_and_repeats_little_of_it(
     assert len(line) < MOST_LINE
 
 
+def test_what_is_refused_keeps_nothing_else_out_of_the_log(tmp_path: Path) -> None:
+    members = addresses(3)
+    asked: list[tuple[int, dict[str, Any]]] = [
+        (DLedgerRequest.METADATA, {"group": "bills"}),
+        (DLedgerRequest.HEART_BEAT, {"group": "bills"}),
+        (DLedgerRequest.HEART_BEAT, {"localId": "n0"}),
+        (DLedgerRequest.HEART_BEAT, {"term": "x"}),
+    ]
+    with MemberProcess(tmp_path, "n0", members) as member:
+        eventually(lambda: "rmqstore: member" in member.output, 60)
+        for _ in range(2):
+            for code, said in asked:
+                assert GroupClient(members).ask("n0", code, **{**COMMON, **said})["code"] >= 400
+        lines = [line for line in member.output.splitlines() if "is refused" in line]
+    assert len(lines) == len(asked)  # once a minute each
+    assert any("each needs a dLegerSelfId of its own" in line for line in lines)
+
+
 def test_a_record_with_a_zero_byte_in_its_texts_is_refused(tmp_path: Path) -> None:
     """A start could not tell it from what has not reached the disk."""
     members = addresses(1)
@@ -86,7 +109,10 @@ def test_a_record_with_a_zero_byte_in_its_texts_is_refused(tmp_path: Path) -> No
         assert append(record("two", topic="or\0ders")) == Status.UNEXPECTED_ARGUMENT
         assert client.append(record("\0")) == [first + 1]
         told = member.output  # the second time is not told
-    assert "is refused: topic or properties of the record hold a zero byte" in told
+    assert (
+        "is refused (UNEXPECTED_ARGUMENT): topic or properties of the record hold a zero byte"
+        in told
+    )
 
 
 @pytest.mark.threat("Members of a group")

@@ -56,7 +56,8 @@ BODIES = st.one_of(
     st.binary(max_size=20),
     ENTRIES.map(lambda each: b"".join(batch([body], own).body for body, own in each)),
 )
-USUAL = {"a": "g", "b": "t", "e": "1", "f": "0", "g": "1700000000000", "h": "7", "i": "KEYS\x01k"}
+USUAL = {"a": "g", "b": "t", "e": "1", "f": "0", "g": "1700000000000", "h": "7", "i": "KEYS\x01k",
+         "j": "2"}  # fmt: skip
 
 BATCH = batch([b"one", b"two"], b"k\x01v\x02").body
 

@@ -348,7 +348,7 @@ def _record(
     born_host: bytes,
     store_host: bytes,
 ) -> bytes:
-    topic, is_batch = request.fields[b"b"].raw, request.code == SEND_BATCH_MESSAGE
+    topic = request.fields[b"b"].raw
     if len(topic) > MAX_TOPIC_LENGTH or len(properties) > MAX_PROPERTIES_LENGTH:
         raise OddError
     sys_flag = request.number(b"f") & ~(BORNHOST_V6_FLAG | STOREHOST_V6_FLAG)
@@ -362,7 +362,7 @@ def _record(
         born_host,
         bytes(8),
         store_host,
-        struct.pack(">iqi", 0 if is_batch else request.number(b"j"), 0, len(body)),
+        struct.pack(">iqi", request.number(b"j"), 0, len(body)),
         body,
         bytes([len(topic)]),
         topic,
