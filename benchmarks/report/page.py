@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Final
+from string import ascii_uppercase
+from typing import Final, NamedTuple
 
 from benchmarks.report.figures import Figure
 from benchmarks.report.plots import PLOTS
@@ -30,6 +31,8 @@ _CHAPTERS: Final = {
     ),
 }  # fmt: skip
 """How the sections of a chapter begin; the longest beginning that fits a section counts."""
+_DAY: Final = slice(5, 10)
+"""Of what `figures.machine` says."""
 
 _SIZES: Final = {
     "100 B": "100 B", "1024 B": "1 KiB", "1,024 B": "1 KiB", "1 KiB": "1 KiB", "4096 B": "4 KiB",
@@ -43,11 +46,23 @@ _ABOUT: Final = """\
 
 `make bench` measures everything below and prints it; `make bench BENCH_ARGS="--full --write"` also
 writes this page, its plots, and [results.csv](results.csv), which has all figures, with spread and
-CPU. Values joined by `;` are for bodies of 100 B, 1 KiB and 4 KiB, in this order. A ratio compares
-two things measured in the same run. [files-or-databases.md](../docs/files-or-databases.md) compares
-the store with databases. Figures of RocketMQ in-process are those of 4.9.8 on a similar
-machine; its decode is a range, and an aim counts against the higher end.
+CPU. Values joined by `;` are for bodies of 100 B, 1 KiB and 4 KiB, or the first of these, in this
+order. A ratio compares two things measured in the same run: more is better, unless the aim begins
+with "at most", "under" or "+". Figures of RocketMQ in-process, and of its producer over the network
+in the tables of the sink, are recorded: those of 4.9.8 on a similar machine. Its decode is a range;
+"at the lower end" is a rate that meets the aim against the lower end of it alone.
+[files-or-databases.md](../docs/files-or-databases.md) compares the store with databases.
+
+The last column has the day and the machine of each row. Rows of different machines, and of virtual
+machines on different days, do not compare.
 """
+
+
+class _Shown(NamedTuple):
+    """A figure, and when it was measured on which machine, as `11-28 B`."""
+
+    figure: Figure
+    when: str
 
 
 def page(figures: Sequence[Figure], measured: Sequence[str], before: str) -> str:
@@ -59,11 +74,13 @@ def page(figures: Sequence[Figure], measured: Sequence[str], before: str) -> str
         before: the page as it is; its last section is written by hand, and kept.
     """
     _, _, reasons = before.partition(f"\n## {_REASONS}\n")
-    parts = [_ABOUT, *_machines(measured)]
-    chapters: dict[str, list[Figure]] = {chapter: [] for chapter in (*_CHAPTERS, "Other")}
-    for figure in figures:
+    machines = dict(zip(dict.fromkeys(map(_machine, measured)), ascii_uppercase, strict=False))
+    parts = [_ABOUT, *(f"- {letter}: {name}." for name, letter in machines.items())]
+    chapters: dict[str, list[_Shown]] = {chapter: [] for chapter in (*_CHAPTERS, "Other")}
+    for figure, when in zip(figures, measured, strict=True):
         if figure.met and figure.section != _ATTACKS:
-            chapters[_chapter(figure.section)].append(figure)
+            shown = _Shown(figure, f"{when[_DAY]} {machines[_machine(when)]}")
+            chapters[_chapter(figure.section)].append(shown)
     for chapter, found in chapters.items():
         if found:
             parts += [f"\n## {chapter}\n", *_pictures(chapter), *_table(found)]
@@ -72,10 +89,8 @@ def page(figures: Sequence[Figure], measured: Sequence[str], before: str) -> str
     return "\n".join([*parts, f"\n## {_REASONS}\n", reasons.strip(), ""])
 
 
-def _machines(measured: Sequence[str]) -> list[str]:
-    """Say when, and on what, for all figures together."""
-    days, machines = zip(*(each.split("; ", 1) for each in measured), strict=True)
-    return [f"Measured {min(days)} to {max(days)}:", *(f"{m}." for m in dict.fromkeys(machines))]
+def _machine(measured: str) -> str:
+    return measured.partition("; ")[2]
 
 
 def _chapter(section: str) -> str:
@@ -96,17 +111,19 @@ def _pictures(chapter: str) -> list[str]:
     ]
 
 
-def _table(figures: Sequence[Figure]) -> Iterator[str]:
-    yield "| figure | value | against | ratio | aim | met |"
-    yield "|---|---:|---|---:|---:|---|"
-    merged: dict[str, dict[tuple[str, str], list[Figure]]] = {}
-    for figure in figures:
+def _table(shown: Sequence[_Shown]) -> Iterator[str]:
+    yield "| figure | value | against | ratio | aim | met | measured |"
+    yield "|---|---:|---|---:|---:|---|---|"
+    merged: dict[str, dict[tuple[str, str], list[_Shown]]] = {}
+    for each in shown:
+        figure = each.figure
         rows = merged.setdefault(_without_size(figure.section), {})
-        rows.setdefault((_without_size(figure.name), _first(figure.against)), []).append(figure)
+        rows.setdefault((_without_size(figure.name), _first(figure.against)), []).append(each)
     for section, rows in merged.items():
         if len(rows) > 1:
-            yield f"| **{section}** | | | | | |"
-        for (name, against), same in rows.items():
+            yield f"| **{section}** | | | | | | |"
+        for (name, against), found in rows.items():
+            same = [each.figure for each in found]
             cells = [
                 _named(name if len(rows) > 1 else f"**{section}**: {name}", same),
                 _joined([_first(each.value) for each in same]),
@@ -114,6 +131,7 @@ def _table(figures: Sequence[Figure]) -> Iterator[str]:
                 _joined([_first(each.ratio) or each.other for each in same]),
                 _joined([each.aim for each in same]),
                 _joined([each.met for each in same]),
+                "; ".join(dict.fromkeys(each.when for each in found)),
             ]
             yield f"| {' | '.join(cells)} |"
 
