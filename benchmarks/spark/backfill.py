@@ -12,11 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -24,13 +25,13 @@ from benchmarks.means.child import in_child
 from benchmarks.means.stores import Shape, Stores
 from benchmarks.report.figures import Figure
 from rmqstore_spark.layout.record.columns import COLUMNS
-from rmqstore_spark.pipelines.parquet.files import FileFormat
+from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter
 from rmqstore_spark.pipelines.running import session
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.plan import plan, read_split
 
-__all__ = ["backfill_figures", "run_backfill", "run_bare", "write_ready_made"]
+__all__ = ["backfill_figures", "copy_part", "run_backfill", "run_bare", "write_ready_made"]
 
 _MESSAGES: Final = {100: 4_000_000, 1024: 1_000_000}
 _FEW: Final = 6_400
@@ -60,12 +61,15 @@ def backfill_figures(stores: Stores) -> Iterator[Figure]:
     )
     for body, messages in _MESSAGES.items():
         store = stores(Shape(body, 64, messages))
-        rates: dict[str, list[float]] = {"straight": [], "alone": [], "through": []}
+        rates: dict[str, list[float]] = {
+            "straight": [], "alone": [], "without": [], "through": []
+        }  # fmt: skip
         for _ in range(_ROUNDS):
             rates["straight"].append(run_backfill(store, messages, ["out"]))
             rates["alone"].append(_run_alone(store, messages))
+            rates["without"].append(_run_without_spark(store, messages))
             rates["through"].append(run_backfill(store, messages, ["out", "--through-dataframe"]))
-        straight, alone, through = (statistics.median(found) for found in rates.values())
+        straight, alone, without, through = (statistics.median(found) for found in rates.values())
         ratio = straight / alone
         yield Figure(
             "jobs/backfill.py, local[2]",
@@ -87,6 +91,14 @@ def backfill_figures(stores: Stores) -> Iterator[Figure]:
             f"{_OF_PYARROW}",
             "yes" if ratio >= _OF_PYARROW else "no",
         )
+        yield Figure(
+            "jobs/backfill.py, local[2]",
+            f"read and written by two processes without Spark, {body} B, 64 queues",
+            f"{without / 1e3:,.0f} k/s",
+            "pyarrow alone, ready-made batches",
+            f"{alone / 1e3:,.0f} k/s",
+            f"{without / alone:.2f}",
+        )
         ratio = straight / through
         yield Figure(
             "jobs/backfill.py, local[2]",
@@ -103,19 +115,51 @@ def backfill_figures(stores: Stores) -> Iterator[Figure]:
 def _run_alone(store: Path, messages: int) -> float:
     """Rows a second of two processes, each of which writes half as many rows."""
     rows = messages // _TASKS
+
+    def arguments(number: int, folder: str) -> dict[str, Any]:
+        return {"store": str(store), "path": f"{folder}/{number}.parquet", "rows": rows}
+
+    return rows * _TASKS / _in_two("benchmarks.spark.backfill:write_ready_made", arguments)
+
+
+def _run_without_spark(store: Path, messages: int) -> float:
+    """Rows a second of two processes, each of which reads and writes half of the store."""
+
+    def arguments(number: int, folder: str) -> dict[str, Any]:
+        return {"store": str(store), "folder": f"{folder}/{number}", "number": number}
+
+    return messages / _in_two("benchmarks.spark.backfill:copy_part", arguments)
+
+
+def _in_two(function: str, arguments: Callable[[int, str], dict[str, Any]]) -> float:
+    """Seconds of the slower of two processes, by their own account.
+
+    Args:
+        arguments: those of a process, by its number, and a folder that is removed.
+    """
     with tempfile.TemporaryDirectory(prefix="rmqstore-bench-") as folder:
 
-        def write(number: int) -> float:
-            return float(
-                in_child(
-                    "benchmarks.spark.backfill:write_ready_made",
-                    store=str(store), path=f"{folder}/{number}.parquet", rows=rows,
-                )
-            )  # fmt: skip
+        def run(number: int) -> float:
+            return float(in_child(function, **arguments(number, folder)))
 
         with ThreadPoolExecutor(_TASKS) as pool:
-            seconds = max(pool.map(write, range(_TASKS)))
-    return rows * _TASKS / seconds
+            return max(pool.map(run, range(_TASKS)))
+
+
+def copy_part(store: str, folder: str, number: int) -> float:
+    """Seconds in which one of two processes copies its splits as a task of the job does."""
+    columns = tuple(name for name in COLUMNS if name != "topic")
+    with Store.open(store) as opened:
+        queues = opened.queues()
+        ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
+        splits = plan(opened, ranges, by="commitlog")
+        began = time.perf_counter()
+        local = fsspec.filesystem("file")
+        with PartitionedWriter(local, folder, "part", columns, FileFormat()) as writer:
+            for split in splits[number::_TASKS]:
+                for batch in read_split(opened, split, ReadOptions()):
+                    writer.write(batch)
+        return time.perf_counter() - began
 
 
 def write_ready_made(store: str, path: str, rows: int) -> float:
