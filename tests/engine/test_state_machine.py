@@ -27,7 +27,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.messages.batches import QUERY, rows_block, stage_id
 from tests.support.sampling import examples
-from tests.support.stores.storing import Clock, config, in_queues, messages
+from tests.support.stores.storing import Clock, as_killed, config, in_queues, messages
 
 TOPICS = st.sampled_from(["a", "b"])
 QUEUE_IDS = st.integers(0, 2)
@@ -167,7 +167,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {route: bodies for route, bodies in found.items() if route[0] != MARKER_TOPIC}
 
     def leave_behind(self) -> None:
-        shutil.copytree(self.path, self.folder / str(self.number + 1))
+        as_killed(self.path, self.folder / str(self.number + 1))
         self.store.close()
         self.number += 1
 

@@ -36,7 +36,7 @@ from rmqstore_spark.produce.records import record_columns
 from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
-from tests.support.stores.storing import Clock, config, in_queues, messages, until
+from tests.support.stores.storing import Clock, as_killed, config, in_queues, messages, until
 from tests.support.waiting import NewThreads
 
 WAIT = 30.0
@@ -712,7 +712,7 @@ def test_promise_6_what_a_full_disk_cut_short_never_comes_back(
     # of the same length as the first that was cut short: what stood behind it would follow
     assert store.put_batch(messages([b"c" * 2000])).ok
     store.flush()
-    copy = Path(shutil.copytree(tmp_path / "s", tmp_path / "copy"))
+    copy = as_killed(tmp_path / "s", tmp_path / "copy")
     store.close()
     expected = {("T", 0): [b"a", b"c" * 2000]}
     assert in_queues(tmp_path / "s") == expected

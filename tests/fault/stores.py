@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from rmqstore_spark.engine import StoreConfig, StoreWriter
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
 from tests.fault.messages import TOPICS, block
-from tests.support.stores.storing import until
+from tests.support.stores.storing import as_killed, until
 
 TINY: Final = {
     "mappedFileSizeCommitLog": 16384,
@@ -87,7 +86,7 @@ def make_stores(folder: Path) -> SmallStores:
         assert store.put(block(105, 5)).ok
         store.batches.begin_stage(uuid.uuid4().hex).append(block(500, 8))
         until(lambda: store.stats()["dispatchBehindBytes"] == 0)
-        shutil.copytree(closed, killed)
+        as_killed(closed, killed)
     rows = {row[:3]: row for row in rows_of(closed)}
     assert len(rows) == 110
     return SmallStores(closed, killed, flushed_end, rows)

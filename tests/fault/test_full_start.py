@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.reserve import Reserve
+from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
@@ -25,6 +27,7 @@ from tests.fault.power import PoweredDisk, why_no_loop_mounts
 from tests.fault.rounds.disk import fill, opened, put, small_disk
 from tests.fault.rounds.life import SMALL, configured
 from tests.support.processes.serving import StoreProcess, eventually
+from tests.support.stores.storing import as_killed
 
 pytestmark = [
     pytest.mark.fault,
@@ -89,10 +92,11 @@ def left(disk: Path, state: str, claims: Claims) -> None:
     while ballast is not None and put(store, claims, 50).ok:
         pass
     store_path, copy = disk / "store", disk.parent / "copy"
-    shutil.copytree(store_path, copy)
+    as_killed(store_path, copy)
     if ballast is not None:
         ballast.unlink()
-    store.close()
+    with suppress(StoreWriteError):  # queues that it could not write while the disk was full
+        store.close()
     shutil.rmtree(store_path)
     shutil.copytree(copy, store_path)
 

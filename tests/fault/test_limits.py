@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from tests.fault.rounds.life import SMALL, live, settle
 from tests.fault.stores import commit, settings, with_topics
 from tests.fault.traces import injecting, why_no_strace
 from tests.support.processes.serving import eventually
-from tests.support.stores.storing import Clock
+from tests.support.stores.storing import Clock, as_killed
 
 pytestmark = pytest.mark.fault
 
@@ -205,7 +204,7 @@ def test_a_clock_that_is_wrong_after_a_kill(tmp_path: Path, later: int) -> None:
             claims.done("put", first)
             clock.now += 1000
         store.flush()
-        shutil.copytree(tmp_path / "first", path)  # as a kill leaves it
+        as_killed(tmp_path / "first", path)
     clock.now = later
     for first in (120, 160):
         with StoreWriter.open(path, settings(), clock=clock) as store:

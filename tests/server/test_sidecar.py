@@ -39,6 +39,7 @@ from tests.support.processes.serving import block_of, served, server_of
 from tests.support.stores.golden import load_queues
 from tests.support.stores.pages import drop_pages, resident
 from tests.support.stores.records import commitlog_folders
+from tests.support.stores.storing import as_killed
 
 Golden = Callable[[str], Path]
 
@@ -407,7 +408,7 @@ def test_what_a_killed_process_had_flushed_and_is_missing_is_missed_through_an_e
     with StoreWriter.open(tmp_path / "store", small_segments(flushDiskType="SYNC_FLUSH")) as writer:
         assert writer.put(rows_block([bytes(500)] * 100)).ok
         writer.flush()
-        shutil.copytree(tmp_path / "store", killed)
+        as_killed(tmp_path / "store", killed)
     names = sorted(path for path in (killed / "commitlog").iterdir() if path.name.isdigit())
     assert len(names) > 3
     names[-1].unlink()

@@ -100,10 +100,10 @@ class Followed:
 
 @pytest.fixture
 def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
-    """Give `follow(**settings)`: a broker with such settings, and a stream that pulls from it."""
+    """Give `follow(answer_within, **settings)`: a broker, and a stream that pulls from it."""
     with ExitStack() as running:
 
-        def start(**settings: Any) -> Followed:
+        def start(answer_within: str = "20s", **settings: Any) -> Followed:
             at = running.enter_context(broker(tmp_path / "store", **settings))
             at.store.create_topic(TOPIC, write_queue_nums=QUEUES)
             servers = running.enter_context(name_server(tmp_path))
@@ -119,7 +119,7 @@ def follow(tmp_path: Path) -> Iterator[Callable[..., Followed]]:
                 subscribe=TOPIC,
                 startingOffsets="earliest",
                 commitGroup=GROUP,
-                replicaTimeout="1s",
+                replicaTimeout=answer_within,
             )
             running.callback(stream.reader.stop)
             return Followed(at, between, stream)
@@ -183,7 +183,7 @@ def test_a_group_that_has_consumers_is_not_joined(follow: Callable[..., Followed
 def test_progress_that_a_broker_refuses_is_told_and_stops_no_query(
     follow: Callable[..., Followed], caplog: pytest.LogCaptureFixture, code: int | None
 ) -> None:
-    followed = follow()
+    followed = follow("1s")  # so long it asks one that is busy or silent
     followed.between.refusal = lambda _: code
     assert [followed.batch() for _ in range(3)] == [30, 30, 30]
     assert not followed.between.accepted
@@ -195,9 +195,12 @@ def test_progress_that_a_broker_refuses_is_told_and_stops_no_query(
     assert followed.batch(seconds=700) == 30  # told again, but not at every micro-batch
     assert len(warnings(caplog, MISSED)) == 1
     followed.between.refusal = lambda _: 0
-    assert followed.batch() == 30
-    assert sum(followed.between.accepted.values()) == 150
-    assert warnings(caplog, "is recorded again")
+    batches = 4
+    while not warnings(caplog, "is recorded again"):  # a busy machine may answer later than that
+        assert followed.batch() == 30
+        batches += 1
+        assert batches < 10
+    assert sum(followed.between.accepted.values()) == batches * 30
 
 
 def test_a_broker_that_creates_no_groups_is_read_and_the_remedy_told(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rmqstore_spark.engine import PutResult, StoreWriter
 from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
 from tests.support.processes.serving import block_of
-from tests.support.stores.storing import config, in_queues
+from tests.support.stores.storing import as_killed, config, in_queues
 
 SEGMENT = 4096
 UNITS = [[b"0" * 1500], [b"1" * 900, b"2" * 900, b"3" * 900], [b"4" * 600, b"5" * 2800]]
@@ -68,7 +67,7 @@ def test_promise_3_a_kill_beside_a_blank_leaves_whole_messages(
 
     def kill() -> None:
         images.append(tmp_path / str(len(images)))
-        shutil.copytree(path, images[-1])
+        as_killed(path, images[-1])
 
     def watched(descriptor: int, buffers: Any, offset: int) -> int:
         kill()

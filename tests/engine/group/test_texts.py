@@ -23,6 +23,7 @@ from tests.engine.group.stores import FAST, PATIENCE, StoreProcess, group_of
 from tests.support.processes.ports import free_port
 from tests.support.processes.serving import StoreProcess as PlainProcess
 from tests.support.processes.serving import block_of
+from tests.support.stores.storing import as_killed
 from tests.support.waiting import eventually
 
 SMALL: dict[str, Any] = {
@@ -56,7 +57,7 @@ def test_a_store_that_becomes_a_member_says_how_it_was_closed(
     with StoreWriter.open(tmp_path / "store", StoreConfig(**SMALL)) as store:
         assert store.put(block_of([b"old"])).ok
         if not is_clean:
-            shutil.copytree(tmp_path / "store", tmp_path / "killed")
+            as_killed(tmp_path / "store", tmp_path / "killed")
     with StoreWriter.open(tmp_path / ("store" if is_clean else "killed"), member()) as store:
         how = "closed cleanly" if is_clean else "not closed cleanly"
         assert next(iter(store.recovery.lines())).startswith(f"The store was {how};")

@@ -25,6 +25,7 @@ from rmqstore_spark.verify import verify
 from tests.fault.messages import TOPICS, block
 from tests.fault.stores import NOW, Row, rows_of, settings
 from tests.support.processes import forked
+from tests.support.stores.storing import as_killed
 from tests.support.waiting import eventually
 
 SEGMENT = 16384
@@ -58,7 +59,7 @@ def make(folder: Path, flush: str, *, lag: bool = False) -> tuple[Path, Path, in
             if flush == "ASYNC":
                 store.flush()
         eventually(lambda: store.stats()["dispatchBehindBytes"] == 0)
-        shutil.copytree(closed, killed)
+        as_killed(closed, killed)
     return closed, killed, flushed
 
 

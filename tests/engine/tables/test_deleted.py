@@ -16,7 +16,7 @@ from rmqstore_spark.errors import StoreWriteError, TopicNotFoundError
 from rmqstore_spark.files.durable import replace_file
 from tests.engine.group.stores import problems_of
 from tests.ha.peers import log_bytes, queue_files
-from tests.support.stores.storing import config, in_queues, messages
+from tests.support.stores.storing import as_killed, config, in_queues, messages
 from tests.support.waiting import eventually
 
 OLD = [b"old%d" % n for n in range(40)]
@@ -34,7 +34,7 @@ def deleted_store(path: Path) -> StoreWriter:
 def reopened(store: StoreWriter, how: str, copy: Path) -> Path:
     """The store's folder, closed, killed, or killed and without its queues."""
     if how != "closed":
-        shutil.copytree(store.path, copy)
+        as_killed(Path(store.path), copy)
     store.close()
     if how == "without queues":
         shutil.rmtree(copy / "consumequeue")

@@ -47,6 +47,9 @@ def end(process: psutil.Process) -> None:
 def daemons() -> Iterator[tuple[Daemon, Daemon]]:
     with ExitStack() as stack:
         both = start(), start()
+        parents = {listening.parent() for _, listening in both} - {psutil.Process()}
+        # Else a daemon of the next test may meet one that is about to end, and do without it.
+        stack.callback(lambda: psutil.wait_procs([each for each in parents if each], 60))
         for process, listening in both:
             stack.enter_context(process)  # closes the streams, and waits
             stack.callback(process.kill)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.options import ReadOptions
 from tests.support.waiting import eventually as until
 
-__all__ = ["Clock", "config", "in_queues", "messages", "until"]
+__all__ = ["Clock", "as_killed", "config", "in_queues", "messages", "until"]
 
 _PLACE = ReadOptions(columns=("topic", "queueId", "queueOffset", "physicalOffset", "body"))
 
@@ -29,6 +31,19 @@ def config(**settings: Any) -> StoreConfig:
     }
     given = {**small, **settings}
     return StoreConfig().with_overrides({k: str(v) for k, v in given.items()})
+
+
+def as_killed(store: Path, copy: Path) -> Path:
+    """Copy a store that is open, as a kill would leave it; returns the copy.
+
+    Its threads make files, and rename or remove them, meanwhile: what is gone is not copied.
+    """
+
+    def copied(source: str, target: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.copy2(source, target)
+
+    return Path(shutil.copytree(store, copy, copy_function=copied))
 
 
 class Clock:
