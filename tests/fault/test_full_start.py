@@ -9,7 +9,6 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ import pytest
 from rmqstore_spark.base.status import PutStatus
 from rmqstore_spark.engine import StoreWriter
 from rmqstore_spark.engine.reserve import Reserve
-from rmqstore_spark.errors import StoreWriteError
 from rmqstore_spark.files.names import GUARD_NAME
 from rmqstore_spark.reader import Store
 from rmqstore_spark.verify import verify
@@ -95,8 +93,8 @@ def left(disk: Path, state: str, claims: Claims) -> None:
     as_killed(store_path, copy)
     if ballast is not None:
         ballast.unlink()
-    with suppress(StoreWriteError):  # queues that it could not write while the disk was full
-        store.close()
+        eventually(lambda: store.stats()["dispatchBehindBytes"] == 0)
+    store.close()
     shutil.rmtree(store_path)
     shutil.copytree(copy, store_path)
 
