@@ -28,7 +28,7 @@ from rmqstore_spark.layout.record.columns import COLUMNS
 from rmqstore_spark.pipelines.parquet.files import FileFormat, PartitionedWriter
 from rmqstore_spark.pipelines.running import session
 from rmqstore_spark.reader import Store
-from rmqstore_spark.reader.options import QueueRange, ReadOptions
+from rmqstore_spark.reader.options import QueueRange, ReadOptions, Split
 from rmqstore_spark.reader.plan import plan, read_split
 
 __all__ = ["backfill_figures", "copy_part", "run_backfill", "run_bare", "write_ready_made"]
@@ -150,9 +150,7 @@ def copy_part(store: str, folder: str, number: int) -> float:
     """Seconds in which one of two processes copies its splits as a task of the job does."""
     columns = tuple(name for name in COLUMNS if name != "topic")
     with Store.open(store) as opened:
-        queues = opened.queues()
-        ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
-        splits = plan(opened, ranges, by="commitlog")
+        splits = _splits(opened)
         began = time.perf_counter()
         local = fsspec.filesystem("file")
         with PartitionedWriter(local, folder, "part", columns, FileFormat()) as writer:
@@ -160,6 +158,12 @@ def copy_part(store: str, folder: str, number: int) -> float:
                 for batch in read_split(opened, split, ReadOptions()):
                     writer.write(batch)
         return time.perf_counter() - began
+
+
+def _splits(opened: Store) -> list[Split]:
+    queues = opened.queues()
+    ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
+    return plan(opened, ranges, by="commitlog")
 
 
 def write_ready_made(store: str, path: str, rows: int) -> float:
@@ -171,9 +175,7 @@ def write_ready_made(store: str, path: str, rows: int) -> float:
     group: list[pa.RecordBatch] = []
     options = ReadOptions(columns=tuple(name for name in COLUMNS if name != "topic"))
     with Store.open(store) as opened:
-        queues = opened.queues()
-        ranges = [QueueRange(q.topic, q.queue_id, q.min_offset, q.max_offset) for q in queues]
-        for split in plan(opened, ranges, by="commitlog"):
+        for split in _splits(opened):
             for batch in read_split(opened, split, options):
                 group.append(batch)
                 if sum(batch.nbytes for batch in group) >= file_format.row_group_bytes:
