@@ -1,4 +1,4 @@
-"""Keeps others away from a store that is open: the lock against writers, the guard against brokers.
+"""What a store that is open has: the lock against writers, the guard against brokers, the mark.
 
 A broker holds a POSIX record lock on byte 0 of `<store>/lock` (Java `tryLock(0, 1)`). An open file
 description lock on the same byte conflicts with it, both ways. Unlike a POSIX lock, it is not lost
@@ -8,6 +8,8 @@ process ends.
 A broker takes that lock only after it has recovered and truncated the log. But before that, it
 refuses to load a store whose `commitlog/` holds a file of another size than its segments. The guard
 is such a file. After a kill it stays until our own recovery and a clean close remove it.
+
+The mark is the file `abort`: where it is, a process that opens the store compares log and queues.
 """
 
 from __future__ import annotations
@@ -148,4 +150,36 @@ class StoreGuard:
     def remove(self) -> None:
         """Remove the guard file durably. After that, a broker may open the store."""
         remove_file(f"{self.path}.tmp")  # left by a kill during `place`
+        remove_file(self.path)
+
+
+class OpenMark:
+    """The file `abort`, which a store has until it is closed cleanly.
+
+    Without it, RocketMQ 5 relies on queues that reach the end of the log, and never puts into them
+    what they lack (`DefaultMessageStore.start` at 5.3.3: `setReputFromOffset(getConfirmOffset())`).
+
+    Args:
+        store: the store directory.
+    """
+
+    def __init__(self, store: str) -> None:
+        self.path = os.path.join(store, "abort")
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether the file exists."""
+        return os.path.lexists(self.path)
+
+    def place(self) -> None:
+        """Create the file durably, unless it exists.
+
+        Raises:
+            StoreWriteError: it cannot be created.
+        """
+        if not self.is_placed:
+            replace_file(self.path, b"")
+
+    def remove(self) -> None:
+        """Remove the file durably: the store is closed cleanly."""
         remove_file(self.path)

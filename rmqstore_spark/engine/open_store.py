@@ -17,7 +17,7 @@ from rmqstore_spark.engine.failpoints import reach
 from rmqstore_spark.engine.group.group_role import GroupRole
 from rmqstore_spark.engine.group.member_thread import MemberThread
 from rmqstore_spark.engine.group.store_group import brokers_of_group, check_no_group
-from rmqstore_spark.engine.lock import StoreGuard, StoreLock
+from rmqstore_spark.engine.lock import OpenMark, StoreGuard, StoreLock
 from rmqstore_spark.engine.log.commitlog import CommitLogWriter
 from rmqstore_spark.engine.log.flush import FlushMarkKeeper
 from rmqstore_spark.engine.log.member_log import MemberLog
@@ -39,7 +39,7 @@ from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.tables.topics import TopicTable
 from rmqstore_spark.errors import OptionError, StoreWriteError, UnsupportedStoreError
 from rmqstore_spark.files.directory import DLEDGER_PREFIX, looks_like_store
-from rmqstore_spark.files.durable import NO_ROOM, make_folder, remove_file
+from rmqstore_spark.files.durable import NO_ROOM, make_folder
 from rmqstore_spark.files.links import LINKABLE, refuse_links
 from rmqstore_spark.files.names import GUARD_NAME, OWN_FOLDER
 from rmqstore_spark.files.systems.local import LocalFiles
@@ -123,7 +123,7 @@ class OpenStore:
         reach("close.before_guard")
         StoreGuard(os.path.join(self.path, "commitlog")).remove()
         reach("close.after_guard")
-        remove_file(os.path.join(self.path, "abort"))
+        OpenMark(self.path).remove()
 
 
 def open_store(
@@ -207,7 +207,7 @@ def _opened(
                 )
             brokers = brokers_of_group(config)  # what is wrong is refused before the old log ends
             role: Role = GroupRole(path, config, brokers)
-            is_clean = not os.path.lexists(os.path.join(path, "abort"))
+            is_clean = not OpenMark(path).is_placed
             old = close_old_log(
                 path, settings, config.mapped_file_size_commit_log, config.d_leger_self_id
             )

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from rmqstore_spark.errors import ServiceError
 from tests.cli.conftest import Golden, Rmqstore, shown_time
+from tests.consensus.driver.members import GroupClient, MemberProcess, addresses, record
+from tests.engine.group.stores import StoreProcess
 from tests.support.stores.expected import expected_rows
 from tests.support.stores.golden import GOLDEN_NAMES, QueueReport, load_queues, load_records
+from tests.support.waiting import eventually
 
 StoreOf = Callable[[str], list[str]]
 
@@ -77,8 +82,8 @@ def test_topics_of_a_store_without_queues_are_those_of_its_log(
     rmqstore: Rmqstore, store_of: StoreOf, golden: Golden
 ) -> None:
     expected: dict[tuple[str, int], list[int]] = {}
-    for record in load_records(golden("unclean-nocq")):
-        expected.setdefault((record.topic, record.queue_id), []).append(record.queue_offset)
+    for each in load_records(golden("unclean-nocq")):
+        expected.setdefault((each.topic, each.queue_id), []).append(each.queue_offset)
     ended = rmqstore("topics", "--all", "--json", *store_of("unclean-nocq"))
     assert "reading its CommitLog instead" in ended.stderr
     assert ended.document["hasQueues"] is False
@@ -389,3 +394,32 @@ def test_a_url_of_fsspec(rmqstore: Rmqstore, golden: Golden, tmp_path: Path) -> 
     here = rmqstore("offsets", golden("tiny") / "store").document
     assert rmqstore("offsets", f"zip://store::{archive}").document == here
     assert rmqstore("info", f"zip://store::{archive}", "--json").document["state"] == "closed"
+
+
+def gives(store: StoreProcess, count: int) -> bool:
+    """Whether a store gives consumers so many messages; False if it does not serve yet."""
+    try:
+        return len(store.pulled()) == count
+    except ServiceError:
+        return False
+
+
+def test_info_of_a_member_that_served_no_clients(rmqstore: Rmqstore, tmp_path: Path) -> None:
+    """It leaves `abort`, or a broker of RocketMQ 5 on its store would not build the queues."""
+    members = addresses(3)
+    with ExitStack() as ends:
+        ran = [ends.enter_context(MemberProcess(tmp_path, me, members)) for me in members]
+        last = GroupClient(members).append(*(record(str(n), n) for n in range(20)))[-1]
+        eventually(lambda: all(member.committed >= last for member in ran), 60)
+        for member in ran:
+            assert rmqstore("info", "--json", member.store).document["state"] == "being written"
+            member.stop()
+            document = rmqstore("info", "--json", member.store).document
+            assert (document["state"], document["kind"]) == ("without queues", "dledger")
+            assert (member.store / "abort").exists()
+        stores = [ends.enter_context(StoreProcess(tmp_path, me, members)) for me in members]
+        eventually(lambda: all(gives(store, 20) for store in stores), 60)
+        for store in stores:
+            store.stop()
+            assert rmqstore("info", "--json", store.store).document["state"] == "closed"
+            assert not (store.store / "abort").exists()

@@ -95,6 +95,7 @@ class Group:
             self._rocketmq, self._name_server, self.ports[me], self._folder / me,
             brokerName=_BROKER, enableDLegerCommitLog="true", dLegerGroup=GROUP,
             dLegerPeers=as_peers(self.seen_by(me)), dLegerSelfId=me,
+            slaveReadEnable="true",  # 5.3 refuses pulls at a slave without it
             **self._of_brokers, **self._settings,
         )  # fmt: skip
 
@@ -136,7 +137,14 @@ class Group:
 
     def max_offset(self, me: str, queue: int = 0) -> int:
         """Where a queue of the topic ends, as a broker says; -1 if it does not."""
-        asked = Command(RequestCode.GET_MAX_OFFSET, {"topic": "orders", "queueId": str(queue)})
+        return self._offset(RequestCode.GET_MAX_OFFSET, me, queue)
+
+    def min_offset(self, me: str, queue: int = 0) -> int:
+        """Where a queue of the topic begins, as a broker says; -1 if it does not."""
+        return self._offset(RequestCode.GET_MIN_OFFSET, me, queue)
+
+    def _offset(self, code: RequestCode, me: str, queue: int) -> int:
+        asked = Command(code, {"topic": "orders", "queueId": str(queue)})
         try:
             (answer,) = ask(f"127.0.0.1:{self.ports[me]}", asked)
         except ServiceError:

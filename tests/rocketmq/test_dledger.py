@@ -82,6 +82,7 @@ def test_one_of_ours_votes_and_keeps_the_log_while_each_member_is_killed(group: 
     group.send(["last"])
     assert b"last" in group.have_all(len(entries) + 1)[-1]
     eventually(lambda: group.max_offset("n2") > len(sent), PATIENCE)
+    assert group.min_offset("n2") == 0  # it has built all of the queue
 
 
 @pytest.mark.parametrize("group", [("n1", "n2")], indirect=True)

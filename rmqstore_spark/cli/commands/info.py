@@ -133,7 +133,9 @@ def _state(store: Store) -> str:
     files = store.directory.files
     if not files.is_local and getattr(files, "is_written", None) is None:
         return "open or killed"
-    return "being written" if store.is_being_written else "killed"
+    if store.is_being_written:
+        return "being written"
+    return "without queues" if store.directory.is_member and not store.has_queues else "killed"
 
 
 def _log(store: Store) -> dict[str, Any]:
@@ -240,6 +242,7 @@ _STATES: Final = {
     "closed": "closed cleanly",
     "being written": "being written: a broker or a store process has the store open",
     "killed": "killed: file abort exists, and no process has the store open",
+    "without queues": "closed or killed: a member that served no clients, and has no queues",
     "open or killed": "open or killed: file abort exists; a broker has it open, or was killed",
 }
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -117,6 +117,7 @@ class Applier:
 
     def _run(self) -> None:
         try:
+            self._patiently(self._make_topics_of_queues)
             while all(map(self._apply, self._next())):
                 if self._is_elected:
                     self._try_to_lead()
@@ -128,6 +129,10 @@ class Applier:
         finally:
             self._log.stop_leading()
             self._files.close()
+
+    def _make_topics_of_queues(self) -> None:
+        """Create the topics of queues that recovery has built, and no applier has seen."""
+        self._make_topics(self._store.queues.routes(), self._log.max_offset)
 
     def _next(self) -> Sequence[Decision]:
         """Return what was decided since the last time; nothing if it is time to try to lead."""
@@ -190,8 +195,14 @@ class Applier:
         if self._feed is None:
             self._feed = feed_of(store, is_group=True)
         copied = Copied(part, self._feed)
+        self._make_topics(part.block.routes, copied.end)
+        with store.deleted.copying:
+            self._take(copied, int(part.records.store_timestamp.min()))
+
+    def _make_topics(self, routes: Iterable[tuple[str, int]], end: int) -> None:
+        store = self._store
         try:
-            make_topics(store, [part], copied.end, store.config.default_topic_queue_nums)
+            make_topics(store, routes, end, store.config.default_topic_queue_nums)
         except ReplicationError as error:
             if not self._lacks_topic:
                 _log.warning(
@@ -200,8 +211,6 @@ class Applier:
                     error,
                 )
             self._lacks_topic = True
-        with store.deleted.copying:
-            self._take(copied, int(part.records.store_timestamp.min()))
 
     def _take(self, job: DispatchJob, first: int) -> None:
         """Hand records to the dispatcher.

@@ -6,7 +6,7 @@ They have the places and offsets that the log's own master gave them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Final
 
@@ -22,7 +22,7 @@ from rmqstore_spark.layout.constants import (
     is_system_topic,
     is_topic_of_group,
 )
-from rmqstore_spark.layout.record.block import Route, index_hashes
+from rmqstore_spark.layout.record.block import index_hashes
 from rmqstore_spark.layout.spans import I4, I8
 
 _log = logging.getLogger(__name__)
@@ -78,13 +78,13 @@ def feed_of(store: OpenStore, *, is_group: bool = False) -> QueueFeed:
 
 
 def make_topics(
-    store: OpenStore, parts: Sequence[LogBlock], end: int, queues_of_new: int = 1
+    store: OpenStore, routes: Iterable[tuple[str, int]], end: int, queues_of_new: int = 1
 ) -> None:
     """Create the topics of records, and give them as many queues as the records need.
 
     Args:
         store: the open store.
-        parts: the records.
+        routes: topics and queueIds of the records.
         end: physical offset behind them.
         queues_of_new: how many queues a client's new topic gets at least.
 
@@ -94,7 +94,7 @@ def make_topics(
     """
     least: dict[str, int] = {}
     topics = store.topics
-    for name, queue_id in _routes(parts):
+    for name, queue_id in routes:
         is_deleted = end <= store.deleted.end(name)
         if name == FILLER_TOPIC:
             continue
@@ -147,7 +147,3 @@ def keeps_queue(store: OpenStore, topic: str, queue_id: int, _slot: int) -> bool
 def last_time(part: LogBlock) -> int:
     """Return the storeTimestamp of the last of some records."""
     return int(part.records.store_timestamp[-1])
-
-
-def _routes(parts: Sequence[LogBlock]) -> Iterable[Route]:
-    return {route for part in parts for route in part.block.routes}

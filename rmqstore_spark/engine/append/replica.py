@@ -194,7 +194,8 @@ class Replica:
             return 0
         begin = self._held
         division = divide(stamped, begin, self._batch)
-        make_topics(self._store, stamped.parts, begin + stamped.size)
+        routes = {route for part in stamped.parts for route in part.block.routes}
+        make_topics(self._store, routes, begin + stamped.size)
         plain = data[: division.plain - begin]
         whole = data[division.plain - begin : division.whole - begin]
         rest = data[division.whole - begin : stamped.size]

@@ -12,7 +12,7 @@ import os
 import shutil
 from typing import Final
 
-from rmqstore_spark.engine.lock import StoreGuard
+from rmqstore_spark.engine.lock import OpenMark, StoreGuard
 from rmqstore_spark.engine.recovery.log_end import LogEnd, unclean_start
 from rmqstore_spark.engine.recovery.queue_check import record_ends
 from rmqstore_spark.engine.recovery.queue_survey import QueueSurvey
@@ -25,7 +25,7 @@ from rmqstore_spark.engine.tables.queue_ends import QueueEnds
 from rmqstore_spark.engine.writable import refuse_other_kinds
 from rmqstore_spark.errors import CorruptStoreError
 from rmqstore_spark.files.directory import StoreDirectory
-from rmqstore_spark.files.durable import make_folder, replace_file
+from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.files.segments import Segments
 from rmqstore_spark.files.systems.local import LocalFiles
 from rmqstore_spark.reader.log.commitlog import CommitLog
@@ -84,7 +84,8 @@ def recover_member(
         StoreWriteError: a file could not be written or flushed.
     """
     began = settings.clock()
-    clean = not os.path.lexists(os.path.join(store, "abort"))
+    mark = OpenMark(store)
+    clean = not mark.is_placed
     plain_folder = os.path.join(store, "commitlog")
     make_folder(plain_folder)
     files = LocalFiles(_FILES_OPEN)
@@ -93,9 +94,7 @@ def recover_member(
         refuse_other_kinds(directory, is_member=True)
         keeper = CheckpointKeeper(store)
         StoreGuard(plain_folder).place(is_full=settings.is_full)
-        abort = os.path.join(store, "abort")
-        if not os.path.lexists(abort):
-            replace_file(abort, b"")
+        mark.place()
         log = member_log_of(files, store, data_folder, committed)
         directory.refresh()
         start = 0

@@ -25,7 +25,7 @@ from typing import Final
 from rmqstore_spark.engine.dispatch.indexes import IndexFiles
 from rmqstore_spark.engine.dispatch.queues import ConsumeQueues
 from rmqstore_spark.engine.failpoints import reach
-from rmqstore_spark.engine.lock import StoreGuard
+from rmqstore_spark.engine.lock import OpenMark, StoreGuard
 from rmqstore_spark.engine.log.cut import CutRange, end_log
 from rmqstore_spark.engine.log.flush import load_mark
 from rmqstore_spark.engine.recovery.clean_close import remember
@@ -114,7 +114,7 @@ class _Run:
 
     def run(self) -> Recovered:
         began = self.settings.clock()
-        self.clean = not os.path.lexists(os.path.join(self.store, "abort"))
+        self.clean = not OpenMark(self.store).is_placed
         self.folder = os.path.join(self.store, "commitlog")
         make_folder(self.folder)
         self.directory = StoreDirectory(self.files, self.store)
@@ -267,9 +267,7 @@ class _Run:
 
     def _mark_open(self) -> None:
         StoreGuard(self.folder).place(is_full=self.settings.is_full)
-        abort = os.path.join(self.store, "abort")
-        if not os.path.lexists(abort):
-            replace_file(abort, b"")
+        OpenMark(self.store).place()
 
     def _own(self, name: str) -> str:
         return os.path.join(self.store, OWN_FOLDER, name)

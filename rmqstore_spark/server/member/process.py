@@ -20,7 +20,7 @@ from rmqstore_spark.consensus.driver.protection import MemberProtection
 from rmqstore_spark.consensus.driver.running import RunningMember
 from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.group.member_port import bound_member_port
-from rmqstore_spark.engine.lock import StoreLock
+from rmqstore_spark.engine.lock import OpenMark, StoreLock
 from rmqstore_spark.errors import UnsupportedStoreError
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.files.log_files import segment_start
@@ -72,6 +72,7 @@ async def _serve(
             "with an empty store."
         )
     with StoreLock(store):
+        OpenMark(store).place()  # it stays: a broker that opens this must build queues
         bound = bound_member_port(group, config.d_leger_bind_address, protection)
         member = RunningMember(
             group,
