@@ -296,6 +296,11 @@ class Store:
         return bool(self.directory.topology.queues)
 
     @property
+    def is_without_queues(self) -> bool:
+        """Whether it is the store of a member that serves no clients: nobody wrote queues."""
+        return self.directory.is_member and not self.has_queues
+
+    @property
     def lacks_queues(self) -> bool:
         """Whether the log has messages, but no queue has files."""
         if self.has_queues:
@@ -492,5 +497,6 @@ class Store:
         remedy = remedy or "Read the store in batch with planBy=commitlog"
         raise UnsupportedStoreError(
             f"{purpose} needs the queues of {self.path}, but {self.why_no_queues}. {remedy}, or "
-            "let a broker rebuild its queues by starting on a copy of it."
+            "have its queues built from its log: `rmqstore recover` does it on a copy, and so does "
+            "a broker that starts there."
         )

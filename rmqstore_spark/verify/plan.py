@@ -177,11 +177,13 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
             f"record that the queues know, which ends at {snapshot.end}",
         )  # fmt: skip
     elif snapshot.killed:
-        findings.note(
-            "state",
-            abort,
-            "the broker or store process was killed: it repairs the store when it starts again",
-        )
+        text = "the broker or store process was killed: it repairs the store when it starts again"
+        if store.is_without_queues:
+            text = (
+                "a member that served no clients was here, and may have been closed in order: "
+                "a broker or store process builds the queues when it starts"
+            )
+        findings.note("state", abort, text)
     for log in (store.log.plain, store.log.dledger):
         if log is not None:
             check_segments(log, findings, "log-file", growing=snapshot.being_written)

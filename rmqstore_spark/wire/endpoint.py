@@ -104,6 +104,8 @@ def _address(address: str, text: str) -> Endpoint:
         if not 0 < port < 1 << 16:
             raise _wrong(text, "a port is 1 to 65535")
         return Endpoint(TCP if scheme == TCP else TLS, match[1] or match[2], port)
+    if _ADDRESS.fullmatch(address):
+        raise _wrong(text, "it lacks the scheme rmq://")
     raise _wrong(text, "its scheme is unknown" if rest.startswith("//") else "it is a path")
 
 

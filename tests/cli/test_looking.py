@@ -417,6 +417,8 @@ def test_info_of_a_member_that_served_no_clients(rmqstore: Rmqstore, tmp_path: P
             document = rmqstore("info", "--json", member.store).document
             assert (document["state"], document["kind"]) == ("without queues", "dledger")
             assert (member.store / "abort").exists()
+            assert "a member that served no clients" in rmqstore("verify", member.store).text
+            assert "belongs to a DLedger group" in rmqstore("recover", member.store, code=2).stderr
         stores = [ends.enter_context(StoreProcess(tmp_path, me, members)) for me in members]
         eventually(lambda: all(gives(store, 20) for store in stores), 60)
         for store in stores:

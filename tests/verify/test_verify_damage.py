@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -266,6 +267,35 @@ def test_a_damaged_end_of_a_closed_log_is_no_torn_tail(basic: Patient) -> None:
     report = basic.expect("record", basic.record(last))
     assert report.torn_tail is None
     assert report.log_end == last.physical_offset + last.store_size
+
+
+def test_a_closed_log_of_which_nothing_else_is_left(basic: Patient) -> None:
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(basic.store / name)
+    basic.checkpoint().path.unlink()
+    last = basic.records[-1]
+    assert basic.verify().log_end == last.physical_offset + last.store_size
+    record = next(r for r in basic.records if len(r.body) > 50)
+    (basic.record(record) + 88 + 40).flip()
+    report = basic.verify()
+    assert report.torn_tail is None
+    assert report.log_end == last.physical_offset + last.store_size
+    assert report.totals["body-crc"] == report.totals["no-queues"] == 1
+
+
+def test_a_closed_log_without_a_record(basic: Patient) -> None:
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(basic.store / name)
+    basic.checkpoint().path.unlink()
+    first, *others = sorted((basic.store / "commitlog").iterdir())
+    for path in others:
+        path.unlink()
+    first.write_bytes(random.Random(0).randbytes(first.stat().st_size))
+    basic.expect("record", Spot(first, 0))
+    first.write_bytes(bytes(first.stat().st_size))
+    report = basic.verify()
+    assert report.log_end == 0
+    assert not report.errors
 
 
 @pytest.mark.parametrize("length", [0, 5, 12, 22, 35, 36, 60])
@@ -652,6 +682,21 @@ def test_a_changed_header(basic: Patient, field: str) -> None:
     spot = Spot(basic.index(2), HEADER[field])
     (spot + (3 if field in ("slots", "count") else 7)).flip()
     basic.expect("index-header", spot)
+
+
+@pytest.mark.parametrize("lone", [False, True])
+@pytest.mark.parametrize("count", [-1, 0, 1])
+def test_a_header_that_hides_its_entries(basic: Patient, count: int, lone: bool) -> None:
+    if lone:  # then no other file of its size tells the number of slots
+        for path in sorted((basic.store / "index").iterdir())[1:]:
+            path.unlink()
+    spot = Spot(basic.index(), HEADER["count"])
+    spot.write(count.to_bytes(4, "big", signed=True))
+    found = basic.verify()
+    assert [p.severity for p in found.problems if p.kind == "index-header"] == ["error"]
+    Spot(basic.index(), 0).write(bytes(40))
+    found = basic.verify()
+    assert "error" in [p.severity for p in found.problems if p.kind == "index-header"]
 
 
 def test_a_lost_stretch_of_an_index_file(basic: Patient) -> None:

@@ -60,6 +60,11 @@ def test_what_is_no_endpoint(text: str) -> None:
         parse_endpoint(text)
 
 
+def test_an_address_without_its_scheme() -> None:
+    with pytest.raises(OptionError, match="it lacks the scheme rmq://"):
+        parse_endpoint("localhost:10921")
+
+
 def test_lists() -> None:
     both = parse_endpoints("rmq://a:1, unix:/s")
     assert [str(endpoint) for endpoint in both] == ["rmq://a:1", "unix:/s"]

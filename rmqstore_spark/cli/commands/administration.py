@@ -236,7 +236,7 @@ def expire(
     with connect(endpoint) as client:
         found = client.expire(time_ms)
         if not found.count:
-            typer.echo("No segment is old enough.")
+            typer.echo("No segment is old enough; the last one always stays.")
             return
         print_table(_COLUMNS, _rows(found))
         total = f"{found.count} segment{'s' * (found.count > 1)}, {found.total_bytes} bytes"

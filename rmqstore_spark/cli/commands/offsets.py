@@ -100,8 +100,8 @@ def offsets(
             if store.lacks_queues:
                 store.require_queues(
                     "Telling offsets",
-                    "Remove startingOffsets and endingOffsets: a batch query reads such a store "
-                    "as a whole",
+                    "Read all of its messages: `rmqstore read`, or a batch query without "
+                    "startingOffsets and endingOffsets",
                 )
             other = stores.setdefault(store.broker_name, store)
             if other is not store:

@@ -157,7 +157,7 @@ def _by_time(
 ) -> Iterator[pa.RecordBatch]:
     from rmqstore_spark.reader.lookup import query_by_time
 
-    store.require_queues("query by time")
+    store.require_queues("query by time", "Read its messages with `rmqstore read`")
     for topic in _topics(store, choice):
         yield from query_by_time(
             store, topic, begin_ms=span.begin, end_ms=span.end, options=options

@@ -182,7 +182,7 @@ def tail(
         printer, tags=tags, keys=keys, skip_damaged=skip_damaged, skip_expired=True
     )
     with where.open() as store:
-        store.require_queues("tail")
+        store.require_queues("tail", "Read its messages with `rmqstore read`")
         follower = Tail(store, Choice(topics, queue_ids, everything), options)
         if limit:
             print_batches(printer, follower.last(limit), None)

@@ -112,13 +112,17 @@ def recover(
     open.
     """
     from rmqstore_spark.engine.store import StoreWriter
+    from rmqstore_spark.files.directory import StoreDirectory
+    from rmqstore_spark.files.systems.local import LocalFiles
 
     path = os.path.abspath(store_path)
     config = read_config(config_file, settings, {"STORE": ("storePathRootDir", path)})
     log = config.store_path_commit_log or os.path.join(path, "commitlog")
+    has_log = os.path.isdir(log)
     if os.path.isdir(path):
         refuse_links(path)
-    if not os.path.isdir(log):
+        has_log = has_log or StoreDirectory(LocalFiles(), path).is_member
+    if not has_log:
         raise StoreNotFoundError(
             f"There is no store to recover at {path}: {log} is not a folder. Give a store "
             "directory."

@@ -111,6 +111,11 @@ class Template:
                     queue_id=self.queue_id, delay_level=self.delay_level,
                 )  # fmt: skip
             return self._of_json(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise OptionError(
+                f"Line {number} of stdin is not a message: it is not JSON ({error.msg}, at "
+                f"character {error.pos + 1})."
+            ) from None
         except (ValueError, RecursionError) as error:
             raise OptionError(f"Line {number} of stdin is not a message: {error}.") from None
 

@@ -161,7 +161,10 @@ class Stage:
                 why = f"discarded because it could not be written: {error.strerror}"
                 self._close(f"it was {why}")
                 self._room.forget(self, why)
-                text = f"The stage {self.stage_id} was {why} ({self._folder})."
+                text = (
+                    f"The stage {self.stage_id} was {why} ({self._folder}). Nothing of it is in "
+                    "the store: make room, and write the batch again."
+                )
                 raise RefusedError(text, PutStatus.SERVICE_NOT_AVAILABLE) from error
             self._body_bytes += bodies
             self._sums = sums

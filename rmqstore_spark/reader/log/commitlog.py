@@ -22,9 +22,10 @@ from rmqstore_spark.layout.fields import MAX_RECORD_SIZE
 from rmqstore_spark.layout.spans import I8, U1
 
 _END_MISSING: Final = (
-    "Files at the end of the log are missing, or the log was copied before the rest. Put "
-    "them back, or copy the store again with commitlog last, or set mode=DROPMALFORMED to leave "
-    "out what is missing (rmqstore read: --skip-damaged). `rmqstore verify` shows it."
+    "Files at the end of the log are missing, or the log was copied before the rest, or the queue "
+    "is damaged. Put them back, or copy the store again with commitlog last, or set "
+    "mode=DROPMALFORMED to leave out what is missing (rmqstore read: --skip-damaged). `rmqstore "
+    "verify` shows it."
 )
 
 DLEDGER_LEAD: Final = ENTRY_HEADER_SIZE
@@ -261,7 +262,9 @@ class CommitLog:
             remedy=_END_MISSING,
         )
 
-    def gone(self, offset: int, size: int = 0) -> SegmentExpiredError | CorruptStoreError:
+    def gone(
+        self, offset: int, size: int = 0, named_by: str = "a queue entry"
+    ) -> SegmentExpiredError | CorruptStoreError:
         """Return the error for a span that `covers` does not find in the log."""
         if offset < self.file_end and self.segment_at(offset) is None and offset >= self.min_offset:
             return self._missing_file(offset)
@@ -273,16 +276,16 @@ class CommitLog:
         file, at = self.place(offset)
         if offset >= self.file_end:
             return CorruptStoreError(
-                f"a queue points past the end of the CommitLog ({self.file_end})",
+                f"{named_by} points past the end of the CommitLog ({self.file_end})",
                 file=file,
                 offset=at,
                 remedy=_END_MISSING,
             )
         if size > MAX_RECORD_SIZE:
-            cause = f"a queue entry states {size} bytes; a record has at most {MAX_RECORD_SIZE}"
+            cause = f"{named_by} states {size} bytes; a record has at most {MAX_RECORD_SIZE}"
             return CorruptStoreError(cause, file=file, offset=at)
         return CorruptStoreError(
-            f"a queue entry states a record of {size} bytes where no record fits",
+            f"{named_by} states a record of {size} bytes where no record fits",
             file=file,
             offset=at,
         )

@@ -273,7 +273,8 @@ class _Reader:
         if expired.any():
             say_lost(int(expired.sum()), "the range")
         if damaged.any():
-            error = log.gone(int(batch.offsets[damaged][0]), int(batch.sizes[damaged][0]))
+            row = int(np.flatnonzero(damaged)[0])
+            error = log.gone(int(batch.offsets[row]), int(batch.sizes[row]), batch.entry_name(row))
             if self._options.mode == "FAILFAST":
                 raise error
             _log.warning("DROPMALFORMED: left out %d record(s): %s", damaged.sum(), error)

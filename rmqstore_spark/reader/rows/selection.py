@@ -14,7 +14,7 @@ from rmqstore_spark.layout.index.hashing import java_hash_code
 from rmqstore_spark.layout.kernel.reference.entries import VOID_CODE
 from rmqstore_spark.layout.queues.format import EntryColumns
 from rmqstore_spark.layout.record.columns import Identity
-from rmqstore_spark.layout.spans import I8, Spans
+from rmqstore_spark.layout.spans import I8, Spans, string_array
 from rmqstore_spark.reader.options import QueueRange, ReadOptions
 from rmqstore_spark.reader.queue import Queue
 
@@ -52,6 +52,12 @@ class Selection:
             self.offsets[rows], self.sizes[rows], self.queue[rows], self.slots[rows],
             self.topics, self.queue_ids,
         )  # fmt: skip
+
+    def entry_name(self, row: int) -> str:
+        """Return what an error calls an entry."""
+        queue = int(self.queue[row])
+        topic = string_array(self.topics)[queue].as_py()
+        return f"the entry {self.slots[row]} of queue {topic}/{self.queue_ids[queue]}"
 
     @property
     def identity(self) -> Identity:

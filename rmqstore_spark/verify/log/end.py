@@ -3,7 +3,8 @@
 The bytes after it are left over from a crash, or still to be dispatched. A store that was closed
 has dispatched all its records. So its log ends after the newest record that a queue names, at the
 first offset without a whole record. If a queue names a record at that very offset, the log has lost
-it: that is damage, not the end.
+it: that is damage, not the end. If neither queues nor a checkpoint tell of the log, it ends after
+its last whole record, and all that is written if there is none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rmqstore_spark.errors import CorruptStoreError, SegmentExpiredError
 from rmqstore_spark.layout.checkpoint import Checkpoint
 from rmqstore_spark.reader.log.commitlog import CommitLog
 from rmqstore_spark.reader.log.end import intact_end, record_head
-from rmqstore_spark.reader.log.walk import Flaw, walk_log
+from rmqstore_spark.reader.log.walk import Flaw, Stretch, walk_log
 from rmqstore_spark.reader.store import Store
 from rmqstore_spark.verify.snapshot import QueueBounds
 
@@ -62,7 +63,8 @@ def _closed_end(store: Store, bounds: Sequence[QueueBounds], lasts: list[tuple[i
     log = store.log
     start = _known_end(log, lasts)
     if start is None:
-        return intact_end(log, readable_checkpoint(store))
+        checkpoint = readable_checkpoint(store)
+        return _last_end(log) if checkpoint is None else intact_end(log, checkpoint)
     end = start
     if not _is_unwritten(log, start):
         for item in walk_log(log, start, log.file_end):
@@ -72,6 +74,17 @@ def _closed_end(store: Store, bounds: Sequence[QueueBounds], lasts: list[tuple[i
             end = item.end
     if any(_names(store, queue, end) for queue in bounds):
         return max([end, *(last for first, last in lasts if first >= end)])
+    return end
+
+
+def _last_end(log: CommitLog) -> int:
+    """Return the end of the log's last whole record; of its files, if they have none."""
+    end = log.min_offset
+    for item in walk_log(log, end, log.file_end):
+        if isinstance(item, Stretch):
+            end = item.end
+    if end == log.min_offset and not _is_unwritten(log, end):
+        return log.file_end
     return end
 
 
