@@ -471,14 +471,14 @@ class StoreWriter:
                     self._appender.lock.finish()
                 self._workers.delivery.stop()
                 self._workers.checks.stop()
-                self._workers.leave_group()
+                has_all = self._workers.leave_group()
                 if self._admission.failure is None:
                     self.replica.erase_hidden()
                     self._workers.flush()
                     self.batches.save()
                     self._workers.delivery.save()
                     self.transactions.save()
-                    clean = True
+                    clean = has_all
             finally:
                 self._workers.close()
                 self._store.close(clean=clean)

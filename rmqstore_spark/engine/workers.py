@@ -132,10 +132,9 @@ class Workers:
         """Return what appends the bytes of a master's log to the log as it is now."""
         return Replica(self._store, self.admission, self.appender, self.flusher, self.dispatcher)
 
-    def leave_group(self) -> None:
-        """End the member of a group, if the store is one: nothing more is applied."""
-        if self._applier is not None:
-            self._applier.close()
+    def leave_group(self) -> bool:
+        """End the member of a group, if the store is one; see `Applier.close`."""
+        return self._applier is None or self._applier.close()
 
     def _take_over(self) -> None:
         """Learn what a master has to know, when all of its log is in queues and index."""

@@ -341,6 +341,14 @@ class StoreDirectory:
         listing = self.files.list(self.path, sizes=False)
         return bool(member_folders(self.files, self.path, listing))
 
+    @property
+    def never_served(self) -> bool:
+        """Whether the store is that of a DLedger member, and no process has served clients."""
+        listing = self.files.list(self.path, sizes=False)
+        names = {info.name for info in listing}
+        of_queues = {"checkpoint", "consumequeue", "consumequeue_rocksdb"}
+        return names.isdisjoint(of_queues) and bool(member_folders(self.files, self.path, listing))
+
     # ---- queues --------------------------------------------------------------------------------
 
     def refresh(self) -> Topology:

@@ -296,11 +296,6 @@ class Store:
         return bool(self.directory.topology.queues)
 
     @property
-    def is_without_queues(self) -> bool:
-        """Whether it is the store of a member that serves no clients: nobody wrote queues."""
-        return self.directory.is_member and not self.has_queues
-
-    @property
     def lacks_queues(self) -> bool:
         """Whether the log has messages, but no queue has files."""
         if self.has_queues:

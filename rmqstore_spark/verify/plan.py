@@ -178,7 +178,7 @@ def _look_at_state(store: Store, snapshot: Snapshot, findings: Findings) -> None
         )  # fmt: skip
     elif snapshot.killed:
         text = "the broker or store process was killed: it repairs the store when it starts again"
-        if store.is_without_queues:
+        if store.directory.never_served:
             text = (
                 "a member that served no clients was here, and may have been closed in order: "
                 "a broker or store process builds the queues when it starts"
@@ -209,7 +209,7 @@ def _note_no_queues(store: Store, snapshot: Snapshot, findings: Findings) -> Non
     else:
         findings.say(
             "note" if snapshot.killed else "error", "no-queues", place,
-            "there are no queues: a broker rebuilds them from the log when it starts",
+            "there are no queues: they are built from the log when a store process starts",
         )  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def _state(store: Store) -> str:
         return "open or killed"
     if store.is_being_written:
         return "being written"
-    return "without queues" if store.is_without_queues else "killed"
+    return "without queues" if store.directory.never_served else "killed"
 
 
 def _log(store: Store) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -50,6 +50,7 @@ from rmqstore_spark.errors import (
     StoreWriteError,
 )
 from rmqstore_spark.files.systems.local import LocalFiles
+from rmqstore_spark.layout.constants import LMQ_PREFIX
 from rmqstore_spark.reader.log.commitlog import CommitLog
 
 _log = logging.getLogger(__name__)
@@ -107,17 +108,29 @@ class Applier:
         self._thread = threading.Thread(target=self._run, name="rmqstore-applier", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
-        """End the member, and what it decides."""
+    def close(self) -> bool:
+        """End the member, and what it decides.
+
+        Returns:
+            Whether queues and index have all that is committed. Otherwise the log ends in a part of
+            a batch of Spark: a broker would begin behind it, and never put it into queues.
+        """
         self._is_closed = True
         self._member.close()
         self._thread.join()
+        if self._batches.is_within:
+            _log.warning(
+                "The store is left as after a kill, since the group has committed a part of a "
+                "batch, and the rest has not come here. Start the store again before a broker of "
+                "RocketMQ takes its place."
+            )
+        return not self._batches.is_within
 
     # ---- the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
-            self._patiently(self._make_topics_of_queues)
+            self._make_topics_of_queues()
             while all(map(self._apply, self._next())):
                 if self._is_elected:
                     self._try_to_lead()
@@ -131,8 +144,24 @@ class Applier:
             self._files.close()
 
     def _make_topics_of_queues(self) -> None:
-        """Create the topics of queues that recovery has built, and no applier has seen."""
-        self._make_topics(self._store.queues.routes(), self._log.max_offset)
+        """Create the topics of queues that recovery has built: no applier has seen their records.
+
+        Topics that there are stay as they are: somebody may have given them fewer queues.
+        """
+        store = self._store
+        lacking = [
+            route
+            for route in store.recovery.rebuilt_queues
+            if route[0] not in store.topics and not route[0].startswith(LMQ_PREFIX)
+        ]
+        if not lacking:
+            return
+        names = ", ".join(sorted({topic for topic, _ in lacking}))
+        _log.info("Topics that were missing, and whose queues were built from the log: %s.", names)
+        try:
+            make_topics(store, lacking, self._log.max_offset, store.config.default_topic_queue_nums)
+        except (ReplicationError, RefusedError) as error:
+            _log.warning("Not all of them were made. Those come with their next message. %s", error)
 
     def _next(self) -> Sequence[Decision]:
         """Return what was decided since the last time; nothing if it is time to try to lead."""
@@ -195,14 +224,8 @@ class Applier:
         if self._feed is None:
             self._feed = feed_of(store, is_group=True)
         copied = Copied(part, self._feed)
-        self._make_topics(part.block.routes, copied.end)
-        with store.deleted.copying:
-            self._take(copied, int(part.records.store_timestamp.min()))
-
-    def _make_topics(self, routes: Iterable[tuple[str, int]], end: int) -> None:
-        store = self._store
         try:
-            make_topics(store, routes, end, store.config.default_topic_queue_nums)
+            make_topics(store, part.block.routes, copied.end, store.config.default_topic_queue_nums)
         except ReplicationError as error:
             if not self._lacks_topic:
                 _log.warning(
@@ -211,6 +234,8 @@ class Applier:
                     error,
                 )
             self._lacks_topic = True
+        with store.deleted.copying:
+            self._take(copied, int(part.records.store_timestamp.min()))
 
     def _take(self, job: DispatchJob, first: int) -> None:
         """Hand records to the dispatcher.

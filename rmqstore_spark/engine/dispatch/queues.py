@@ -157,10 +157,6 @@ class ConsumeQueues:
     def __contains__(self, route: tuple[str, int]) -> bool:
         return route in self._states
 
-    def routes(self) -> list[tuple[str, int]]:
-        """Return topic and queueId of each queue."""
-        return list(self._states)
-
     def ranges(self) -> dict[str, dict[int, tuple[int, int]]]:
         """Return minOffset and maxOffset of each queue, by topic and queueId."""
         found: dict[str, dict[int, tuple[int, int]]] = {}

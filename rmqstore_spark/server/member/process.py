@@ -12,6 +12,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Final
 
 import uvloop
 
@@ -27,6 +28,9 @@ from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.server.member.config import MemberConfig
 
 _log = logging.getLogger(__name__)
+
+_OF_QUEUES: Final = ("consumequeue", "index", "checkpoint")
+"""What a store has that serves clients."""
 
 
 def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> None:
@@ -71,8 +75,14 @@ async def _serve(
             "serves no clients would keep them for ever. Run it with `rmqstore serve`, or begin "
             "with an empty store."
         )
+    served = [name for name in _OF_QUEUES if os.path.lexists(os.path.join(store, name))]
+    if served:
+        raise UnsupportedStoreError(
+            f"{store} has {', '.join(served)}, since it has served clients, and a member that "
+            "serves none would let them fall behind. Run it with `rmqstore serve`; or move "
+            f"{', '.join(_OF_QUEUES)} out of it: they are built again when it serves clients."
+        )
     with StoreLock(store):
-        OpenMark(store).place()  # it stays: a broker that opens this must build queues
         bound = bound_member_port(group, config.d_leger_bind_address, protection)
         member = RunningMember(
             group,
@@ -82,6 +92,8 @@ async def _serve(
             timing=Timing.of(config.d_leger_heartbeat_interval),
             protection=protection,
         )
+
+        OpenMark(store).place()  # it stays: a broker that opens this must build queues
 
         def ready(address: str) -> None:
             announce(f"rmqstore: member {group.me} of {group.name} on {address}")

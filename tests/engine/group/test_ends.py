@@ -1,0 +1,104 @@
+"""How a member ends, and what the next start of its store finds."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from rmqstore_spark.base.types import CommitRequest, StageInfo, WriterId
+from rmqstore_spark.client import StoreClient
+from rmqstore_spark.errors import RmqStoreError
+from tests.engine.group.stores import PATIENCE, StoreProcess, group_of, problems_of
+from tests.engine.group.test_stores import stage
+from tests.support.waiting import eventually
+
+ROWS = [b"row %d " % n + bytes(2000) for n in range(12_000)]
+
+
+def is_stopped(store: StoreProcess) -> bool:
+    """Whether a process stopped at a failpoint, as SIGSTOP stops it."""
+    stat = Path(f"/proc/{store.process.pid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "T"
+
+
+def is_clean(store: StoreProcess) -> bool:
+    """Whether a store is closed in such a way that a broker can take it over."""
+    return not (store.store / "abort").exists()
+
+
+def test_a_member_with_a_part_of_a_batch_keeps_brokers_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocketMQ 5 would begin behind that part, and never put it into queues."""
+    monkeypatch.setenv("RMQSTORE_FAILPOINT", "group.within_run:3:stop")
+    with group_of(tmp_path, syncFlushTimeout=60_000) as group:
+        monkeypatch.delenv("RMQSTORE_FAILPOINT")
+        leader, follower = group.leader(), group.followers()[0]
+        (before,) = group.send("before")
+        eventually(lambda: follower.pulled() == [before], PATIENCE)
+        known = follower.stats()["groupCommitIndex"]
+        staged = tuple(stage(leader.endpoint, ROWS[n::8]) for n in range(8))
+        committing = threading.Thread(target=commit, args=(leader, staged))
+        committing.start()
+        eventually(lambda: is_stopped(leader), PATIENCE)
+        eventually(lambda: follower.stats()["groupCommitIndex"] > known, PATIENCE)
+        follower.stop()
+        assert not is_clean(follower)
+        assert (follower.store / "commitlog").exists()
+        assert "a part of a batch" in follower.output
+        leader.process.send_signal(signal.SIGCONT)
+        committing.join()
+        follower.start()
+        group.await_all()
+        for store in group.stores.values():
+            eventually(lambda store=store: len(store.pulled()) > 1, PATIENCE)
+            store.stop()
+            assert is_clean(store)
+            assert not problems_of(store.store)
+
+
+def commit(leader: StoreProcess, staged: tuple[StageInfo, ...]) -> None:
+    """Commit a batch, whatever becomes of it: another member may lead meanwhile."""
+    with StoreClient(leader.endpoint, retries=0) as client:
+        try:
+            client.commit(CommitRequest(WriterId.of_batch("nightly", 1), staged))
+        except RmqStoreError:
+            return
+
+
+def test_the_topics_of_a_store_after_a_start(tmp_path: Path) -> None:
+    """One whose queue was built from the log is made; one with fewer queues than before stays."""
+    with group_of(tmp_path, count=1) as group:
+        store = group.leader()
+        for queue in range(4):
+            group.send(f"text {queue}", queue=queue)
+        store.stop()
+        path = store.store / "config" / "topics.json"
+        table = json.loads(path.read_text())
+        table["topicConfigTable"]["orders"]["writeQueueNums"] = 2
+        path.write_text(json.dumps(table))
+        store.start()
+        group.leader()
+        assert queues_of(store) == (table["topicConfigTable"]["orders"]["readQueueNums"], 2)
+        store.kill()
+        del table["topicConfigTable"]["orders"]
+        path.write_text(json.dumps(table))
+        path.with_name("topics.json.bak").unlink()
+        for queue in (2, 3):
+            for file in (store.store / "consumequeue" / "orders" / str(queue)).iterdir():
+                file.unlink()
+        store.start()
+        group.leader()
+        eventually(lambda: len(store.pulled(3)) == 1, PATIENCE)
+        assert queues_of(store)[0] >= 4
+
+
+def queues_of(store: StoreProcess) -> tuple[int, int]:
+    """How many queues to read and to write the topic has."""
+    table = json.loads((store.store / "config" / "topics.json").read_text())
+    topic = table["topicConfigTable"]["orders"]
+    return topic["readQueueNums"], topic["writeQueueNums"]
