@@ -12,7 +12,14 @@ import pytest
 
 from rmqstore_spark.errors import ServiceError
 from tests.cli.conftest import Golden, Rmqstore, shown_time
-from tests.consensus.driver.members import GroupClient, MemberProcess, addresses, as_peers, record
+from tests.consensus.driver.members import (
+    GROUP,
+    GroupClient,
+    MemberProcess,
+    addresses,
+    as_peers,
+    record,
+)
 from tests.engine.group.stores import StoreProcess
 from tests.support.stores.expected import expected_rows
 from tests.support.stores.golden import GOLDEN_NAMES, QueueReport, load_queues, load_records
@@ -425,7 +432,11 @@ def test_info_of_a_member_that_served_no_clients(rmqstore: Rmqstore, tmp_path: P
             store.stop()
             assert rmqstore("info", "--json", store.store).document["state"] == "closed"
             assert not (store.store / "abort").exists()
-            group = (f"--set=dLegerSelfId={store.me}", f"--set=dLegerPeers={as_peers(members)}")
+            group = (
+                f"--set=dLegerGroup={GROUP}",
+                f"--set=dLegerSelfId={store.me}",
+                f"--set=dLegerPeers={as_peers(members)}",
+            )
             refused = rmqstore("member", "--store", store.store, *group, code=2).stderr
             assert "it has served clients" in refused
             assert not (store.store / "abort").exists()
