@@ -360,7 +360,9 @@ def test_a_slave_that_is_too_far_behind_is_not_waited_for(tmp_path: Path) -> Non
                 assert waiting.result(60).ok
 
 
-def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
+def test_a_client_repeats_a_commit_until_a_slave_has_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = {**SYNC, "ha_listen_port": 0, "ha_slave_fallbehind_max": 1000}
     with (
         served(tmp_path / "master", **settings) as here,
@@ -373,7 +375,8 @@ def test_a_client_repeats_a_commit_until_a_slave_has_it(tmp_path: Path) -> None:
                 request = CommitRequest(WriterId.of_stream("query", 1), (stream.finish(),))
             with ThreadPoolExecutor(1) as threads:
                 answer = threads.submit(client.commit, request)
-                eventually(lambda: here.store.stats()["commits"] == 1)
+                eventually(lambda: "Trying again" in caplog.text)
+                assert here.store.stats()["commits"] == 1
                 assert not answer.done()
                 given = {"ha_acknowledge": "true", "mapped_file_size_commit_log": 1 << 20}
                 with following(tmp_path / "slave", master.address, **given):
