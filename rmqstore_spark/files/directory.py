@@ -33,6 +33,8 @@ from rmqstore_spark.layout.queues.format import QueueFormat
 
 _COMMITLOG = "commitlog"
 DLEDGER_PREFIX: Final = "dledger-"
+SERVED: Final = ("consumequeue", "index", "checkpoint")
+"""What a store has once it has served clients."""
 
 # A broker creates these beside the CommitLog. If one exists, an empty `commitlog/` is a new store.
 _COMPANIONS = frozenset(
@@ -346,8 +348,7 @@ class StoreDirectory:
         """Whether the store is that of a DLedger member, and no process has served clients."""
         listing = self.files.list(self.path, sizes=False)
         names = {info.name for info in listing}
-        of_queues = {"checkpoint", "consumequeue", "consumequeue_rocksdb"}
-        return names.isdisjoint(of_queues) and bool(member_folders(self.files, self.path, listing))
+        return names.isdisjoint(SERVED) and bool(member_folders(self.files, self.path, listing))
 
     # ---- queues --------------------------------------------------------------------------------
 

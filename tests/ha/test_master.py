@@ -388,9 +388,11 @@ def test_a_client_repeats_a_commit_until_a_slave_has_it(
 def test_a_slave_that_is_up_to_date_is_waited_for_however_large_a_batch_is(tmp_path: Path) -> None:
     settings = {**SYNC, "slave_timeout": 60_000, "ha_slave_fallbehind_max": 1000}
     with mastering(tmp_path / "master", **settings) as (store, master):
+        assert store.put(rows_block([b"alone"])).status is PutStatus.SLAVE_NOT_AVAILABLE
         given = {"ha_acknowledge": "true", "mapped_file_size_commit_log": 1 << 20}
         with following(tmp_path / "slave", master.address, **given):
-            eventually(lambda: store.put(rows_block([b"y"])).ok)
+            eventually(lambda: store.slaves.held() == store.published_end)
+            assert store.put(rows_block([b"y"])).ok
             assert commit_large(store).status == "COMMITTED"
 
 

@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Final
 
 import uvloop
 
@@ -23,14 +22,12 @@ from rmqstore_spark.consensus.timing import Timing
 from rmqstore_spark.engine.group.member_port import bound_member_port
 from rmqstore_spark.engine.lock import OpenMark, StoreLock
 from rmqstore_spark.errors import UnsupportedStoreError
+from rmqstore_spark.files.directory import SERVED
 from rmqstore_spark.files.durable import make_folder
 from rmqstore_spark.files.log_files import segment_start
 from rmqstore_spark.server.member.config import MemberConfig
 
 _log = logging.getLogger(__name__)
-
-_OF_QUEUES: Final = ("consumequeue", "index", "checkpoint")
-"""What a store has that serves clients."""
 
 
 def serve(config: MemberConfig, *, announce: Callable[[str], None] = print) -> None:
@@ -75,12 +72,12 @@ async def _serve(
             "serves no clients would keep them for ever. Run it with `rmqstore serve`, or begin "
             "with an empty store."
         )
-    served = [name for name in _OF_QUEUES if os.path.lexists(os.path.join(store, name))]
+    served = [name for name in SERVED if os.path.lexists(os.path.join(store, name))]
     if served:
         raise UnsupportedStoreError(
             f"{store} has {', '.join(served)}, since it has served clients, and a member that "
             "serves none would let them fall behind. Run it with `rmqstore serve`; or move "
-            f"{', '.join(_OF_QUEUES)} out of it: they are built again when it serves clients."
+            f"{', '.join(SERVED)} out of it: they are built again when it serves clients."
         )
     with StoreLock(store):
         bound = bound_member_port(group, config.d_leger_bind_address, protection)

@@ -75,7 +75,6 @@ def main() -> int:
 
     Spark gives a Python that it starts ten seconds to connect, which a busy machine can exceed.
     """
-    ARCHIVE.unlink(missing_ok=True)
     command = [sys.executable, "-c", f"from {__spec__.name} import archive; archive()"]
     for _ in range(2):
         if subprocess.run(command, check=False).returncode == 0:
@@ -91,6 +90,7 @@ def archive() -> None:
 
     from tests.support.stores.golden import GoldenStores
 
+    ARCHIVE.unlink(missing_ok=True)  # also of an attempt that failed: this one would load it
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         store = GoldenStores(folder / "golden")("tiny") / "store"
