@@ -19,6 +19,8 @@ import fsspec
 import hypothesis
 import pytest
 
+from rmqstore_spark.client import contact
+from rmqstore_spark.datasource.sources import failover
 from rmqstore_spark.layout import kernel
 from rmqstore_spark.layout.kernel.reference import plain
 from rmqstore_spark.reader import Store
@@ -228,6 +230,23 @@ def spark_settings_are_put_back(request: pytest.FixtureRequest) -> Iterator[None
     for name, value in before.items():
         if after.get(name) != value:
             conf.set(name, value)
+
+
+@pytest.fixture(autouse=True)
+def no_port_is_known(request: pytest.FixtureRequest) -> None:
+    """Forget which servers have answered or failed: a port may be one that an earlier test had.
+
+    Without this, a test of a port where nothing listens would wait as long as for a restart.
+    """
+    contact._reached.clear()
+    contact._folders.clear()
+    failover._failed_at.clear()
+    if "spark" in request.fixturenames:
+        from pyspark import SparkFiles
+
+        request.getfixturevalue("spark")
+        for path in Path(SparkFiles.getRootDirectory(), "rmqstore-contacts").glob("*"):
+            path.unlink(missing_ok=True)
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -29,13 +29,6 @@ LONG = 600.0
 SHORT = 0.5
 
 
-@pytest.fixture(autouse=True)
-def nothing_was_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A port of these tests may be one at which a server of an earlier test has answered."""
-    monkeypatch.setattr(contact, "_reached", set())
-    monkeypatch.setattr(contact, "_folders", [])
-
-
 @contextmanager
 def listening(answer: bytes | None) -> Iterator[str]:
     """A port that answers each connection with some bytes, or never (None)."""
