@@ -77,9 +77,10 @@ class StoreProcess(MemberProcess):
         at = 0
         while True:
             (answer,) = ask(self.broker, pull(at, queue=queue))
-            if answer.code != ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SUCCESS:
+                found += map(text_of, records_in(answer.body))
+            elif answer.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
                 return found
-            found += map(text_of, records_in(answer.body))
             at = number(answer, "nextBeginOffset")
 
 
