@@ -8,8 +8,8 @@ There are three cases (docs/format.md, "Start, recovery"):
   ends at the first record that is not whole. If that record is known to have been flushed, this is
   damage instead, and the log continues after it. What a store process had flushed, and what is
   missing at the end, is not cut off: reading it reports the error. An unpublished block also ends
-  the log, unless the checkpoint covers its time: a checkpoint never covers a block that is not
-  published yet.
+  the log, unless the checkpoint covers its time, and is later than the record before it: a
+  checkpoint never covers a block that is not published yet.
 - The log is a DLedger log. It ends after the last entry that is known to be committed.
 """
 
@@ -218,7 +218,11 @@ def intact_end(log: CommitLog, checkpoint: Checkpoint | None) -> int:
             start = segment.start
     newest = 0
     end = start
-    for item in walk_log(log, start, log.file_end, is_damage=lambda f: _is_covered(f, flushed)):
+
+    def is_damage(flaw: Flaw) -> bool:
+        return _is_covered(flaw, newest, flushed)
+
+    for item in walk_log(log, start, log.file_end, is_damage=is_damage):
         if isinstance(item, Flaw):
             if item.resumes is None or _past_flushed(log, item, newest, flushed):
                 return item.offset
@@ -246,8 +250,13 @@ def flushed_end(files: Files, path: str) -> int:
     return 0 if mark is None else mark.offset
 
 
-def _is_covered(flaw: Flaw, flushed: int) -> bool:
-    return flaw.unpublished is not None and flaw.unpublished <= flushed
+def _is_covered(flaw: Flaw, newest: int, flushed: int) -> bool:
+    """Return whether what looks like an unpublished block was published, and flushed.
+
+    Its time and that of the record before it, `newest`, must tell so: of a header that a power cut
+    has torn, the time can be missing in part.
+    """
+    return flaw.unpublished is not None and flaw.unpublished <= flushed and newest < flushed
 
 
 def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
@@ -259,7 +268,7 @@ def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool
     later: then nothing shows that the lost bytes were flushed.
     """
     if flaw.unpublished is not None:
-        return flaw.unpublished > flushed
+        return not _is_covered(flaw, newest, flushed)
     record = record_head(log, flaw.offset)
     if record is not None:
         return int(record.store_timestamp[0]) > flushed

@@ -72,8 +72,9 @@ class Flaw:
         resumes: where the next whole record begins; None if the log ends at `offset`.
         empty: there are only zeros, as after the last record of a log.
         missing: no file holds the stretch up to `resumes`.
-        unpublished: storeTimestamp of the record, if it is whole except that its magic code is
-            zero: a writer has not published the block that begins with it. None otherwise.
+        unpublished: storeTimestamp of the record, if it states this offset and a size, and its
+            magic code is zero: a writer has not published the block that begins with it. If a power
+            cut has torn the record, the time is too low, or 0. None otherwise.
     """
 
     offset: int

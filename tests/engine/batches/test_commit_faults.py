@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rmqstore_spark.engine.failpoints import NAMES
 from rmqstore_spark.engine.log import commitlog
 from rmqstore_spark.errors import RefusedError, StoreWriteError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.fields import MIN_RECORD_SIZE
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.verify import verify
@@ -231,6 +233,37 @@ def test_a_power_cut_before_the_flush_loses_any_pages_and_the_batch_is_not_there
         assert scanned(path) == [*before, *expected(1)]
         with Store.open(path) as store:
             assert verify(store).errors == 0
+
+
+@pytest.mark.parametrize("settings", [ONE_SEGMENT, MANY_SEGMENTS])
+def test_a_power_cut_can_tear_the_first_header_of_a_block_at_any_byte(
+    tmp_path: Path, settings: str
+) -> None:
+    """Its own time tells nothing then: a sector, of 512 bytes, can end within or before it.
+
+    What follows can be lost too, or be there: sectors reach the disk in any order.
+    """
+    run_killed(tmp_path / "killed", settings, fail="commit.before_publish:2")
+    with Store.open(tmp_path / "killed") as store:
+        begin = store.log_end()
+        last = [row for batch in store.scan() for row in batch.to_pylist()][-1]
+    time = int(last["storeTimestamp"].timestamp() * 1000)
+    before = scanned(tmp_path / "killed")
+    (tmp_path / "killed" / "checkpoint").write_bytes(Checkpoint(time, time, 0).encode())
+    for torn, rest in product(range(30, 70), (MIN_RECORD_SIZE, 1 << 20)):
+        path = tmp_path / f"torn{torn}"
+        shutil.copytree(tmp_path / "killed", path)
+        for file in (path / "commitlog").glob("0*"):
+            first, end = (max(0, begin + at - int(file.name)) for at in (torn, rest))
+            with open(file, "r+b") as log:
+                os.pwrite(log.fileno(), bytes(max(0, min(end, file.stat().st_size) - first)), first)
+        assert scanned(path) == before
+        with Store.open(path) as store:
+            assert (store.log_end(), verify(store).errors) == (begin, 0)
+        with StoreWriter.open(path, small_segments()) as writer:
+            assert writer.recovery.log_end == begin
+        assert scanned(path) == before
+        shutil.rmtree(path)
 
 
 class FailingWrites:
