@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from rmqstore_spark.errors import CorruptRecordError
+from rmqstore_spark.engine import StoreWriter
+from rmqstore_spark.errors import CorruptRecordError, CorruptStoreError
 from rmqstore_spark.layout.checkpoint import Checkpoint
+from rmqstore_spark.layout.fields import STORE_TIMESTAMP_AT
 from rmqstore_spark.reader import Store
 from rmqstore_spark.reader.growth import LogGrowth
 from rmqstore_spark.reader.lookup import query_by_key
 from rmqstore_spark.reader.options import ReadOptions
 from rmqstore_spark.reader.plan import plan_scan, read_split
 from rmqstore_spark.verify import verify
+from tests.support.messages.batches import small_segments
 from tests.support.messages.traffic import FIRST_TIME, Traffic
 from tests.support.stores.storebuilder import StoreBuilder
 
@@ -33,7 +36,7 @@ class Half:
         self.path = path
         builder = StoreBuilder(path, segment_size=SEGMENT, index=(50, 400), abort=True)
         (first,) = Traffic(PUBLISHED, {"orders": 2}).batches()
-        builder.append(first)
+        self.last = int(builder.append(first)["physicalOffset"][-1].as_py())
         builder.flush()
         self.flushed = builder.last_timestamp
         shutil.copytree(path, path.parent / "before")
@@ -130,8 +133,13 @@ def test_verify_says_where_the_log_ends_and_why(half: Half) -> None:
     assert tail.cause == "an unpublished block begins here"
 
 
-def test_a_magic_code_lost_after_it_was_flushed_is_damage(half: Half) -> None:
+@pytest.mark.parametrize("before", [FIRST_TIME, BLOCK_TIME + 1000])
+def test_a_magic_code_lost_after_it_was_flushed_is_damage(half: Half, before: int) -> None:
+    """Also if the clock went back: the block tells its time, that of a record before does not."""
+    half.write(half.last + STORE_TIMESTAMP_AT, before.to_bytes(8, "big"))
     half.checkpoint(BLOCK_TIME + 60)
+    with pytest.raises(CorruptStoreError, match="an unpublished block begins here"):
+        StoreWriter.open(half.path, small_segments(mappedFileSizeCommitLog=str(SEGMENT)))
     with Store.open(half.path) as store:
         assert store.log_end() > half.begin
         with pytest.raises(CorruptRecordError, match=f"at offset {half.begin % SEGMENT}"):

@@ -147,11 +147,11 @@ def _is_below(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:
 
     The time of that message is `flushed`, and times never go back. Other messages of the same
     millisecond may follow it without having reached the disk, so only older messages are certainly
-    before it. A block is later than all before it, and than `flushed` until it is published. Of a
-    header that a power cut has torn, the time can be missing in part: then the record before tells.
+    before it. (A block is later than all before it: if its time is known as flushed, it was
+    published. If a power cut has torn its header, the record before it tells.)
     """
-    if flaw.unpublished is not None and flaw.unpublished > flushed:
-        return False
+    if flaw.unpublished:
+        return flaw.unpublished <= flushed
     record = record_head(log, flaw.offset)
     if record is not None:
         return int(record.store_timestamp[0]) < flushed

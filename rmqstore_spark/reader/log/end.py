@@ -8,8 +8,8 @@ There are three cases (docs/format.md, "Start, recovery"):
   ends at the first record that is not whole. If that record is known to have been flushed, this is
   damage instead, and the log continues after it. What a store process had flushed, and what is
   missing at the end, is not cut off: reading it reports the error. An unpublished block also ends
-  the log, unless the checkpoint covers its time, and is later than the record before it: a
-  checkpoint never covers a block that is not published yet.
+  the log, unless the checkpoint covers its time: a checkpoint never covers a block that is not
+  published yet.
 - The log is a DLedger log. It ends after the last entry that is known to be committed.
 """
 
@@ -253,10 +253,11 @@ def flushed_end(files: Files, path: str) -> int:
 def _is_covered(flaw: Flaw, newest: int, flushed: int) -> bool:
     """Return whether what looks like an unpublished block was published, and flushed.
 
-    Its time and that of the record before it, `newest`, must tell so: of a header that a power cut
-    has torn, the time can be missing in part.
+    If a power cut has torn its header, the time of the record before it, `newest`, tells.
     """
-    return flaw.unpublished is not None and flaw.unpublished <= flushed and newest < flushed
+    if flaw.unpublished is None:
+        return False
+    return flaw.unpublished <= flushed if flaw.unpublished else newest < flushed
 
 
 def _past_flushed(log: CommitLog, flaw: Flaw, newest: int, flushed: int) -> bool:

@@ -73,8 +73,8 @@ class Flaw:
         empty: there are only zeros, as after the last record of a log.
         missing: no file holds the stretch up to `resumes`.
         unpublished: storeTimestamp of the record, if it states this offset and a size, and its
-            magic code is zero: a writer has not published the block that begins with it. If a power
-            cut has torn the record, the time is too low, or 0. None otherwise.
+            magic code is zero: a writer has not published the block that begins with it. 0 if a
+            power cut can have torn the header, so that the time is unknown. None otherwise.
     """
 
     offset: int
@@ -239,6 +239,9 @@ class _Step:
 def unpublished_time(head: U1, offset: int) -> int | None:
     """Return the storeTimestamp of a record that a magic code of zero hides; None for others.
 
+    Return 0 if nothing is written behind the time. A sector then ends within the header or before
+    its next field, the next sector has not reached the disk, and bytes of the time may be there.
+
     Args:
         head: uint8, the first bytes of a record.
         offset: physical offset of the first one.
@@ -250,8 +253,10 @@ def unpublished_time(head: U1, offset: int) -> int | None:
     if not MIN_RECORD_SIZE <= size <= MAX_RECORD_SIZE or own != offset:
         return None
     more = V6_EXTRA if int(head[SYS_FLAG_LAST]) & BORNHOST_V6_FLAG else 0
-    time_at = STORE_TIMESTAMP_AT + more
-    return int.from_bytes(head[time_at : time_at + 8].tobytes(), "big", signed=True)
+    time_end = STORE_TIMESTAMP_AT + more + 8
+    if not head[time_end:].any():
+        return 0
+    return int.from_bytes(head[time_end - 8 : time_end].tobytes(), "big", signed=True)
 
 
 def next_record(
