@@ -315,11 +315,11 @@ class IndexFiles:
             try:
                 os.ftruncate(descriptor, self.shape.file_size)
                 write_all(descriptor, header.encode(), 0)
+                sync_folder(self.folder)
             except BaseException:
                 os.close(descriptor)
                 os.unlink(path)
                 raise
-        sync_folder(self.folder)
         self._last = name
         self.names.append(name)
         slots = np.zeros(self.shape.slots, SLOT_DTYPE)

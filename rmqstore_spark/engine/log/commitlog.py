@@ -383,14 +383,18 @@ class CommitLogWriter:
         return self._segments.flush()
 
     def remove_unused(self) -> None:
-        """Remove the segments that lie wholly after the log's end.
+        """Remove the segments that lie wholly after the log's end, the last one first.
+
+        One whose name could not be flushed lies beyond `made_until`. Left there, it would have no
+        neighbour, and the next start would refuse the log.
 
         Raises:
             StoreWriteError: a segment could not be removed.
         """
         start = -(-self.published.offset // self.segment_size) * self.segment_size
         with self._making:
-            removed = range(start, self.made_until, self.segment_size)
+            end = max(self.made_until, _existing_end(self._files, self.made_until))
+            removed = range(start, end, self.segment_size)
             if not removed:
                 return
             for unused in reversed(removed):
@@ -399,7 +403,7 @@ class CommitLogWriter:
             sync_folder(self._files.folder)
 
     def expire(self, start: int) -> None:
-        """Remove the log's first segment durably; then the log begins at the next one.
+        """Remove the log's first segment durably; the log begins at the next one.
 
         Args:
             start: physical offset of its first byte. It is not the last segment, and is flushed.
@@ -415,9 +419,9 @@ class CommitLogWriter:
             f"{self.flushed_offset} only"
         )
         self._segments.remove(start)
+        self._begins_at(start + self.segment_size)  # whether or not its name can be flushed
         reach("expiry.after_remove")
         sync_folder(self._files.folder)
-        self._begins_at(start + self.segment_size)
 
     def _begins_at(self, offset: int) -> None:
         """Note that the log has lost its first segment."""

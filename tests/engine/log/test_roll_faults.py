@@ -117,3 +117,29 @@ def test_too_many_open_files_do_not_end_a_store(
         until(lambda: "Queues and index are flushed again." in caplog.text)
     assert caplog.text.count("Queues and index cannot be flushed for now") == 1
     assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"b", b"c"]}
+
+
+@pytest.mark.fault
+def test_a_segment_whose_name_could_not_be_flushed_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real: Any = os.open
+    flushes: list[str] = []
+
+    def failing(path: Any, flags: int, *others: Any, **named: Any) -> int:
+        if os.path.basename(path) == "commitlog":
+            flushes.append(path)
+            if len(flushes) == 3:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return int(real(path, flags, *others, **named))
+
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages([b"a"])).ok
+        monkeypatch.setattr(os, "open", failing)
+        refused = store.put_batch(messages(MANY_SEGMENTS))
+        assert (refused.status, refused.rows) == (PutStatus.SERVICE_NOT_AVAILABLE, 0)
+        assert len(flushes) == 3
+    monkeypatch.undo()
+    with StoreWriter.open(tmp_path / "s", config()) as store:
+        assert store.put_batch(messages([b"b"])).ok
+    assert in_queues(tmp_path / "s") == {("T", 0): [b"a", b"b"]}
