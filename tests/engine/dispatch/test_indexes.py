@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +187,32 @@ def test_after_a_failure_it_goes_on_where_it_was(indexes: IndexFiles, tmp_path: 
         indexes.settle()
     os.unlink(tmp_path / "index")
     os.rename(tmp_path / "elsewhere", tmp_path / "index")
+    indexes.settle()
+    indexes.insert(*keys(150, 180))
+    indexes.flush()
+    assert contents(tmp_path) == one_by_one(330)
+
+
+def test_a_file_whose_name_could_not_be_flushed_is_made_again(
+    indexes: IndexFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    indexes.insert(*keys(0, 50))
+    real: Any = os.open
+
+    def failing(path: Any, *others: Any, **named: Any) -> int:
+        if path == str(tmp_path / "index"):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return int(real(path, *others, **named))
+
+    held = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(StoreWriteError, match="Too many open files"):
+        indexes.insert(*keys(50, 100))
+    for _ in range(3):
+        with pytest.raises(StoreWriteError, match="Too many open files"):
+            indexes.settle()
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) <= held
     indexes.settle()
     indexes.insert(*keys(150, 180))
     indexes.flush()

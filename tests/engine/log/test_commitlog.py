@@ -271,3 +271,26 @@ def test_a_block_is_reserved_where_a_blank_or_a_filler_leads_to_it(end: int, roo
         for reached in {end, block.limit}:  # where others may end before it is published
             start = max(reached, segment)
             assert start == block.begin or block.begin - start >= MIN_FILLER
+
+
+def test_after_an_expiry_that_could_not_be_flushed_the_next_segment_can_expire(
+    files: SegmentFiles, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = CommitLogWriter(files, 0, 0)
+    append(log, *[3000] * 4)
+    log.flush()
+    real: Any = os.open
+
+    def failing(path: Any, *others: Any, **named: Any) -> int:
+        if path == str(folder):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return int(real(path, *others, **named))
+
+    monkeypatch.setattr(os, "open", failing)
+    with pytest.raises(StoreWriteError, match="Too many open files"):
+        log.expire(0)
+    monkeypatch.undo()
+    assert (log.min_offset, names(folder)[0]) == (SIZE, SIZE)
+    log.expire(SIZE)
+    assert (log.min_offset, names(folder)[0]) == (2 * SIZE, 2 * SIZE)
+    log.close()
