@@ -23,7 +23,7 @@ from rmqstore_spark.wire.protocol import Code
 from tests.broker.broker import ask, message
 from tests.support.accounts import guarded
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.processes.plainclient import PlainClient, connected, request
+from tests.support.processes.plainclient import PlainClient, connected, end_sending, request
 from tests.support.processes.serving import (
     Served,
     StoreProcess,
@@ -222,8 +222,8 @@ def test_who_goes_early_leaves_nothing_behind(
             with connected(f"rmq://{address_of(here)}") as peer:
                 peer.sendall(sent)
                 if how == "sends no more":
-                    peer.shutdown(socket.SHUT_WR)
                     with suppress(ConnectionError):
+                        end_sending(peer)
                         assert not peer.recv(100).startswith(b"HTTP")
                 elif how == "resets":
                     peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,6 +35,7 @@ from tests.consensus.driver.members import (
     record,
 )
 from tests.fuzz.seeds import mutated
+from tests.support.processes.plainclient import end_sending
 from tests.support.waiting import eventually
 
 FAST = {"dLegerHeartbeatInterval": 200}
@@ -141,7 +141,7 @@ def tell(member: MemberProcess, what: list[tuple[int, bytes]]) -> None:
             connection.settimeout(30)
             for number, (code, body) in enumerate(what):
                 connection.sendall(encode_frame(Command(code, body=body, opaque=number)))
-            connection.shutdown(socket.SHUT_WR)
+            end_sending(connection)
             while connection.recv(1 << 16):
                 pass
             assert peak(member) - before < MOST_GROWTH

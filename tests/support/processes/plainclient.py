@@ -6,6 +6,7 @@ that never comes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import hmac
 import json
@@ -67,6 +68,20 @@ def head_of(code: int, size: int, number: int = 0, **fields: Any) -> bytes:
 def request(code: int, body: bytes = b"", number: int = 0, **fields: Any) -> bytes:
     """A request; see `head_of`."""
     return head_of(code, len(body), number, **fields) + body
+
+
+def end_sending(connection: socket.socket) -> None:
+    """Send no more; what comes can still be read.
+
+    Raises:
+        ConnectionError: the peer has reset the connection; the system may call it not connected.
+    """
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:
+            raise
+        raise ConnectionResetError(errno.ECONNRESET, "it was reset before") from error
 
 
 def connected(
