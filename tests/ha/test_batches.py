@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from tests.support.messages.batches import (
     shown,
     small_segments,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE, eventually
 
 
 @dataclass
@@ -345,16 +346,19 @@ def test_damage_within_a_batch_stops_the_follower_before_it(source: Source, tmp_
     first, last = source.batches[1]
     log, sound = bytearray(source.log), (first + last) // 2
     log[sound + 2000] ^= 0x10
+    opened: Future[StoreWriter] = Future()  # the follower asks before the store is known here
 
     def in_two_parts(asked: int) -> Iterator[bytes]:
         yield from frames(bytes(log[:sound]), asked, 3000)
-        eventually(lambda: store.replica.held > first)
+        replica = opened.result(PATIENCE).replica
+        eventually(lambda: replica.held > first)
         yield from frames(bytes(log), sound, 3000)
 
     with (
         PlainMaster(Script(in_two_parts)) as master,
         following(tmp_path, master.address) as (store, follower),
     ):
+        opened.set_result(store)
         assert "not a CommitLog" in stopped(follower)
         assert store.published_end == first
         assert master.connections == 3

@@ -247,8 +247,8 @@ def test_a_small_message_does_not_wait_while_the_index_is_flushed(
             assert go.wait(PATIENCE)
         real(*args)
 
-    monkeypatch.setattr(indexes_module, "write_all", held)
     thread = threading.Thread(target=dispatcher.flush)
+    monkeypatch.setattr(indexes_module, "write_all", held)
     thread.start()
     assert flushing.wait(PATIENCE)
     try:
