@@ -6,7 +6,6 @@ no other kind.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -27,7 +26,7 @@ from rmqstore_spark.base.workers import spark_version
 from tests.datasource.driving import GrowingStore
 from tests.datasource.sink.serving import Served
 from tests.pipelines.processes import ROOT, environment
-from tests.support.processes.ports import free_port
+from tests.support.processes.ports import CONNECT_PORT, free_port, holding
 
 BIN = Path(pyspark.__file__).parent / "bin"
 pytestmark = [pytest.mark.slow, pytest.mark.spark_versions_more]
@@ -140,9 +139,8 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def connects_port() -> Iterator[None]:
-    """The port of a server that a session starts itself: one test of several processes has it."""
-    with open(__file__, encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """One test of all that run on this machine has the port."""
+    with holding(CONNECT_PORT):
         yield
 
 

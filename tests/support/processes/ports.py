@@ -1,4 +1,4 @@
-"""Ports for servers that must know theirs before they listen."""
+"""Ports for servers that must know theirs before they listen, or cannot choose it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ import os
 import random
 import socket
 import tempfile
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-__all__ = ["free_port"]
+__all__ = ["CONNECT_PORT", "free_port", "holding"]
 
-_PORTS: Final = range(12_000, 30_000)
-"""Below those that Linux gives to outgoing connections: none of them takes a port meanwhile."""
+CONNECT_PORT: Final = 15_002
+"""Of a Spark Connect server that a session starts itself."""
 
 _BLOCK: Final = 100
+_BLOCKS: Final = [
+    begin for begin in range(12_000, 30_000, _BLOCK) if CONNECT_PORT - begin not in range(_BLOCK)
+]
+"""Below the ports that Linux gives to outgoing connections: none of them takes one meanwhile."""
+
 _VIP: Final = -2
 _HELD: Final = 3
 """Blocks: the ports of the oldest were given out long ago, so their servers listen by now."""
@@ -41,11 +46,9 @@ class _Blocks:
         return first
 
     def _claimed(self) -> range:
-        folder = os.path.join(tempfile.gettempdir(), f"rmqstore-tests-ports-{os.getuid()}")
-        os.makedirs(folder, exist_ok=True)
         while True:
-            begin = _DRAWN.choice(_PORTS[::_BLOCK])
-            descriptor = os.open(os.path.join(folder, str(begin)), os.O_RDWR | os.O_CREAT, 0o600)
+            begin = _DRAWN.choice(_BLOCKS)
+            descriptor = _opened(begin)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
@@ -55,6 +58,24 @@ class _Blocks:
             if len(self._held) > _HELD:
                 os.close(self._held.pop(0))
             return range(begin, begin + _BLOCK)
+
+
+def _opened(first: int) -> int:
+    """Open the file whose lock says that a process of tests on this machine has a port."""
+    folder = os.path.join(tempfile.gettempdir(), f"rmqstore-tests-ports-{os.getuid()}")
+    os.makedirs(folder, exist_ok=True)
+    return os.open(os.path.join(folder, str(first)), os.O_RDWR | os.O_CREAT, 0o600)
+
+
+@contextmanager
+def holding(port: int) -> Iterator[None]:
+    """Wait until no other process of tests on this machine holds a port, and hold it."""
+    descriptor = _opened(port)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 _blocks = _Blocks()
